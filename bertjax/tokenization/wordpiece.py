@@ -1,0 +1,214 @@
+"""WordPiece as BERT uses it: split on spaces and punctuation, then greedily into known pieces.
+
+Follows transformers where it differs from Google's release: a word longer than 100 characters
+becomes [UNK] (Google: 200).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_CHARACTERS_PER_WORD = 100
+# Above this share of entries with a capital letter a vocabulary is cased: the released uncased
+# ones hold at most 0.01 %, the cased ones 14 % and more.
+CASED_SHARE = 0.01
+
+
+class WordPieceTokenizer:
+    """Encodes text for BERT with the `tokenizers` library.
+
+    Args:
+        vocab: token -> id; ids must be 0..n-1.
+        do_lower_case: lower-case and strip accents first.
+        tokenize_chinese_chars: put spaces around CJK characters.
+        strip_accents: None means "as do_lower_case says".
+        model_max_length: the longest input of the model that this tokenizer belongs to.
+
+    Raises:
+        ValueError: a special token is missing, ids have gaps, or a cased vocabulary would be
+            lower-cased, so that all its capitalised words could never be produced.
+    """
+
+    def __init__(
+        self,
+        vocab: dict[str, int],
+        *,
+        do_lower_case: bool,
+        tokenize_chinese_chars: bool = True,
+        strip_accents: bool | None = None,
+        model_max_length: int = 512,
+    ):
+        _check_vocab(vocab, do_lower_case)
+        self.vocab = vocab
+        self.do_lower_case = do_lower_case
+        self.tokenize_chinese_chars = tokenize_chinese_chars
+        self.strip_accents = strip_accents
+        self.model_max_length = model_max_length
+        self.tokens = sorted(vocab, key=vocab.__getitem__)
+        self.pad_token_id, self.unk_token_id, self.cls_token_id = (
+            vocab[token] for token in SPECIAL_TOKENS[:3]
+        )
+        self.sep_token_id, self.mask_token_id = vocab["[SEP]"], vocab["[MASK]"]
+        self._prompt_backend = self._make_backend()
+        # In corpus text "[MASK]" is five characters that somebody wrote, not our mask.
+        self._text_backend = self._make_backend()
+        self._text_backend.encode_special_tokens = True
+
+    def _make_backend(self) -> tokenizers.Tokenizer:
+        backend = tokenizers.Tokenizer(
+            models.WordPiece(
+                self.vocab,
+                unk_token="[UNK]",
+                max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
+            )
+        )
+        backend.normalizer = _normalizer(
+            self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix="##")
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[(t, self.vocab[t]) for t in ("[CLS]", "[SEP]")],
+        )
+        backend.add_special_tokens(list(SPECIAL_TOKENS))
+        return backend
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of entries in the vocabulary."""
+        return len(self.tokens)
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of [PAD], [UNK], [CLS], [SEP], [MASK], in this order."""
+        return tuple(self.vocab[token] for token in SPECIAL_TOKENS)
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        """Bool [vocab_size]: False where a piece (`##ing`) continues the word before it."""
+        return np.array([not token.startswith("##") for token in self.tokens])
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides which ids a text gets."""
+        settings = (self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents)
+        return hashlib.sha256(json.dumps([self.tokens, settings]).encode()).hexdigest()[:16]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without [CLS] and [SEP]; special tokens written in it are split."""
+        encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_prompt(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
+        """Ids and token types of `[CLS] text [SEP] (pair [SEP])`; "[MASK]" is the mask token."""
+        encoding = self._prompt_backend.encode(text, pair)
+        return encoding.ids, encoding.type_ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids, pieces joined, special tokens kept."""
+        return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes `vocab.txt`, `tokenizer.json` and `tokenizer_config.json`, as transformers reads.
+
+        The config is not optional: given the vocabulary alone, transformers lower-cases.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "vocab.txt").write_text(
+            "".join(token + "\n" for token in self.tokens), encoding="utf-8", newline="\n"
+        )
+        self._prompt_backend.save(str(directory / "tokenizer.json"))
+        settings = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.do_lower_case,
+            "tokenize_chinese_chars": self.tokenize_chinese_chars,
+            "strip_accents": self.strip_accents,
+            "model_max_length": self.model_max_length,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "pad_token": "[PAD]",
+            "unk_token": "[UNK]",
+            "cls_token": "[CLS]",
+            "sep_token": "[SEP]",
+            "mask_token": "[MASK]",
+        }
+        (directory / "tokenizer_config.json").write_text(
+            json.dumps(settings, indent=2) + "\n", encoding="utf-8"
+        )
+
+
+def looks_cased(vocab: Iterable[str]) -> bool:
+    """Whether a vocabulary keeps capital letters (special and unused entries aside)."""
+    words = [token for token in vocab if not (token.startswith("[") and token.endswith("]"))]
+    capitalised = sum(any("A" <= character <= "Z" for character in word) for word in words)
+    return capitalised > CASED_SHARE * len(words)
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    do_lower_case: bool = True,
+    min_frequency: int = 2,
+    model_max_length: int = 512,
+) -> WordPieceTokenizer:
+    """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
+
+    Raises:
+        ValueError: the texts hold no word at all.
+    """
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = _normalizer(do_lower_case, True, None)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    vocab = backend.get_vocab()
+    if len(vocab) <= len(SPECIAL_TOKENS):
+        raise ValueError(
+            "The corpus gave no word to learn a vocabulary from: check that --input names "
+            "files that hold text."
+        )
+    return WordPieceTokenizer(vocab, do_lower_case=do_lower_case, model_max_length=model_max_length)
+
+
+def _normalizer(do_lower_case: bool, chinese: bool, strip_accents: bool | None):
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=chinese,
+        strip_accents=strip_accents,
+        lowercase=do_lower_case,
+    )
+
+
+def _check_vocab(vocab: dict[str, int], do_lower_case: bool) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in vocab]
+    if missing:
+        raise ValueError(
+            f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: BERT "
+            f"needs {list(SPECIAL_TOKENS)}. Add them, or train one with bertjax.train_tokenizer."
+        )
+    if sorted(vocab.values()) != list(range(len(vocab))):
+        raise ValueError(
+            f"The ids of the vocabulary ({len(vocab)} entries, largest id "
+            f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: give every id one token."
+        )
+    if do_lower_case and looks_cased(vocab):
+        raise ValueError(
+            "do_lower_case=True, but the vocabulary is cased: none of its capitalised entries "
+            "could ever be produced. Set do_lower_case to false in tokenizer_config.json, or use "
+            "the uncased vocabulary."
+        )
