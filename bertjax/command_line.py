@@ -1,4 +1,4 @@
-"""What every `python -m bertjax.X` shares: flags from a config dataclass, and errors as one line."""
+"""What every `python -m bertjax.X` shares: flags from a dataclass, and errors as one line."""
 
 import os
 import sys

@@ -1,0 +1,48 @@
+"""What stands on the encoder: the pooler and the two heads of pretraining."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bertjax.model.config import BertConfig
+from bertjax.model.embeddings import initializer, layer_norm
+from bertjax.model.encoder import activation
+
+
+class MaskedLMHead(nn.Module):
+    """Dense, activation, LayerNorm, then a score for every word (Devlin et al. 2018, 3.1).
+
+    The output matrix is the word embedding (`attend`) unless `tie_word_embeddings` is false.
+    """
+
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, attend) -> jax.Array:
+        """x [..., D] -> float32 logits [..., V]; `attend` maps [..., D] to [..., V]."""
+        config = self.config
+        init = initializer(config)
+        x = nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=init, name="transform")(x)
+        x = layer_norm(config, self.dtype, "layer_norm")(activation(config, x))
+        if not config.tie_word_embeddings:
+            attend = nn.Dense(
+                config.vocab_size,
+                use_bias=False,
+                dtype=self.dtype,
+                kernel_init=init,
+                name="decoder",
+            )
+        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        return attend(x).astype(jnp.float32) + bias
+
+
+def dense_head(config: BertConfig, features: int, dtype: DTypeLike) -> nn.Dense:
+    """A linear layer with BERT's initialisation."""
+    return nn.Dense(features, dtype=dtype, kernel_init=initializer(config))
+
+
+def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """x [B, L, D], positions int [B, P] -> x at these positions [B, P, D]."""
+    return jnp.take_along_axis(x, positions[:, :, None], axis=1)
