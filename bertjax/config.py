@@ -1,0 +1,213 @@
+"""Run configs: frozen dataclasses, loaded from a file, overridden by flags, saved with the run.
+
+A config file is Python that defines `config`. `--config` looks in the current folder, then among
+the ones that come with the package.
+"""
+
+import dataclasses
+import difflib
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from bertjax.model.config import BertConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW with decoupled weight decay and linear warm-up and decay."""
+
+    recipe: Literal["google", "adamw"] = "google"
+    """google: Adam without bias correction, as BERT was trained; adamw: with it."""
+    learning_rate: float = 1e-4
+    """The peak, reached after the warm-up."""
+    warmup_steps: int = 10_000
+    schedule: Literal["google", "hf"] = "google"
+    """Linear decay to 0, counted from step 0 (google) or from the end of the warm-up (hf)."""
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    """Applied to all but biases and LayerNorms; embeddings are decayed too."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+
+    def __post_init__(self):
+        if self.learning_rate <= 0 or self.warmup_steps < 0 or self.max_grad_norm < 0:
+            raise ValueError(
+                f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps}, "
+                f"max_grad_norm={self.max_grad_norm}: the rate must be positive, the others at "
+                "least 0."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Steps at one sequence length; a run has one or several, in order."""
+
+    num_steps: int
+    max_length: int
+    """Tokens a row; the data must have been prepared at this length."""
+    batch_size: int
+    """Rows an update, over all devices."""
+    accumulation_steps: int = 1
+    """Microbatches that an update is computed in: less memory, the same gradient."""
+    max_predictions: int | None = None
+    """Masked tokens a row at most; None: the share `mlm_probability` of the row, rounded up."""
+    learning_rate_curve: Literal["continue", "restart"] = "continue"
+    """Go on along the run's curve, or begin a new one (of this phase and those that continue it)
+    with its own warm-up; the moments of the optimizer are kept in any case."""
+    learning_rate: float | None = None
+    """Peak of the new curve, where it restarts; None: the optimizer's."""
+    warmup_steps: int | None = None
+    """Warm-up of the new curve, where it restarts; None: the optimizer's."""
+
+    def __post_init__(self):
+        for field in ("num_steps", "max_length", "batch_size", "accumulation_steps"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        if self.batch_size % self.accumulation_steps:
+            raise ValueError(
+                f"batch_size={self.batch_size} does not divide into "
+                f"accumulation_steps={self.accumulation_steps} equal microbatches."
+            )
+        if self.learning_rate_curve == "continue" and (
+            self.learning_rate is not None or self.warmup_steps is not None
+        ):
+            raise ValueError(
+                f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps} of a phase "
+                "hold only for a new curve: set learning_rate_curve='restart', or change the "
+                "optimizer's."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How many devices split the rows (data), the parameters (fsdp), the matrices (tensor)."""
+
+    data: int = -1
+    """-1: all devices that the other axes leave."""
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """A pretraining run: which model, on what data, by which recipe."""
+
+    data: str = ""
+    """Directory that bertjax.prepare wrote."""
+    workdir: str = ""
+    """Directory for checkpoints, metrics and the model; running again there resumes."""
+    init: str | None = None
+    """Model to start from: a model directory, or the workdir of another run."""
+    model: BertConfig = BertConfig()
+    phases: tuple[Phase, ...] = ()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mlm_probability: float = 0.15
+    """Share of the tokens that are predicted."""
+    whole_word_masking: bool = False
+    """Mask all pieces of a word together."""
+    seed: int = 0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What activations are computed in; parameters and optimizer are float32 in any case."""
+    mesh: MeshConfig = MeshConfig()
+    unroll: int = 1
+    """Layers written out in each step of the scan over layers: faster, but slower to compile."""
+    remat: bool = False
+    """Recompute each layer in the backward pass: less memory, a third more work."""
+    log_every: int = 100
+    """Steps between lines of metrics."""
+    eval_every: int = 1_000
+    """Steps between evaluations on the held-out rows; 0: only at the end of each phase."""
+    eval_rows: int = 10_000
+    """Held-out rows used at most."""
+    save_every: int = 1_000
+    """Steps between checkpoints; one is also written at the end and on interruption."""
+    keep_checkpoints: int = 3
+    """The last N are kept, and besides the one of the lowest held-out loss."""
+    reader_threads: int = 4
+    peak_tflops: float | None = None
+    """Peak of one device, for MFU; None: its data sheet, or a measured matrix product."""
+
+    def __post_init__(self):
+        if not 0.0 < self.mlm_probability < 1.0:
+            raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
+        for field in ("log_every", "save_every", "eval_rows", "keep_checkpoints", "unroll"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        for phase in self.phases:
+            if phase.max_length > self.model.max_position_embeddings:
+                raise ValueError(
+                    f"max_length={phase.max_length} exceeds max_position_embeddings="
+                    f"{self.model.max_position_embeddings}: shorten the phase, or give the model "
+                    "more positions."
+                )
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of all phases together."""
+        return sum(phase.num_steps for phase in self.phases)
+
+
+def load_config_file(path: str) -> Any:
+    """Runs a config file and returns its `config`.
+
+    Raises:
+        FileNotFoundError: neither the current folder nor the package has it; nearest names said.
+        ValueError: it defines no `config`.
+    """
+    file = _find_config_file(path)
+    spec = importlib.util.spec_from_file_location("bertjax_run_config", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "config"):
+        raise ValueError(f"{file} defines no `config`: end it with `config = PretrainConfig(...)`.")
+    return module.config
+
+
+def _find_config_file(path: str) -> Path:
+    if Path(path).is_file():
+        return Path(path)
+    packaged = importlib.util.find_spec("bertjax.configs")
+    roots = [Path(root) for root in (packaged and packaged.submodule_search_locations) or []]
+    relative = Path(path).relative_to("configs") if path.startswith("configs/") else Path(path)
+    for root in roots:
+        if (root / relative).is_file():
+            return root / relative
+    known = sorted(f"configs/{f.relative_to(r)}" for r in roots for f in r.glob("*/[!_]*.py"))
+    nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.0)
+    hint = f"Did you mean {nearest[0]!r}? " if nearest else ""
+    raise FileNotFoundError(f"No config file {path!r}. {hint}Known: {', '.join(known)}.")
+
+
+def save_config(config: Any, path: Path) -> None:
+    """Writes a config dataclass as JSON."""
+    path.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
+
+
+def differences(config: Any, saved: dict[str, Any], ignore: Sequence[str] = ()) -> list[str]:
+    """Names and values of the fields in which `config` is not what was saved."""
+    now = json.loads(json.dumps(dataclasses.asdict(config)))
+    return [
+        f"{key}: {saved.get(key)!r} -> {value!r}"
+        for key, value in _flatten(now).items()
+        if key.split(".")[0] not in ignore and _flatten(saved).get(key) != value
+    ]
+
+
+def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(tree, dict):
+        children = tree.items()
+    elif isinstance(tree, list):
+        children = ((str(index), value) for index, value in enumerate(tree))
+    else:
+        return {prefix: tree}
+    return {
+        key: value
+        for name, child in children
+        for key, value in _flatten(child, f"{prefix}.{name}" if prefix else name).items()
+    }

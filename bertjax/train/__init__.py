@@ -1,0 +1,1 @@
+"""Training: state, optimizer, sharding, step, loop, evaluation, checkpoints, metrics."""

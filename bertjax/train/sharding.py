@@ -1,0 +1,130 @@
+"""Which device holds what: the mesh, the table of parameter layouts, the rows of a batch.
+
+Rows are split over the axes data and fsdp, matrices over fsdp and tensor. The model knows nothing
+of it; the compiler inserts the communication.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.config import MeshConfig
+
+# The first pattern found in a parameter's path decides. Axis 0 of the layers is the layer. The
+# moments of the optimizer have paths that end like their parameter's, so they follow it.
+PARTITION_RULES: tuple[tuple[str, P], ...] = (
+    (r"word_embeddings/embedding$", P("tensor", "fsdp")),
+    (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),
+    (r"attention/(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),
+    (r"attention/(query|key|value)/bias$", P(None, "tensor", None)),
+    (r"attention/output/kernel$", P(None, "tensor", None, "fsdp")),
+    (r"layers/intermediate/kernel$", P(None, "fsdp", "tensor")),
+    (r"layers/intermediate/bias$", P(None, "tensor")),
+    (r"layers/output/kernel$", P(None, "tensor", "fsdp")),
+    (r"(pooler|transform)/kernel$", P("fsdp", "tensor")),
+    (r"decoder/kernel$", P("fsdp", "tensor")),
+    (r"predictions/bias$", P("tensor")),
+    (r"", P()),
+)
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh ("data", "fsdp", "tensor") over all devices.
+
+    Raises:
+        ValueError: the axes do not multiply to the number of devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    inner = config.fsdp * config.tensor
+    data = len(devices) // max(inner, 1) if config.data == -1 else config.data
+    if min(data, config.fsdp, config.tensor) < 1 or data * inner != len(devices):
+        raise ValueError(
+            f"A mesh of data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not "
+            f"cover {len(devices)} devices: make the product equal to it (data=-1 takes the rest)."
+        )
+    return jax.make_mesh(
+        (data, config.fsdp, config.tensor),
+        ("data", "fsdp", "tensor"),
+        axis_types=(AxisType.Auto,) * 3,
+        devices=devices,
+    )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows (axis 0) over data and fsdp, all else whole."""
+    return NamedSharding(mesh, P(("data", "fsdp")))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same on every device."""
+    return NamedSharding(mesh, P())
+
+
+def state_sharding(mesh: Mesh, state: Any) -> Any:
+    """A tree of NamedShardings for a tree of arrays or shapes, by PARTITION_RULES.
+
+    Raises:
+        ValueError: a split axis does not divide; all such parameters are listed.
+    """
+    problems: list[str] = []
+
+    def place(path, leaf) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        spec = next(spec for pattern, spec in PARTITION_RULES if re.search(pattern, name))
+        for axis, (size, mesh_axis) in enumerate(zip(leaf.shape, spec, strict=False)):
+            if mesh_axis is not None and size % mesh.shape[mesh_axis]:
+                problems.append(
+                    f"{name} {leaf.shape}: axis {axis} over {mesh_axis}={mesh.shape[mesh_axis]}"
+                )
+        return NamedSharding(mesh, spec)
+
+    shardings = jax.tree.map_with_path(place, state)
+    if problems:
+        raise ValueError(
+            "These parameters do not divide over the mesh: " + "; ".join(problems) + ". Choose "
+            "another mesh, or sizes that divide (a vocabulary may be larger than its tokenizer)."
+        )
+    return shardings
+
+
+def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
+    """Refuses a batch that the devices cannot share equally, microbatches included.
+
+    Raises:
+        ValueError: with the sizes that would do.
+    """
+    unit = mesh.shape["data"] * mesh.shape["fsdp"] * accumulation_steps
+    if batch_size % unit:
+        raise ValueError(
+            f"batch_size={batch_size} does not divide over {unit // accumulation_steps} devices x "
+            f"{accumulation_steps} accumulation steps: use a multiple of {unit}, for example "
+            f"{max(1, round(batch_size / unit)) * unit}."
+        )
+
+
+def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
+    """Sorted indices of the rows of a global batch that this host's devices hold."""
+    slices = sharding.addressable_devices_indices_map((batch_size,)).values()
+    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
+
+
+def to_devices(
+    local: dict[str, np.ndarray], rows: np.ndarray, sharding: NamedSharding, batch_size: int
+) -> dict[str, jax.Array]:
+    """This host's `rows` of a batch -> arrays over all hosts' devices, [batch_size, ...]."""
+    where = np.full(batch_size, -1)
+    where[rows] = np.arange(len(rows))
+
+    def assemble(values: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(
+            (batch_size, *values.shape[1:]),
+            sharding,
+            lambda index: values[where[index[0]]],
+        )
+
+    return {key: assemble(values) for key, values in local.items()}

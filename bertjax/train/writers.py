@@ -1,0 +1,81 @@
+"""Metrics as JSON lines and as TensorBoard events; both forget what a resumed run repeats."""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event
+
+
+class MetricWriter:
+    """Appends metrics to `metrics.jsonl` and to event files in a directory.
+
+    Args:
+        directory: where the files are; made if needed.
+        step: what was written after this step is cut off first, since it will come again.
+    """
+
+    def __init__(self, directory: Path, step: int):
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / "metrics.jsonl"
+        cut_json_lines(self._path, step)
+        for events in directory.glob("events.out.tfevents.*"):
+            cut_events(events, step)
+        self._lines = self._path.open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(directory), flush_secs=30)
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Writes one line, and one event for each number."""
+        self._lines.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._lines.flush()
+        for key, value in metrics.items():
+            if isinstance(value, int | float):
+                self._events.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes both."""
+        self._lines.close()
+        self._events.close()
+
+
+def cut_json_lines(path: Path, step: int) -> None:
+    """Drops the lines of later steps, and a last line that was cut short."""
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8").split("\n")
+    kept = [line for line in lines[:-1] if json.loads(line)["step"] <= step]
+    _replace(path, "".join(line + "\n" for line in kept).encode())
+
+
+def cut_events(path: Path, step: int) -> None:
+    """Drops the events of later steps from an event file, and a last one that was cut short."""
+    content = path.read_bytes()
+    kept = [record for record in _records(content) if _step(record) <= step]
+    _replace(path, b"".join(kept))
+
+
+def _records(content: bytes) -> Iterator[bytes]:
+    """Whole records of the TFRecord framing: length (8 bytes), its CRC (4), data, its CRC (4)."""
+    at = 0
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        end = at + 12 + length + 4
+        if end > len(content):
+            return
+        yield content[at:end]
+        at = end
+
+
+def _step(record: bytes) -> int:
+    event = Event()
+    event.ParseFromString(record[12:-4])
+    return event.step
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_name(path.name + ".cut")
+    beside.write_bytes(content)
+    beside.replace(path)

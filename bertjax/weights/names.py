@@ -1,0 +1,166 @@
+"""The one table of parameter names: PyTorch's (Hugging Face) and ours, with the change of layout.
+
+Ours are paths in the parameter tree; layers are stacked there on axis 0, so `{layer}` of a PyTorch
+name becomes an index. PyTorch stores matrices as [out, in], we as [in, out], heads apart.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.model.config import BertConfig
+
+
+class _Transform(NamedTuple):
+    to_ours: Callable[[np.ndarray, BertConfig], np.ndarray]
+    to_theirs: Callable[[np.ndarray, BertConfig], np.ndarray]
+
+
+def _heads(config: BertConfig) -> tuple[int, int]:
+    return config.num_attention_heads, config.hidden_size // config.num_attention_heads
+
+
+_SAME = _Transform(lambda x, c: x, lambda x, c: x)
+_MATRIX = _Transform(lambda x, c: x.T, lambda x, c: x.T)
+_TO_HEADS = _Transform(
+    lambda x, c: x.T.reshape(-1, *_heads(c)), lambda x, c: x.reshape(x.shape[0], -1).T
+)
+_HEADS_BIAS = _Transform(lambda x, c: x.reshape(_heads(c)), lambda x, c: x.reshape(-1))
+_FROM_HEADS = _Transform(
+    lambda x, c: x.T.reshape(*_heads(c), -1), lambda x, c: x.reshape(-1, x.shape[-1]).T
+)
+
+
+class Rule(NamedTuple):
+    """One parameter: its PyTorch name, its path here, and how the arrays differ."""
+
+    theirs: str
+    ours: str
+    transform: _Transform
+
+
+def _dense(theirs: str, ours: str) -> list[Rule]:
+    return [
+        Rule(f"{theirs}.weight", f"{ours}/kernel", _MATRIX),
+        Rule(f"{theirs}.bias", f"{ours}/bias", _SAME),
+    ]
+
+
+def _layer_norm(theirs: str, ours: str) -> list[Rule]:
+    return [
+        Rule(f"{theirs}.weight", f"{ours}/scale", _SAME),
+        Rule(f"{theirs}.bias", f"{ours}/bias", _SAME),
+    ]
+
+
+def _embedding(name: str) -> Rule:
+    return Rule(f"bert.embeddings.{name}.weight", f"bert/embeddings/{name}/embedding", _SAME)
+
+
+_LAYER, _LAYERS = "bert.encoder.layer.{layer}", "bert/encoder/layers"
+
+RULES: tuple[Rule, ...] = (
+    _embedding("word_embeddings"),
+    _embedding("position_embeddings"),
+    _embedding("token_type_embeddings"),
+    *_layer_norm("bert.embeddings.LayerNorm", "bert/embeddings/layer_norm"),
+    *(
+        rule
+        for name in ("query", "key", "value")
+        for rule in (
+            Rule(
+                f"{_LAYER}.attention.self.{name}.weight",
+                f"{_LAYERS}/attention/{name}/kernel",
+                _TO_HEADS,
+            ),
+            Rule(
+                f"{_LAYER}.attention.self.{name}.bias",
+                f"{_LAYERS}/attention/{name}/bias",
+                _HEADS_BIAS,
+            ),
+        )
+    ),
+    Rule(
+        f"{_LAYER}.attention.output.dense.weight",
+        f"{_LAYERS}/attention/output/kernel",
+        _FROM_HEADS,
+    ),
+    Rule(f"{_LAYER}.attention.output.dense.bias", f"{_LAYERS}/attention/output/bias", _SAME),
+    *_layer_norm(f"{_LAYER}.attention.output.LayerNorm", f"{_LAYERS}/attention_layer_norm"),
+    *_dense(f"{_LAYER}.intermediate.dense", f"{_LAYERS}/intermediate"),
+    *_dense(f"{_LAYER}.output.dense", f"{_LAYERS}/output"),
+    *_layer_norm(f"{_LAYER}.output.LayerNorm", f"{_LAYERS}/output_layer_norm"),
+    *_dense("bert.pooler.dense", "bert/pooler"),
+    *_dense("cls.predictions.transform.dense", "predictions/transform"),
+    *_layer_norm("cls.predictions.transform.LayerNorm", "predictions/layer_norm"),
+    Rule("cls.predictions.bias", "predictions/bias", _SAME),
+    Rule("cls.predictions.decoder.weight", "predictions/decoder/kernel", _MATRIX),
+    *_dense("cls.seq_relationship", "seq_relationship"),
+)
+
+_PATTERNS = [
+    (re.compile(re.escape(rule.theirs).replace(r"\{layer\}", r"(\d+)")), rule) for rule in RULES
+]
+_BY_PATH = {rule.ours: rule for rule in RULES}
+
+
+def normalized(name: str) -> str:
+    """A PyTorch name as the table has it: `gamma` and `beta` renamed, `bert.` in front."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def implied(name: str, config: BertConfig) -> bool:
+    """Whether a normalized PyTorch name repeats what another tensor, or the config, already says.
+
+    `cls.predictions.decoder.bias` is `cls.predictions.bias`; with tied embeddings the decoder's
+    weight is the word embedding; `position_ids` count from 0.
+    """
+    return (
+        name.endswith(".position_ids")
+        or name == "cls.predictions.decoder.bias"
+        or (name == "cls.predictions.decoder.weight" and config.tie_word_embeddings)
+    )
+
+
+class Mapped(NamedTuple):
+    """Where a PyTorch tensor belongs: a path, the layer on axis 0 (None: not stacked), an array."""
+
+    path: str
+    layer: int | None
+    to_ours: Callable[[np.ndarray], np.ndarray]
+
+
+def find(name: str, config: BertConfig) -> Mapped | None:
+    """Looks up a normalized PyTorch name; None if the table does not have it."""
+    for pattern, rule in _PATTERNS:
+        if match := pattern.fullmatch(name):
+            layer = int(match[1]) if match.groups() else None
+            return Mapped(rule.ours, layer, lambda x, rule=rule: rule.transform.to_ours(x, config))
+    return None
+
+
+def to_theirs(
+    params: Mapping[str, np.ndarray], config: BertConfig
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Flat parameters, path -> array, as PyTorch names and arrays."""
+    for path, value in params.items():
+        rule = _BY_PATH[path]
+        if "{layer}" not in rule.theirs:
+            yield rule.theirs, rule.transform.to_theirs(value, config)
+            continue
+        for layer, of_layer in enumerate(value):
+            yield rule.theirs.format(layer=layer), rule.transform.to_theirs(of_layer, config)
+
+
+def their_names(paths: Iterable[str], config: BertConfig) -> set[str]:
+    """The PyTorch names that together fill these paths."""
+    names = set()
+    for path in paths:
+        theirs = _BY_PATH[path].theirs
+        layers = range(config.num_hidden_layers if "{layer}" in theirs else 1)
+        names |= {theirs.format(layer=layer) for layer in layers}
+    return names
