@@ -184,18 +184,15 @@ def _find_config_file(path: str) -> Path:
     raise FileNotFoundError(f"No config file {path!r}. {hint}Known: {', '.join(known)}.")
 
 
-def save_config(config: Any, path: Path) -> None:
-    """Writes a config dataclass as JSON."""
-    path.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
-
-
-def differences(config: Any, saved: dict[str, Any], ignore: Sequence[str] = ()) -> list[str]:
-    """Names and values of the fields in which `config` is not what was saved."""
-    now = json.loads(json.dumps(dataclasses.asdict(config)))
+def differences(
+    now: dict[str, Any], saved: dict[str, Any], ignore: Sequence[str] = ()
+) -> list[str]:
+    """Names and values of the fields, flattened, in which a config is not what was saved."""
+    new, old = _flatten(json.loads(json.dumps(now))), _flatten(saved)
     return [
-        f"{key}: {saved.get(key)!r} -> {value!r}"
-        for key, value in _flatten(now).items()
-        if key.split(".")[0] not in ignore and _flatten(saved).get(key) != value
+        f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
+        for key in sorted(new.keys() | old.keys())
+        if key.split(".")[0] not in ignore and old.get(key) != new.get(key)
     ]
 
 

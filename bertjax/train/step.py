@@ -61,6 +61,7 @@ def make_train_step(
             "sums": sums,
             "learning_rate": schedule(state.step),
             "grad_norm": optax.tree.norm(grads),
+            "tokens": jnp.sum(batch["sequence_ids"] > 0),
         }
         params = optax.apply_updates(state.params, updates)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
@@ -75,3 +76,13 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
         return loss_fn(params, batch, weights_fn(batch), None)[1]
 
     return eval_step
+
+
+def compile_train_step(train_step, state_shardings: Any, rows: Any) -> Any:
+    """Compiles for state and batch (`rows`) sharded so; the state given is donated."""
+    return jax.jit(
+        train_step,
+        in_shardings=(state_shardings, rows),
+        out_shardings=(state_shardings, None),
+        donate_argnums=0,
+    )

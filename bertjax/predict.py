@@ -1,0 +1,94 @@
+"""python -m bertjax.predict: what a model makes of a text."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bertjax import command_line
+from bertjax.data.batch import layout
+from bertjax.weights import load_model
+from bertjax.weights.load import LoadedModel
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """What to predict, by which model."""
+
+    model: str
+    """Model directory, or the workdir of a finished run."""
+    fill_mask: str
+    """A text with one or several [MASK]; prints the words that fit best."""
+    top_k: int = 5
+    """How many words."""
+
+
+def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
+    """For each [MASK] of `text`, the `top_k` best tokens with their probabilities.
+
+    Raises:
+        ValueError: no [MASK] in the text, a text longer than the model reads, or a model without
+            the MLM head.
+    """
+    if "predictions" in loaded.absent:
+        raise ValueError("This model has no masked LM head, so it cannot fill a mask.")
+    ids, types = loaded.tokenizer.encode_prompt(text)
+    masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
+    if not len(masks):
+        raise ValueError(f"No [MASK] in {text!r}: write [MASK] where a word is to be found.")
+    if len(ids) > loaded.config.max_position_embeddings:
+        raise ValueError(
+            f"The text has {len(ids)} tokens, the model reads at most "
+            f"{loaded.config.max_position_embeddings}: shorten it."
+        )
+    row = layout([len(ids)], len(ids))
+    outputs = loaded.model.apply(
+        {"params": loaded.params},
+        np.array([ids]),
+        np.array([types]),
+        row["position_ids"][None],
+        row["sequence_ids"][None],
+        row["sequence_starts"][None],
+        masks[None],
+    )
+    # A vocabulary padded for the device has scores for ids that are no token.
+    logits = outputs["prediction_logits"][0, :, : loaded.tokenizer.vocab_size]
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    best = np.argsort(-probabilities, axis=-1)[:, :top_k]
+    return [
+        [(loaded.tokenizer.tokens[i], float(of_mask[i])) for i in of_best]
+        for of_mask, of_best in zip(probabilities, best, strict=True)
+    ]
+
+
+def run(config: PredictConfig) -> None:
+    """Prints a table for each mask."""
+    loaded = load_model(config.model)
+    console = Console()
+    for index, words in enumerate(fill_mask(loaded, config.fill_mask, config.top_k)):
+        table = Table("word", "probability", title=f"[MASK] {index + 1}")
+        for word, probability in words:
+            table.add_row(word, f"{probability:.4f}")
+        console.print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the flags and runs."""
+    return command_line.run_reporting_errors(
+        lambda: run(
+            command_line.parse(
+                PredictConfig,
+                argv,
+                prog="python -m bertjax.predict",
+                description="Fills the masks of a text.",
+            )
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,391 @@
+"""python -m bertjax.pretrain: masked LM and next sentence prediction (Devlin et al. 2018, 3.1).
+
+Running the same command again resumes where the last checkpoint stands, bit for bit.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import command_line
+from bertjax.config import Phase, PretrainConfig, differences, load_config_file
+from bertjax.data.batch import Batch
+from bertjax.data.masking import Masking
+from bertjax.data.pipeline import eval_batches, train_batches
+from bertjax.data.records import open_prepared, shard_paths
+from bertjax.model import BertForPreTraining
+from bertjax.model.losses import pretraining_loss, pretraining_sums, pretraining_weights
+from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
+from bertjax.train import sharding
+from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.evaluate import evaluate
+from bertjax.train.flops import peak_flops, train_flops_per_row
+from bertjax.train.hooks import EvaluateAndSave, MetricLogger, StopSignal
+from bertjax.train.loop import fit
+from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.state import TrainState, create_train_state
+from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
+from bertjax.train.writers import MetricWriter
+from bertjax.weights import load_model, save_hf
+from bertjax.weights.load import init_params
+
+MODEL_INPUTS = (
+    "input_ids",
+    "token_type_ids",
+    "position_ids",
+    "sequence_ids",
+    "sequence_starts",
+    "masked_positions",
+)
+# What may differ between a run and its continuation: it changes no update.
+MAY_CHANGE = (
+    "data workdir mesh unroll remat log_every eval_every eval_rows save_every keep_checkpoints "
+    "reader_threads peak_tflops"
+).split()
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its checkpoint is written."""
+
+
+def make_loss_fn(model: BertForPreTraining):
+    """The loss of pretraining as `train.step` wants it; no dropout key means no dropout."""
+
+    def loss_fn(params, batch, weights, dropout_key):
+        outputs = model.apply(
+            {"params": params},
+            *(batch[key] for key in MODEL_INPUTS),
+            deterministic=dropout_key is None,
+            rngs=None if dropout_key is None else {"dropout": dropout_key},
+        )
+        sums = pretraining_sums(outputs, batch)
+        return pretraining_loss(sums, weights), sums
+
+    return loss_fn
+
+
+def make_masking(config: PretrainConfig, phase: Phase, tokenizer: WordPieceTokenizer) -> Masking:
+    """How the rows of a phase are masked."""
+    share = int(np.ceil(phase.max_length * config.mlm_probability))
+    return Masking(
+        probability=config.mlm_probability,
+        max_predictions=share if phase.max_predictions is None else phase.max_predictions,
+        vocab_size=tokenizer.vocab_size,
+        mask_token_id=tokenizer.mask_token_id,
+        never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
+        word_starts=tokenizer.word_starts if config.whole_word_masking else None,
+    )
+
+
+class Run:
+    """A pretraining run: what does not change while it trains, and its workdir.
+
+    The workdir holds run.json (the config), checkpoints/, metrics.jsonl, TensorBoard events, and
+    at the end model/, a Hugging Face directory.
+    """
+
+    def __init__(self, config: PretrainConfig):
+        if not config.data or not config.workdir or not config.phases:
+            raise ValueError(
+                f"data={config.data!r}, workdir={config.workdir!r}, {len(config.phases)} phases: "
+                "give --config, --data and --workdir."
+            )
+        self.workdir = Path(config.workdir)
+        self.metadata = open_prepared(config.data)
+        self.tokenizer = load_tokenizer(config.data)
+        self.initial = None
+        if config.init is not None:
+            self.initial = load_model(config.init)
+            config = dataclasses.replace(config, model=self.initial.config)
+        self.config = config
+        self._check_data()
+        self.mesh = sharding.make_mesh(config.mesh)
+        for phase in config.phases:
+            sharding.check_batch_size(self.mesh, phase.batch_size, phase.accumulation_steps)
+        self.rows = sharding.batch_sharding(self.mesh)
+        self.model = BertForPreTraining(
+            config.model, jnp.dtype(config.dtype), unroll=config.unroll, remat=config.remat
+        )
+        self.schedule = make_schedule(config.optimizer, config.phases)
+        self.tx = make_optimizer(config.optimizer, self.schedule)
+        self.loss_fn = make_loss_fn(self.model)
+        self.eval_step = jax.jit(make_eval_step(self.loss_fn, pretraining_weights))
+        shapes = jax.eval_shape(self._fresh_state)
+        self.state_sharding = sharding.state_sharding(self.mesh, shapes)
+        self.state_shapes = jax.tree.map(
+            lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
+            shapes,
+            self.state_sharding,
+        )
+
+    def _check_data(self) -> None:
+        tokenizer, model = self.tokenizer, self.config.model
+        if tokenizer.vocab_size > model.vocab_size:
+            raise ValueError(
+                f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
+                f"vocab_size={model.vocab_size}: ids beyond it have no embedding. Use "
+                f"--model.vocab_size={tokenizer.vocab_size}."
+            )
+        if self.initial and self.initial.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise ValueError(
+                f"The tokenizer of --init {self.config.init} is not the one that {self.config.data}"
+                " was prepared with: prepare the data with --tokenizer naming the model."
+            )
+        for phase in self.config.phases:
+            if phase.max_length not in self.metadata.max_lengths:
+                raise ValueError(
+                    f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, the "
+                    f"config wants max_length={phase.max_length}: prepare with --max_length "
+                    f"{phase.max_length}."
+                )
+
+    def _fresh_state(self) -> TrainState:
+        return create_train_state(init_params(self.model, self.config.seed), self.tx)
+
+    def new_state(self) -> TrainState:
+        """The state before the first step, laid out over the devices."""
+        if self.initial is None:
+            return jax.jit(self._fresh_state, out_shardings=self.state_sharding)()
+        for part in self.initial.absent:
+            print(f"--init {self.config.init} has no {part}: it starts from its initialisation")
+        create = jax.jit(
+            lambda params: create_train_state(params, self.tx), out_shardings=self.state_sharding
+        )
+        return create(jax.device_put(self.initial.params, self.state_sharding.params))
+
+    def claim_workdir(self) -> None:
+        """Takes the workdir for this config.
+
+        Raises:
+            ValueError: it holds another run, or files that are not a run's.
+        """
+        file = self.workdir / "run.json"
+        now = {
+            "config": dataclasses.asdict(self.config),
+            "data_fingerprint": hashlib.sha256(self.metadata.to_json().encode()).hexdigest(),
+        }
+        if file.is_file():
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            changed = differences(now["config"], saved["config"], ignore=MAY_CHANGE)
+            if saved["data_fingerprint"] != now["data_fingerprint"]:
+                changed.append(f"the data is not what stood in {saved['config']['data']}")
+            if changed:
+                raise ValueError(
+                    f"{self.workdir} holds a run of another config: {'; '.join(changed)}. Choose "
+                    "another --workdir, or go on with the old config; --init starts a new run from "
+                    "its model."
+                )
+        elif self.workdir.exists() and any(self.workdir.iterdir()):
+            raise ValueError(
+                f"{self.workdir} is not empty and holds no run: choose another --workdir."
+            )
+        else:
+            self.workdir.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
+
+    def batches(self, phase_index: int, first_row: int) -> Iterator[Any]:
+        """Global batches of a phase from `first_row` on, on the devices."""
+        phase = self.config.phases[phase_index]
+        host_rows = sharding.host_rows(self.rows, phase.batch_size)
+        batches = train_batches(
+            shard_paths(self.config.data, "train", phase.max_length),
+            make_masking(self.config, phase, self.tokenizer),
+            row_length=phase.max_length,
+            pad_token_id=self.tokenizer.pad_token_id,
+            seed=self.config.seed,
+            phase=phase_index,
+            batch_size=phase.batch_size,
+            first_row=first_row,
+            host_rows=host_rows,
+            num_threads=self.config.reader_threads,
+        )
+        for batch in batches:
+            yield self._to_devices(batch, host_rows, phase.batch_size)
+
+    def evaluate(self, phase: Phase, params: Any) -> dict[str, float]:
+        """Means on the held-out rows of the phase's length; beside them the unigram entropy.
+
+        Nothing, if the data has no held-out rows.
+        """
+        held_out = self.metadata.splits.get("eval")
+        if held_out is None or not held_out.lengths[str(phase.max_length)].records:
+            return {}
+        micro = phase.batch_size // phase.accumulation_steps
+        host_rows = sharding.host_rows(self.rows, micro)
+        batches = eval_batches(
+            shard_paths(self.config.data, "eval", phase.max_length),
+            make_masking(self.config, phase, self.tokenizer),
+            row_length=phase.max_length,
+            pad_token_id=self.tokenizer.pad_token_id,
+            seed=self.config.seed,
+            batch_size=micro,
+            max_rows=self.config.eval_rows,
+            host_rows=host_rows,
+        )
+        on_devices = (self._to_devices(batch, host_rows, micro) for batch in batches)
+        found = evaluate(self.eval_step, params, on_devices)
+        found["unigram_entropy"] = held_out.unigram_entropy_nats or float("nan")
+        return {f"eval/{key}": value for key, value in found.items()}
+
+    def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int):
+        return sharding.to_devices(batch, host_rows, self.rows, batch_size)
+
+    def train_phase(
+        self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
+    ) -> tuple[TrainState, int]:
+        """Trains phase `index`, which begins at step `start`, from `step` to its end."""
+        phase = self.config.phases[index]
+        train_step = compile_train_step(
+            make_train_step(
+                self.loss_fn,
+                pretraining_weights,
+                self.tx,
+                self.schedule,
+                seed=self.config.seed,
+                accumulation_steps=phase.accumulation_steps,
+            ),
+            self.state_sharding,
+            self.rows,
+        )
+        predictions = make_masking(self.config, phase, self.tokenizer).max_predictions
+        row_flops = train_flops_per_row(self.config.model, phase.max_length, predictions)
+        tools.logger.start_phase(row_flops * phase.batch_size, tools.peak_flops)
+        end = start + phase.num_steps
+        save = EvaluateAndSave(
+            tools.checkpointer,
+            tools.logger,
+            lambda params: self.evaluate(phase, params),
+            lambda step: {"phase": index, "row": (step - start) * phase.batch_size},
+            eval_every=self.config.eval_every,
+            save_every=self.config.save_every,
+            last_step=end,
+        )
+        state, step = fit(
+            state,
+            train_step,
+            self.batches(index, (step - start) * phase.batch_size),
+            step=step,
+            num_steps=end,
+            hooks=(tools.logger, save),
+            should_stop=tools.stop,
+        )
+        if step < end:
+            save.save(step, state)
+        return state, step
+
+    def export(self, params: Any) -> Path:
+        """Writes the model directory."""
+        directory = self.workdir / "model"
+        save_hf(directory, jax.device_get(params), self.config.model, self.tokenizer)
+        return directory
+
+
+@dataclasses.dataclass
+class Tools:
+    """What the phases of a run share while it trains."""
+
+    checkpointer: Checkpointer
+    logger: MetricLogger
+    stop: StopSignal
+    peak_flops: float
+
+
+def run(config: PretrainConfig) -> None:
+    """Trains all phases from the newest checkpoint, or from the start, and writes the model.
+
+    Raises:
+        Interrupted: a signal came; the state is saved.
+        ValueError: config, data and workdir do not fit together.
+    """
+    this = Run(config)
+    this.claim_workdir()
+    checkpointer = Checkpointer(this.workdir / "checkpoints", keep=config.keep_checkpoints)
+    pending = None
+    if checkpointer.latest_step is None:
+        state = this.new_state()
+    else:
+        state, progress = checkpointer.restore(this.state_shapes)
+        pending = progress["pending"]
+    this.initial = None
+    step = int(state.step)
+    print(_summary(this, step))
+    logger = MetricLogger(
+        MetricWriter(this.workdir, step),
+        every=config.log_every,
+        num_steps=config.num_steps,
+        step=step,
+        pending=pending,
+    )
+    try:
+        with StopSignal() as stop:
+            tools = Tools(checkpointer, logger, stop, peak_flops(config.peak_tflops))
+            start = 0
+            for index, phase in enumerate(this.config.phases):
+                if step < start + phase.num_steps:
+                    state, step = this.train_phase(index, state, step, start, tools)
+                start += phase.num_steps
+                if stop() and step < config.num_steps:
+                    raise Interrupted(f"stopped after step {step} of {config.num_steps}")
+    finally:
+        logger.close()
+        checkpointer.close()
+    print(f"model written to {this.export(state.params)}")
+
+
+def export(config: PretrainConfig) -> None:
+    """Writes the model of the newest checkpoint, without training."""
+    this = Run(config)
+    checkpointer = Checkpointer(this.workdir / "checkpoints", keep=config.keep_checkpoints)
+    state, _ = checkpointer.restore(this.state_shapes)
+    checkpointer.close()
+    print(f"model of step {int(state.step)} written to {this.export(state.params)}")
+
+
+def _summary(this: Run, step: int) -> str:
+    parameters = sum(x.size for x in jax.tree.leaves(this.state_shapes.params))
+    shape = " x ".join(f"{axis}={size}" for axis, size in this.mesh.shape.items())
+    where = f"resuming at step {step}" if step else "starting"
+    return (
+        f"{parameters:,} parameters, {this.config.dtype}, {jax.device_count()} "
+        f"{jax.devices()[0].device_kind} devices ({shape}), {this.config.num_steps} steps; {where}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads `--config FILE`, `--export` and the flags that override the config; runs."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    before.add_argument("--config")
+    before.add_argument("--export", action="store_true")
+    first, rest = before.parse_known_args(argv)
+
+    def start() -> None:
+        default = load_config_file(first.config) if first.config else PretrainConfig()
+        config = command_line.parse(
+            PretrainConfig,
+            rest,
+            prog="python -m bertjax.pretrain",
+            description="Pretrains a BERT; the same command again resumes. --config FILE sets the "
+            "defaults of all flags; --export writes the model of the newest checkpoint and stops.",
+            default=default,
+        )
+        export(config) if first.export else run(config)
+
+    try:
+        return command_line.run_reporting_errors(start)
+    except Interrupted as interrupted:
+        print(f"{interrupted}; run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
