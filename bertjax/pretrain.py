@@ -58,15 +58,23 @@ class Interrupted(Exception):
 
 
 def make_loss_fn(model: BertForPreTraining):
-    """The loss of pretraining as `train.step` wants it; no dropout key means no dropout."""
+    """The loss of pretraining as `train.step` wants it: each row with its own dropout key."""
 
-    def loss_fn(params, batch, weights, dropout_key):
+    def one_row(params, inputs, dropout_key):
+        batch_of_one = [x[None] for x in inputs]
         outputs = model.apply(
-            {"params": params},
-            *(batch[key] for key in MODEL_INPUTS),
-            deterministic=dropout_key is None,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
+            {"params": params}, *batch_of_one, deterministic=False, rngs={"dropout": dropout_key}
         )
+        return jax.tree.map(lambda x: x[0], outputs)
+
+    dropout = max(model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) > 0
+
+    def loss_fn(params, batch, weights, dropout_keys):
+        inputs = [batch[key] for key in MODEL_INPUTS]
+        if dropout and dropout_keys is not None:
+            outputs = jax.vmap(one_row, in_axes=(None, 0, 0))(params, inputs, dropout_keys)
+        else:
+            outputs = model.apply({"params": params}, *inputs)
         sums = pretraining_sums(outputs, batch)
         return pretraining_loss(sums, weights), sums
 
@@ -250,6 +258,7 @@ class Run:
                 pretraining_weights,
                 self.tx,
                 self.schedule,
+                mesh=self.mesh,
                 seed=self.config.seed,
                 accumulation_steps=phase.accumulation_steps,
             ),

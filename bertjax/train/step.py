@@ -6,12 +6,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from bertjax.train.optimizer import Schedule
 from bertjax.train.state import TrainState
 
 Batch = dict[str, jax.Array]
-# (params, batch, weights of the whole batch, dropout key or None) -> (loss, sums of metrics)
+# (params, batch, weights of the whole batch, a dropout key a row, or None without dropout)
+# -> (loss, sums of metrics)
 LossFn = Callable[[Any, Batch, dict[str, jax.Array], jax.Array | None], tuple[jax.Array, Any]]
 WeightsFn = Callable[[Batch], dict[str, jax.Array]]
 
@@ -22,40 +25,58 @@ def make_train_step(
     tx: optax.GradientTransformation,
     schedule: Schedule,
     *,
+    mesh: Mesh,
     seed: int,
     accumulation_steps: int = 1,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch) -> (state, metrics)`, to be compiled by `compile_step`.
 
-    The loss is the mean over the whole batch, however its rows are split. Dropout is drawn from
-    (seed, step), so a resumed run draws what an uninterrupted one does.
+    The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
+    row): neither depends on how rows are split over devices and microbatches. Without model axes,
+    gradients are added up on each device first and cross the data axis once, whatever the number
+    of microbatches.
     """
-    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
 
-    def accumulate(params, batch: Batch, weights, key):
-        # Each device keeps its rows: cutting [B] as [B/A, A] and not as [A, B/A] puts rows of
-        # every device in every microbatch.
-        micro = jax.tree.map(
-            lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), batch
-        )
+    def row_grads(params, batch: Batch, weights, key, rows):
+        """Gradients and sums of some rows of the batch; `rows` int [b] says which."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+        (_, sums), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, weights, keys)
+        return sums, grads
 
-        def body(carry, xs):
-            index, rows = xs
-            (_, sums), grads = grad_fn(params, rows, weights, jax.random.fold_in(key, index))
-            return jax.tree.map(jnp.add, carry, (sums, grads)), None
+    def accumulate(params, batch: Batch, weights, key, rows):
+        def cut(x: jax.Array) -> jax.Array:
+            # [b, ...] -> [A, b/A, ...]. Cutting [b] as [b/A, A] and not as [A, b/A] leaves each
+            # row on its device, also where the compiler splits the rows.
+            return x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1)
 
+        def body(carry, micro):
+            return jax.tree.map(
+                jnp.add, carry, row_grads(params, micro[0], weights, key, micro[1])
+            ), None
+
+        micro = jax.tree.map(cut, (batch, rows))
         first = jax.tree.map(lambda x: x[0], micro)
-        shapes = jax.eval_shape(grad_fn, params, first, weights, key)
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (shapes[0][1], shapes[1]))
-        return jax.lax.scan(body, zeros, (jnp.arange(accumulation_steps), micro))[0]
+        shapes = jax.eval_shape(row_grads, params, first[0], weights, key, first[1])
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return jax.lax.scan(body, zeros, micro)[0]
+
+    compute = row_grads if accumulation_steps == 1 else accumulate
+    if mesh.shape["fsdp"] == mesh.shape["tensor"] == 1:
+        # Each position of the data axis works alone until the one reduction. Where parameters are
+        # split, too, the compiler places the communication itself: it cannot partition a gather
+        # inside a region that is manual over one axis only.
+        compute = jax.shard_map(
+            lambda *args, inner=compute: jax.lax.psum(inner(*args), "data"),
+            mesh=mesh,
+            in_specs=(P(), P("data"), P(), P(), P("data")),
+            out_specs=P(),
+            check_vma=False,
+        )
 
     def train_step(state: TrainState, batch: Batch):
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        weights = weights_fn(batch)
-        if accumulation_steps == 1:
-            (_, sums), grads = grad_fn(state.params, batch, weights, key)
-        else:
-            sums, grads = accumulate(state.params, batch, weights, key)
+        rows = jnp.arange(batch["input_ids"].shape[0])
+        sums, grads = compute(state.params, batch, weights_fn(batch), key, rows)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         metrics = {
             "sums": sums,

@@ -1,0 +1,68 @@
+"""python -m bertjax.train_tokenizer: learns a vocabulary from text."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bertjax import command_line
+from bertjax.config import TrainTokenizerConfig
+from bertjax.data.corpus import Corpus, ReadOptions
+from bertjax.data.documents import sentences_of
+from bertjax.tokenization import train_wordpiece
+
+
+def run(config: TrainTokenizerConfig) -> None:
+    """Reads the corpus once and writes a tokenizer directory.
+
+    Raises:
+        ValueError: the output directory is not empty, or the corpus holds no word.
+    """
+    output = Path(config.output)
+    if output.exists() and any(output.iterdir()):
+        raise ValueError(
+            f"{output} is not empty: choose another --output, so that no other tokenizer or data "
+            "loses its vocabulary."
+        )
+    corpus = Corpus(
+        config.input,
+        ReadOptions(
+            text_format=config.text_format, text_field=config.text_field, errors=config.errors
+        ),
+    )
+
+    def sentences() -> Iterator[str]:
+        for document in corpus.documents():
+            yield from sentences_of(document)
+
+    tokenizer = train_wordpiece(
+        sentences(),
+        vocab_size=config.vocab_size,
+        do_lower_case=config.do_lower_case,
+        min_frequency=config.min_frequency,
+        model_max_length=config.model_max_length,
+    )
+    tokenizer.save(output)
+    print(f"{tokenizer.vocab_size} entries written to {output}")
+    if tokenizer.vocab_size < config.vocab_size:
+        print(
+            f"The corpus has too few words for --vocab_size {config.vocab_size}; give the model "
+            f"--model.vocab_size {tokenizer.vocab_size} or more."
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the flags and runs."""
+    return command_line.run_reporting_errors(
+        lambda: run(
+            command_line.parse(
+                TrainTokenizerConfig,
+                argv,
+                prog="python -m bertjax.train_tokenizer",
+                description="Learns a WordPiece vocabulary from text.",
+            )
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

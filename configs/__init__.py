@@ -1,0 +1,1 @@
+"""Configs that come with bertjax."""
