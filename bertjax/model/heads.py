@@ -35,7 +35,8 @@ class MaskedLMHead(nn.Module):
                 name="decoder",
             )
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
-        return attend(x).astype(jnp.float32) + bias
+        logits = attend(x).astype(jnp.float32)
+        return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
 
 
 def dense_head(config: BertConfig, features: int, dtype: DTypeLike) -> nn.Dense:

@@ -1,6 +1,7 @@
 """Metrics as JSON lines and as TensorBoard events; both forget what a resumed run repeats."""
 
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,7 +26,10 @@ class MetricWriter:
         for events in directory.glob("events.out.tfevents.*"):
             cut_events(events, step)
         self._lines = self._path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(directory), flush_secs=30)
+        # Names end in seconds: without the suffix a run resumed at once would overwrite the file.
+        self._events = SummaryWriter(
+            str(directory), flush_secs=30, filename_suffix=f".{os.getpid()}.{step}"
+        )
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes one line, and one event for each number."""

@@ -1,0 +1,96 @@
+"""Masking follows the rules and shares of google-research/bert."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bertjax.data.masking import Masking, choose_positions, corrupt
+
+CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
+MASKING = Masking(
+    probability=0.15,
+    max_predictions=20,
+    vocab_size=VOCAB,
+    mask_token_id=MASK,
+    never_masked=(CLS, SEP),
+)
+
+
+def sequence(rng, length):
+    middle = length // 2
+    ids = rng.integers(5, VOCAB, length)
+    ids[0], ids[middle], ids[-1] = CLS, SEP, SEP
+    return ids
+
+
+def test_positions_are_distinct_sorted_and_never_special():
+    rng = np.random.default_rng(0)
+    for length in (4, 17, 64, 128):
+        ids = sequence(rng, length)
+        chosen = choose_positions(ids, MASKING, 20, rng)
+        assert (np.diff(chosen) > 0).all()
+        assert not np.isin(ids[chosen], (CLS, SEP)).any()
+
+
+@pytest.mark.parametrize(("length", "expected"), [(5, 1), (10, 2), (64, 10), (128, 19), (256, 20)])
+def test_the_number_counts_cls_and_sep_and_is_limited(length, expected):
+    # round(0.15 * 10) is 2 and round(0.15 * 128) is 19; 256 tokens meet the limit of 20.
+    rng = np.random.default_rng(0)
+    assert len(choose_positions(sequence(rng, length), MASKING, 20, rng)) == expected
+
+
+def test_shares_over_many_rows_are_those_of_google():
+    rng = np.random.default_rng(1)
+    rows, length = 5_000, 128
+    kept = masked = replaced = 0
+    words, where = np.zeros(VOCAB, int), np.zeros(length, int)
+    for _ in range(rows):
+        ids = sequence(rng, length)
+        positions = choose_positions(ids, MASKING, 20, rng)
+        seen = corrupt(ids, positions, MASKING, rng)
+        assert (np.delete(seen, positions) == np.delete(ids, positions)).all()
+        where[positions] += 1
+        became, was = seen[positions], ids[positions]
+        kept += (became == was).sum()
+        masked += (became == MASK).sum()
+        words += np.bincount(became[(became != was) & (became != MASK)], minlength=VOCAB)
+    replaced = words.sum()
+    total = rows * 19
+    # A random word is the old one, or [MASK], once in VOCAB times.
+    same = 0.1 / VOCAB
+    for found, share in ((masked, 0.8 + same), (kept, 0.1 + same), (replaced, 0.1 - 2 * same)):
+        assert abs(found - share * total) < 3.5 * np.sqrt(share * (1 - share) * total)
+    # Random words come from the whole vocabulary, special tokens and all (but [MASK] is not told
+    # apart here), evenly: chi-square of VOCAB - 1 cells.
+    cells = np.delete(words, MASK)
+    expected = replaced / len(cells)
+    chi_square = ((cells - expected) ** 2 / expected).sum()
+    assert abs(chi_square - len(cells)) < 4 * np.sqrt(2 * len(cells))
+    assert cells[[0, 1, CLS, SEP]].min() > 0
+    # Every ordinary position is as likely.
+    ordinary = np.delete(where, [0, length // 2, length - 1])
+    assert np.abs(ordinary - ordinary.mean()).max() < 5 * np.sqrt(ordinary.mean())
+
+
+def test_whole_words_are_masked_whole_and_never_overflow():
+    starts = np.ones(VOCAB, bool)
+    starts[500:] = False  # ids from 500 on continue a word
+    whole = dataclasses.replace(MASKING, word_starts=starts)
+    rng = np.random.default_rng(0)
+    sizes = []
+    for _ in range(200):
+        ids = sequence(rng, 64)
+        chosen = choose_positions(ids, whole, 20, rng)
+        assert 0 < len(chosen) <= 10
+        sizes.append(len(chosen))
+        candidates = np.flatnonzero(~np.isin(ids, (CLS, SEP)))
+        words = np.cumsum(starts[ids[candidates]] | (candidates == candidates[0]))
+        for word in np.unique(words[np.isin(candidates, chosen)]):
+            assert np.isin(candidates[words == word], chosen).all()
+    assert np.mean(sizes) > 9.5
+
+
+def test_a_sequence_of_special_tokens_alone_has_nothing_to_predict():
+    rng = np.random.default_rng(0)
+    assert len(choose_positions(np.array([CLS, SEP, SEP]), MASKING, 20, rng)) == 0

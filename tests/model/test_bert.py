@@ -1,0 +1,177 @@
+"""Properties of the encoder and the pretraining heads."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax.data.batch import layout, pad_to
+from bertjax.model import BertForPreTraining
+from bertjax.model.heads import take_positions
+from bertjax.weights.load import init_params
+
+LENGTH = 24
+
+
+def random_sequences(lengths, vocab_size=120):
+    rng = np.random.default_rng(0)
+    return [rng.integers(5, vocab_size, n) for n in lengths]
+
+
+def as_row(sequences, length=LENGTH, fill=0):
+    """Model inputs [1, L] of sequences side by side; the second half of each is segment B."""
+    places = layout([len(s) for s in sequences], length)
+    types = np.concatenate([np.arange(len(s)) >= len(s) // 2 for s in sequences])
+    row = (
+        pad_to(np.concatenate(sequences), length, fill),
+        pad_to(types, length, 0),
+        places["position_ids"],
+        places["sequence_ids"],
+        places["sequence_starts"],
+    )
+    return tuple(x[None] for x in row)
+
+
+def test_padding_leaves_real_tokens_alone(tiny):
+    model, params = tiny
+    (sequence,) = random_sequences([15])
+    alone = model.apply({"params": params}, *as_row([sequence], 15))
+    for fill in (0, 77):
+        padded = model.apply({"params": params}, *as_row([sequence], LENGTH, fill))
+        for key in ("last_hidden_state", "prediction_logits"):
+            np.testing.assert_allclose(padded[key][:, :15], alone[key], atol=1e-5)
+        np.testing.assert_allclose(padded["pooler_output"], alone["pooler_output"], atol=1e-5)
+
+
+def test_packed_sequences_get_the_outputs_they_get_alone(tiny):
+    model, params = tiny
+    sequences = random_sequences([5, 9, 7])
+    packed = model.apply({"params": params}, *as_row(sequences))
+    start = 0
+    for index, sequence in enumerate(sequences):
+        alone = model.apply({"params": params}, *as_row([sequence], len(sequence)))
+        span = slice(start, start + len(sequence))
+        np.testing.assert_allclose(
+            packed["last_hidden_state"][:, span], alone["last_hidden_state"], atol=1e-5
+        )
+        for key in ("pooler_output", "seq_relationship_logits"):
+            np.testing.assert_allclose(packed[key][:, index], alone[key][:, 0], atol=1e-5)
+        start += len(sequence)
+
+
+def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
+    model, params = tiny
+    inputs = as_row(random_sequences([20]))
+    positions = np.array([[3, 11, 0]])
+    everywhere = model.apply({"params": params}, *inputs)["prediction_logits"]
+    selected = model.apply({"params": params}, *inputs, positions)["prediction_logits"]
+    np.testing.assert_allclose(selected, take_positions(everywhere, positions), atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"unroll": 2}, {"remat": True}])
+def test_unrolling_and_recomputing_change_neither_outputs_nor_gradients(tiny, change):
+    model, params = tiny
+    inputs = as_row(random_sequences([20]))
+
+    def value(params, model):
+        return jnp.sum(model.apply({"params": params}, *inputs)["last_hidden_state"] ** 3)
+
+    other = model.clone(**change)
+    expected, gradient = jax.value_and_grad(value)(params, model)
+    found, other_gradient = jax.value_and_grad(value)(params, other)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    scale = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient))
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * scale)
+
+
+def test_bfloat16_stays_near_float32_with_float32_parameters_and_logits(tiny):
+    model, params = tiny
+    inputs = as_row(random_sequences([20]))
+    exact = model.apply({"params": params}, *inputs)
+    half = model.clone(dtype=jnp.bfloat16)
+    assert {x.dtype for x in jax.tree.leaves(init_params(half, 0))} == {jnp.dtype("float32")}
+    rough = half.apply({"params": params}, *inputs)
+    assert rough["last_hidden_state"].dtype == jnp.bfloat16
+    assert rough["prediction_logits"].dtype == jnp.float32
+    difference = np.abs(np.float32(rough["last_hidden_state"]) - exact["last_hidden_state"])
+    assert difference[:, :20].mean() < 0.02
+
+
+def test_dropout_needs_a_key_and_depends_on_it_alone(tiny):
+    model, params = tiny
+    inputs = as_row(random_sequences([20]))
+
+    def hidden(key):
+        outputs = model.apply(
+            {"params": params}, *inputs, deterministic=False, rngs={"dropout": key}
+        )
+        return np.asarray(outputs["last_hidden_state"])
+
+    first = hidden(jax.random.key(1))
+    np.testing.assert_array_equal(first, hidden(jax.random.key(1)))
+    assert np.abs(first - hidden(jax.random.key(2))).max() > 0.1
+
+
+def test_kernels_start_from_a_normal_cut_at_two_sigma(tiny_config):
+    config = tiny_config
+    params = flatten_dict(init_params(BertForPreTraining(config), 3), sep="/")
+    for path, value in params.items():
+        if path.endswith(("kernel", "embedding")):
+            assert np.abs(value).max() <= 2 * config.initializer_range
+            if value.size > 1000:
+                # The standard deviation of a unit normal cut at 2 is 0.8796.
+                assert abs(value.std() / (0.8796 * config.initializer_range) - 1) < 0.06
+        else:
+            np.testing.assert_array_equal(value, 1.0 if path.endswith("scale") else 0.0)
+
+
+def test_attention_probabilities_are_sown_and_stay_within_a_sequence(tiny):
+    model, params = tiny
+    inputs = as_row(random_sequences([5, 9]))
+    _, state = model.apply({"params": params}, *inputs, mutable=["intermediates"])
+    (probs,) = state["intermediates"]["bert"]["encoder"]["layers"]["attention"]["attention_probs"]
+    assert probs.shape == (2, 1, 4, LENGTH, LENGTH)
+    ids = inputs[3][0]
+    other = ids[:, None] != ids[None, :]
+    assert float(jnp.where(other[None, None, None], probs, 0.0).max()) == 0.0
+    np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-5)
+
+
+def test_parameter_names_and_shapes_are_pinned(tiny):
+    shapes = {k: tuple(v.shape) for k, v in flatten_dict(tiny[1], sep="/").items()}
+    layers = "bert/encoder/layers"
+    heads_in = {
+        f"{layers}/attention/{name}/{kind}": shape
+        for name in ("query", "key", "value")
+        for kind, shape in (("kernel", (2, 32, 4, 8)), ("bias", (2, 4, 8)))
+    }
+    norms = {
+        f"{name}/{kind}": shape
+        for name, shape in (
+            ("bert/embeddings/layer_norm", (32,)),
+            (f"{layers}/attention_layer_norm", (2, 32)),
+            (f"{layers}/output_layer_norm", (2, 32)),
+            ("predictions/layer_norm", (32,)),
+        )
+        for kind in ("scale", "bias")
+    }
+    assert shapes == heads_in | norms | {
+        "bert/embeddings/word_embeddings/embedding": (120, 32),
+        "bert/embeddings/position_embeddings/embedding": (64, 32),
+        "bert/embeddings/token_type_embeddings/embedding": (2, 32),
+        f"{layers}/attention/output/kernel": (2, 4, 8, 32),
+        f"{layers}/attention/output/bias": (2, 32),
+        f"{layers}/intermediate/kernel": (2, 32, 64),
+        f"{layers}/intermediate/bias": (2, 64),
+        f"{layers}/output/kernel": (2, 64, 32),
+        f"{layers}/output/bias": (2, 32),
+        "bert/pooler/kernel": (32, 32),
+        "bert/pooler/bias": (32,),
+        "predictions/transform/kernel": (32, 32),
+        "predictions/transform/bias": (32,),
+        "predictions/bias": (120,),
+        "seq_relationship/kernel": (32, 2),
+        "seq_relationship/bias": (2,),
+    }

@@ -1,0 +1,135 @@
+"""WordPiece: the ids that BERT's own tokenizer gives, and vocabularies that cannot work refused."""
+
+import json
+
+import pytest
+
+from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+
+
+def vocab_of(*words: str) -> dict[str, int]:
+    return {token: i for i, token in enumerate([*SPECIAL_TOKENS, *words])}
+
+
+def test_words_are_cut_into_the_longest_known_pieces():
+    tokenizer = WordPieceTokenizer(
+        vocab_of("un", "##aff", "##able", "##ff", ",", "unaff"), do_lower_case=True
+    )
+    (ids,) = tokenizer.encode(["Unaffable, xyz"])
+    assert [tokenizer.tokens[i] for i in ids] == ["unaff", "##able", ",", "[UNK]"]
+    assert tokenizer.decode(ids) == "unaffable, [UNK]"
+
+
+def test_lower_casing_strips_accents_and_casing_keeps_them():
+    words = ("hello", "Héllo", "中", "文")
+    (lower,) = WordPieceTokenizer(vocab_of("hello", "中", "文"), do_lower_case=True).encode(
+        ["HÉLLO中文"]
+    )
+    cased = WordPieceTokenizer(vocab_of(*words), do_lower_case=False)
+    assert len(lower) == 3
+    assert cased.encode(["Héllo"]) == [[cased.vocab["Héllo"]]]
+
+
+def test_special_tokens_written_in_a_corpus_are_split_and_those_of_a_prompt_are_not():
+    tokenizer = WordPieceTokenizer(vocab_of("[", "]", "mask"), do_lower_case=True)
+    (text,) = tokenizer.encode(["[MASK]"])
+    assert [tokenizer.tokens[i] for i in text] == ["[", "mask", "]"]
+    ids, types = tokenizer.encode_prompt("[MASK]", "mask")
+    assert [tokenizer.tokens[i] for i in ids] == ["[CLS]", "[MASK]", "[SEP]", "mask", "[SEP]"]
+    assert types == [0, 0, 0, 1, 1]
+
+
+def test_a_word_of_more_than_100_characters_is_unknown():
+    tokenizer = WordPieceTokenizer(vocab_of("a", "##a"), do_lower_case=True)
+    assert len(tokenizer.encode(["a" * 100])[0]) == 100
+    assert tokenizer.encode(["a" * 101]) == [[tokenizer.unk_token_id]]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_saving_and_loading_keeps_every_id(tmp_path, sentences, do_lower_case):
+    texts = [s.title() for s in sentences]
+    tokenizer = train_wordpiece(texts, vocab_size=90, do_lower_case=do_lower_case)
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.encode(texts) == tokenizer.encode(texts)
+    (tmp_path / "tokenizer.json").unlink()
+    assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+def test_casing_of_a_bare_vocabulary_is_told_from_its_entries(tmp_path):
+    for words, lower in ((["the", "##s"], True), (["The", "the", "##S"], False)):
+        path = tmp_path / "vocab.txt"
+        path.write_text("\n".join([*SPECIAL_TOKENS, *words]), encoding="utf-8")
+        assert load_tokenizer(path).do_lower_case is lower
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path):
+    path = tmp_path / "vocab.txt"
+    lines = [*SPECIAL_TOKENS, "the", "##s", "\u2028"]
+    path.write_bytes("\n".join(lines).encode())
+    expected = load_tokenizer(path).tokens
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n")
+    assert load_tokenizer(path).tokens == expected == lines
+
+
+def test_a_vocabulary_without_mask_is_refused_by_name():
+    vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS[:4], "a"])}
+    with pytest.raises(ValueError, match=r"lacks the special tokens \['\[MASK\]'\]"):
+        WordPieceTokenizer(vocab, do_lower_case=True)
+
+
+def test_a_cased_vocabulary_with_a_lower_casing_config_is_refused(tmp_path):
+    WordPieceTokenizer(vocab_of("The", "the"), do_lower_case=False).save(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"do_lower_case": True}))
+    with pytest.raises(ValueError, match="the vocabulary is cased"):
+        load_tokenizer(tmp_path)
+
+
+def test_ids_with_gaps_are_refused():
+    with pytest.raises(ValueError, match="largest id 9"):
+        WordPieceTokenizer(vocab_of("a") | {"b": 9}, do_lower_case=True)
+
+
+def test_lines_that_stand_twice_are_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]))
+    with pytest.raises(ValueError, match="'a'"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_place_without_vocabulary_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json or vocab\.txt"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.real
+def test_bert_base_uncased_encodes_the_pair_of_its_paper(shared):
+    tokenizer = load_tokenizer(shared / "vocab" / "bert-base-uncased")
+    ids, types = tokenizer.encode_prompt(
+        "the man went to grocery store.", "he bought a gallon of milk."
+    )
+    assert ids == [
+        *(101, 1996, 2158, 2253, 2000, 13025, 3573, 1012, 102),
+        *(2002, 4149, 1037, 25234, 1997, 6501, 1012, 102),
+    ]
+    assert types == [0] * 9 + [1] * 8
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-cased"])
+def test_released_vocabularies_give_the_ids_of_transformers(shared, name):
+    cases = json.loads((shared / "golden" / "transformersjs_bert.json").read_text())
+    tokenizer = load_tokenizer(shared / "vocab" / name)
+    checked = 0
+    for model, of_model in cases.items():
+        if model.split("/")[-1] == name:
+            for case in of_model.values():
+                assert (
+                    tokenizer.encode_prompt(case["text"], case.get("text_pair"))[0] == (case["ids"])
+                ), case["text"]
+                checked += 1
+    if not checked:
+        pytest.skip(f"no case for {name}")
