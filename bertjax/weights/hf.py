@@ -46,8 +46,8 @@ def load_hf(
     unexpected, misshaped = [], []
     with safetensors.safe_open(file, framework="numpy") as tensors:
         for stored in sorted(tensors.keys()):
-            name = names.normalized(stored)
-            if names.implied(name, config):
+            name = names.normalized(stored, config)
+            if name is None:
                 continue
             mapped = names.find(name, config)
             if mapped is None or mapped.path not in wanted or name in seen:

@@ -106,24 +106,25 @@ _PATTERNS = [
 _BY_PATH = {rule.ours: rule for rule in RULES}
 
 
-def normalized(name: str) -> str:
-    """A PyTorch name as the table has it: `gamma` and `beta` renamed, `bert.` in front."""
+_BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+
+
+def normalized(name: str, config: BertConfig) -> str | None:
+    """A PyTorch name as the table has it; None if it repeats what is said elsewhere.
+
+    `gamma` and `beta` are renamed, `bert.` is put in front. `position_ids` count from 0. With tied
+    embeddings the decoder's weight is the word embedding and its bias `cls.predictions.bias`;
+    otherwise PyTorch uses the decoder's own, and `cls.predictions.bias` is without effect.
+    """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-def implied(name: str, config: BertConfig) -> bool:
-    """Whether a normalized PyTorch name repeats what another tensor, or the config, already says.
-
-    `cls.predictions.decoder.bias` is `cls.predictions.bias`; with tied embeddings the decoder's
-    weight is the word embedding; `position_ids` count from 0.
-    """
-    return (
-        name.endswith(".position_ids")
-        or name == "cls.predictions.decoder.bias"
-        or (name == "cls.predictions.decoder.weight" and config.tie_word_embeddings)
-    )
+    if name.startswith(("embeddings.", "encoder.", "pooler.")):
+        name = f"bert.{name}"
+    if name.endswith(".position_ids"):
+        return None
+    if config.tie_word_embeddings:
+        return None if name in ("cls.predictions.decoder.weight", _DECODER_BIAS) else name
+    return {_BIAS: None, _DECODER_BIAS: _BIAS}.get(name, name)
 
 
 class Mapped(NamedTuple):
@@ -151,6 +152,8 @@ def to_theirs(
         rule = _BY_PATH[path]
         if "{layer}" not in rule.theirs:
             yield rule.theirs, rule.transform.to_theirs(value, config)
+            if rule.theirs == _BIAS and not config.tie_word_embeddings:
+                yield _DECODER_BIAS, value
             continue
         for layer, of_layer in enumerate(value):
             yield rule.theirs.format(layer=layer), rule.transform.to_theirs(of_layer, config)

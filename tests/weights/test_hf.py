@@ -1,0 +1,109 @@
+"""Model directories: what is written comes back, and what does not fit is named in full."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bertjax.model import BertForPreTraining
+from bertjax.weights import load_model, save_hf
+from bertjax.weights.load import init_params
+
+
+@pytest.fixture
+def saved(tmp_path, tiny, tiny_config, tokenizer):
+    save_hf(tmp_path / "model", tiny[1], tiny_config, tokenizer)
+    return tmp_path / "model"
+
+
+def rewrite(directory, change):
+    """Applies `change` to the tensors of a model directory."""
+    tensors = load_file(directory / "model.safetensors")
+    save_file(change(tensors), directory / "model.safetensors")
+
+
+def assert_same_params(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_weights_config_and_tokenizer_come_back_bit_for_bit(saved, tiny, tiny_config, tokenizer):
+    loaded = load_model(saved)
+    assert loaded.config == tiny_config and loaded.absent == []
+    assert loaded.tokenizer.fingerprint == tokenizer.fingerprint
+    assert_same_params(loaded.params, tiny[1])
+
+
+def test_an_untied_decoder_is_kept(tmp_path, tiny_config, tokenizer):
+    config = dataclasses.replace(tiny_config, tie_word_embeddings=False)
+    params = jax.device_get(init_params(BertForPreTraining(config), 0))
+    save_hf(tmp_path / "model", params, config, tokenizer)
+    assert_same_params(load_model(tmp_path / "model").params, params)
+
+
+def test_old_names_and_a_missing_prefix_are_understood(saved, tiny):
+    def age(tensors):
+        renamed = {}
+        for name, value in tensors.items():
+            name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            renamed[name.replace("LayerNorm.bias", "LayerNorm.beta").removeprefix("bert.")] = value
+        renamed["embeddings.position_ids"] = np.arange(64)[None]
+        renamed["cls.predictions.decoder.weight"] = renamed["embeddings.word_embeddings.weight"]
+        return renamed
+
+    rewrite(saved, age)
+    assert_same_params(load_model(saved).params, tiny[1])
+
+
+def test_heads_that_the_file_lacks_are_named_and_initialised(saved, tiny):
+    rewrite(saved, lambda t: {k: v for k, v in t.items() if not k.startswith(("cls", "bert.pool"))})
+    loaded = load_model(saved)
+    assert loaded.absent == ["bert/pooler", "predictions", "seq_relationship"]
+    assert_same_params(loaded.params["bert"]["encoder"], tiny[1]["bert"]["encoder"])
+    assert np.isfinite(loaded.params["predictions"]["transform"]["kernel"]).all()
+
+
+def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
+    def damage(tensors):
+        del tensors["bert.encoder.layer.1.output.dense.bias"]
+        del tensors["cls.predictions.bias"]
+        tensors["classifier.weight"] = np.zeros((2, 2), np.float32)
+        tensors["bert.encoder.layer.2.output.dense.bias"] = np.zeros(32, np.float32)
+        tensors["bert.pooler.dense.bias"] = np.zeros(31, np.float32)
+        return tensors
+
+    rewrite(saved, damage)
+    with pytest.raises(ValueError) as error:
+        load_model(saved)
+    for part in (
+        "bert.encoder.layer.1.output.dense.bias",
+        "cls.predictions.bias",
+        "classifier.weight",
+        "of layer 2, the model has 2 layers",
+        "bert.pooler.dense.bias is (31,), the model has (32,)",
+    ):
+        assert part in str(error.value)
+
+
+def test_writing_replaces_a_directory_whole(saved, tiny, tiny_config, tokenizer):
+    (saved / "stale.txt").write_text("from before")
+    save_hf(saved, tiny[1], tiny_config, tokenizer)
+    assert not (saved / "stale.txt").exists()
+    assert [p.name for p in saved.parent.iterdir()] == ["model"]
+    assert json.loads((saved / "config.json").read_text())["architectures"] == [
+        "BertForPreTraining"
+    ]
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(saved):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"vocab_size": 50}))
+    with pytest.raises(ValueError, match="vocab_size=50"):
+        load_model(saved)
+
+
+def test_a_place_without_a_model_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="config.json and model.safetensors"):
+        load_model(tmp_path)
