@@ -106,10 +106,13 @@ def _differences(found: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Deletes what `prepare` wrote, but the tokenizer, and nothing else."""
+    """Deletes the data that `prepare` wrote, and nothing else.
+
+    The settings stay, as the mark of a directory of ours; without chunks they bind nobody.
+    """
     if not (directory / SETTINGS_FILE).is_file():
         return
-    # The mark of a whole directory goes first, the mark of ours last.
+    # The mark of a whole directory goes first.
     ours = [path for path in directory.iterdir() if _OUR_FILES.fullmatch(path.name)]
     for path in sorted(ours, key=lambda path: (path.name != METADATA_FILE, path.name)):
         if path.name != SETTINGS_FILE:
@@ -121,7 +124,6 @@ def clear(directory: Path) -> None:
                 path.unlink()
         if not any(folder.iterdir()):
             shutil.rmtree(folder)
-    (directory / SETTINGS_FILE).unlink()
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
@@ -193,8 +195,9 @@ def finish(
         counts=dict(sorted(counts.items())),
         splits=splits,
     )
-    write_whole(directory / METADATA_FILE, metadata.to_json())
-    return metadata
+    text = metadata.to_json()
+    write_whole(directory / METADATA_FILE, text)
+    return Metadata.from_json(text)
 
 
 def _add_up(summaries: list[dict[str, Any]], settings: dict[str, Any]) -> SplitSummary:

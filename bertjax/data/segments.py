@@ -55,7 +55,8 @@ def make_examples(
         short_seq_prob: share of documents whose pairs aim at a random shorter length; "mlm" has
             none.
         rng: all randomness.
-        shift: begin single segments at another place, so that a duplicate differs.
+        shift: for duplicates of single segments: cut them from a random place on, and amid
+            sentences, since whole sentences would soon fall into the same segments again.
     """
     if objective == "mlm":
         return _single_segments(documents, max_length - SINGLE_SPECIALS, rng, shift)
@@ -153,6 +154,8 @@ def _single_segments(
         while start < bounds[last]:
             # The last boundary within reach, or as far as the room goes amid a sentence.
             fits = bisect_left(bounds, start + room + 1) - 1
-            end = bounds[fits] if bounds[fits] > start else min(start + room, bounds[last])
+            end = min(start + room, bounds[last])
+            if bounds[fits] > start and not shift:
+                end = bounds[fits]
             yield Example(start, end, end, end, -1)
             start, room = end, max_tokens
