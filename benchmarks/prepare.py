@@ -1,0 +1,118 @@
+"""Measures `bertjax.prepare` on text of yours: speed, and peak memory as the input grows.
+
+    python benchmarks/prepare.py --input text.tar.xz --tokenizer vocab.txt [--first_mb 20]
+
+Prepares a quarter, a half and the whole of the input (or of its first megabytes), each in fresh
+processes, start-up included, and prints a line for each. The shares are written as text files in
+WikiExtractor's format, so that every run does the same kind of work; the text is read out first.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from bertjax.data.corpus import Corpus
+from bertjax.data.documents import Document
+
+SHARES = (0.25, 0.5, 1.0)
+SECONDS_BETWEEN_SAMPLES = 0.05
+
+
+def main() -> None:
+    """Reads the flags, writes the shares, runs `prepare` on each."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--input", nargs="+", required=True, help="as for bertjax.prepare")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--max_length", type=int, default=128)
+    parser.add_argument("--num_processes", type=int, default=2)
+    parser.add_argument("--first_mb", type=float, default=None, help="use no more text than this")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        shares = write_shares(Corpus(args.input), Path(folder), args.first_mb)
+        print(
+            f"{'text MB':>8} {'seconds':>8} {'MB/s':>6} {'seq/s':>8}  peak RSS of each process, MB"
+        )
+        for path in shares:
+            measure(path, Path(folder) / "out" / path.stem, args)
+
+
+def write_shares(corpus: Corpus, folder: Path, first_mb: float | None) -> list[Path]:
+    """Writes all documents once, and the beginnings of that file."""
+    whole = folder / "whole.txt"
+    limit = float("inf") if first_mb is None else first_mb * 1e6
+    ends = [0]
+    with whole.open("wb") as file:
+        for document in corpus.documents():
+            file.write(as_wiki(document))
+            ends.append(file.tell())
+            if ends[-1] >= limit:
+                break
+    paths = []
+    for share in SHARES[:-1]:
+        size = max(end for end in ends if end <= share * ends[-1])
+        paths.append(folder / f"{share:.0%}.txt")
+        with whole.open("rb") as source, paths[-1].open("wb") as target:
+            while size and (block := source.read(min(size, 1 << 20))):
+                size -= target.write(block)
+    return [*paths, whole]
+
+
+def as_wiki(document: Document) -> bytes:
+    """The document with marks around it, so that it is read back as one."""
+    return f'<doc id="0">\n{document.text}\n</doc>\n'.encode()
+
+
+def measure(text: Path, output: Path, args: argparse.Namespace) -> None:
+    """Runs `prepare` and prints what it took."""
+    command = [sys.executable, "-m", "bertjax.prepare", "--input", str(text)]
+    command += ["--tokenizer", args.tokenizer, "--output", str(output)]
+    command += ["--max_length", str(args.max_length), "--num_processes", str(args.num_processes)]
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    peaks: dict[int, int] = {}
+    sampler = threading.Thread(target=watch, args=(process.pid, peaks))
+    sampler.start()
+    status = process.wait()
+    seconds = time.perf_counter() - begin
+    sampler.join()
+    if status:
+        sys.exit(status)
+    metadata = json.loads((output / "metadata.json").read_text())
+    sequences = sum(
+        content["sequences"]
+        for split in metadata["splits"].values()
+        for content in split["lengths"].values()
+    )
+    megabytes = os.path.getsize(text) / 1e6
+    memory = " ".join(f"{peak / 1e6:.0f}" for peak in sorted(peaks.values(), reverse=True))
+    print(
+        f"{megabytes:8.1f} {seconds:8.2f} {megabytes / seconds:6.2f} {sequences / seconds:8.0f}  "
+        f"{memory}"
+    )
+
+
+def watch(pid: int, peaks: dict[int, int]) -> None:
+    """Keeps the peak resident memory of a process and its children until it ends."""
+    try:
+        parent = psutil.Process(pid)
+        while parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:
+            for process in (parent, *parent.children(recursive=True)):
+                try:
+                    peaks[process.pid] = max(peaks.get(process.pid, 0), process.memory_info().rss)
+                except psutil.NoSuchProcess:
+                    continue
+            time.sleep(SECONDS_BETWEEN_SAMPLES)
+    except psutil.NoSuchProcess:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Encodes sentences through a memory of words, several times as fast as the tokenizer alone.
+
+BERT's WordPiece never looks beyond a space or an ASCII punctuation sign, so a sentence's ids are
+its words' ids joined. Text repeats its words: about one in fifty is new.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+
+from bertjax.tokenization import WordPieceTokenizer
+
+# About 150 MB of words; then the memory starts anew.
+MOST_WORDS = 1_000_000
+LARGEST_UINT16 = (1 << 16) - 1
+_WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+
+
+class SentenceEncoder:
+    """Token ids of sentences, as bytes of one array.
+
+    Attributes:
+        typecode: of the array: "H" (uint16) where every id of the vocabulary fits, else "I".
+    """
+
+    def __init__(self, tokenizer: WordPieceTokenizer):
+        self._tokenizer = tokenizer
+        self._words: dict[str, bytes] = {}
+        self.typecode = "H" if tokenizer.vocab_size - 1 <= LARGEST_UINT16 else "I"
+
+    def encode(self, sentences: Sequence[str]) -> list[bytes]:
+        """Ids of each sentence, b"" where there are none; words are parted by single spaces."""
+        if self._tokenizer.do_lower_case:
+            # Beyond ASCII, lower-casing is the tokenizer's business.
+            sentences = [s.lower() if s.isascii() else s for s in sentences]
+        split = list(map(_WORDS.findall, sentences))
+        self._learn({word for words in split for word in words} - self._words.keys())
+        get = self._words.__getitem__
+        return [b"".join(map(get, words)) for words in split]
+
+    def _learn(self, new_words: Iterable[str]) -> None:
+        new_words = list(new_words)
+        typecode = self.typecode
+        for word, ids in zip(new_words, self._tokenizer.encode(new_words), strict=True):
+            self._words[word] = array(typecode, ids).tobytes()
+
+    def forget_if_full(self) -> None:
+        """Keeps memory bounded; called between chunks. The ids do not depend on it."""
+        if len(self._words) > MOST_WORDS:
+            self._words.clear()

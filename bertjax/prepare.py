@@ -1,0 +1,201 @@
+"""Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
+
+One process reads and cuts the input into chunks, workers turn chunks into shards. See
+`bertjax.data.chunks` for why the output does not depend on their number.
+"""
+
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertjax.data import output
+from bertjax.data.chunks import ChunkSettings, cut_chunks, read_summary
+from bertjax.data.corpus import Corpus, ReadOptions
+from bertjax.data.records import Metadata
+from bertjax.data.workers import Workers, available_cores
+from bertjax.tokenization import load_tokenizer
+
+if TYPE_CHECKING:
+    # Spawned workers import this module, and bertjax.config would bring them jax.
+    from bertjax.config import PrepareConfig
+
+# Fields of the config that do not change the output.
+_NOT_SETTINGS = ("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite")
+SECONDS_BETWEEN_LOG_LINES = 15
+
+
+def run(config: "PrepareConfig") -> Metadata | None:
+    """Prepares what `config` says, or goes on with it; returns the metadata.
+
+    None if this was one part of several and others are not finished.
+
+    Raises:
+        ValueError: the input, the tokenizer or the output directory will not do.
+        OSError: a file cannot be read or written.
+    """
+    directory = Path(config.output)
+    if config.merge:
+        metadata = output.join_parts(directory)
+        if metadata is None:
+            raise ValueError(f"{directory} lacks chunks of some parts: run their commands again.")
+        _print_summary(metadata, directory)
+        return metadata
+    tokenizer = load_tokenizer(config.tokenizer)
+    options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
+    corpus = Corpus(config.input, ReadOptions(**options))
+    plan = {
+        "settings": {
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+            if field.name not in _NOT_SETTINGS
+        },
+        "inputs": corpus.identity,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+    }
+    metadata = output.claim(directory, plan, overwrite=config.overwrite)
+    if metadata is not None:
+        print(f"{directory} is complete already with these settings: nothing to do.")
+        return metadata
+    tokenizer.save(directory)
+    chunks = _prepare_chunks(config, corpus)
+    counts = dict(corpus.counts)
+    if config.shard is None:
+        try:
+            metadata = output.finish(directory, plan, chunks, counts)
+        except ValueError:
+            output.clear(directory)  # nothing in it can be used
+            raise
+    else:
+        output.write_part(directory, config.part(), chunks, counts)
+        metadata = output.join_parts(directory)
+    if metadata is None:
+        index, parts = config.part()
+        print(f"Part {index} of {parts} is done; the last part to finish writes metadata.json.")
+    else:
+        _print_summary(metadata, directory)
+    return metadata
+
+
+def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
+    """Prepares the unfinished chunks of this part; returns how many chunks the input has."""
+    settings = ChunkSettings(
+        output=config.output,
+        max_lengths=config.max_length,
+        **{
+            name: getattr(config, name)
+            for name in ("objective", "dupe_factor", "short_seq_prob", "seed", "eval_fraction")
+        },
+    )
+    part, parts = config.part()
+    processes = config.num_processes or available_cores()
+    chunks = 0
+    with Workers(settings, processes) as workers, _progress(corpus) as report:
+        for chunk in cut_chunks(corpus.documents(), int(config.chunk_mb * 1e6)):
+            chunks += 1
+            mine = chunk.number % parts == part
+            if mine and read_summary(config.output, chunk.number) is None:
+                workers.submit(chunk)
+            report(chunk.text_bytes)
+        workers.finish()
+    return chunks
+
+
+@contextlib.contextmanager
+def _progress(corpus: Corpus) -> Iterator[Any]:
+    """Yields `report(text_bytes)`: a bar on a terminal, a line now and then in a log."""
+    begin = last = time.monotonic()
+    text_bytes = 0
+    if sys.stderr.isatty():
+        from rich import progress as rich_progress
+        from rich.console import Console
+
+        columns = (
+            rich_progress.TextColumn("preparing"),
+            rich_progress.BarColumn(),
+            rich_progress.TaskProgressColumn(),
+            rich_progress.TextColumn("{task.fields[done]}"),
+            rich_progress.TimeRemainingColumn(),
+        )
+        with rich_progress.Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("", total=corpus.total_bytes, done="")
+
+            def report(size: int) -> None:
+                nonlocal text_bytes
+                text_bytes += size
+                speed = text_bytes / 1e6 / (time.monotonic() - begin)
+                done = f"{text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s"
+                bar.update(task, completed=corpus.bytes_read, done=done)
+
+            yield report
+        return
+
+    def report_line(size: int) -> None:
+        nonlocal text_bytes, last
+        text_bytes += size
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LOG_LINES:
+            last = now
+            share = f", {corpus.bytes_read / corpus.total_bytes:.0%}" if corpus.total_bytes else ""
+            print(
+                f"prepared {text_bytes / 1e6:,.0f} MB of text{share}, "
+                f"{text_bytes / 1e6 / (now - begin):.1f} MB/s",
+                flush=True,
+            )
+
+    yield report_line
+
+
+def _print_summary(metadata: Metadata, directory: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("split", "length", "documents", "sentences", "sequences", "tokens", "labels")
+    for split, summary in metadata.splits.items():
+        for length, content in summary.lengths.items():
+            labels = " ".join(f"{label}: {count:,}" for label, count in content.labels.items())
+            numbers = (summary.documents, summary.sentences, content.sequences, content.tokens)
+            table.add_row(split, length, *(f"{number:,}" for number in numbers), labels)
+    console = Console()
+    console.print(table)
+    for name, count in metadata.counts.items():
+        print(f"{name}: {count:,}")
+    if "eval" in metadata.splits:
+        entropy = metadata.splits["eval"].unigram_entropy_nats
+        print(f"unigram entropy of the held-out text: {entropy:.3f} nats")
+    elif metadata.settings["eval_fraction"]:
+        print("Nothing was held out for evaluation: the input is a single document.")
+    for split, summary in metadata.splits.items():
+        for length, content in summary.lengths.items():
+            if same := content.random_from_same_document:
+                print(
+                    f"note: {same:,} of {content.sequences:,} {split} pairs of length {length} are "
+                    "random within their own document, as their chunk held no other: give more "
+                    "documents, or a larger --chunk_mb."
+                )
+    print(f"written to {directory}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    from bertjax import command_line
+    from bertjax.config import PrepareConfig
+
+    return command_line.run_reporting_errors(
+        lambda: run(
+            command_line.parse(
+                PrepareConfig,
+                argv,
+                prog="python -m bertjax.prepare",
+                description="Turns text into rows of token ids on disk, ready for pretraining.",
+            )
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

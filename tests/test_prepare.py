@@ -1,0 +1,436 @@
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+
+from bertjax import prepare
+from bertjax.config import PrepareConfig
+from bertjax.data import chunks, records
+from bertjax.data.chunks import held_out_documents
+from bertjax.data.records import decode_row, open_prepared, shard_paths
+from bertjax.tokenization import load_tokenizer, train_wordpiece
+
+REPOSITORY = Path(__file__).parents[1]
+SHARED = REPOSITORY.parent / "shared" / "data"
+WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "en", "ing", "o", "ub", "ed", "ist")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tokenizer")
+    train_wordpiece([" ".join(WORDS)] * 3, vocab_size=200).save(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """120 documents of random words, one sentence a line."""
+    rng = random.Random(0)
+    documents = [
+        "".join(
+            " ".join(rng.choices(WORDS, k=rng.randrange(3, 25))) + ".\n"
+            for _ in range(rng.randrange(1, 30))
+        )
+        for _ in range(120)
+    ]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(documents))
+    return path
+
+
+@pytest.fixture
+def config(tokenizer_dir, text, tmp_path):
+    """Several small chunks, prepared in this process."""
+    return PrepareConfig(
+        input=(str(text),),
+        tokenizer=str(tokenizer_dir),
+        output=str(tmp_path / "out"),
+        max_length=(32,),
+        num_processes=1,
+        chunk_mb=0.02,
+        eval_fraction=0.1,
+        text_format="lines",
+    )
+
+
+def rows(directory, split="train", length=32):
+    found = []
+    for path in shard_paths(directory, split, length):
+        reader = ArrayRecordReader(path)
+        found += [decode_row(record) for record in reader.read_all()]
+        reader.close()
+    return found
+
+
+def contents(directory, pattern="*.array_record"):
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(Path(directory).glob(pattern))
+    }
+
+
+def test_counts_in_the_metadata_are_exact(config):
+    config = dataclasses.replace(config, max_length=(64, 32), dupe_factor=2)
+    metadata = prepare.run(config)
+    assert metadata == open_prepared(config.output)
+    assert metadata is not None and metadata.chunks > 3 and metadata.max_lengths == [32, 64]
+    splits = metadata.splits.values()
+    assert sum(split.documents for split in splits) == 120
+    lines = Path(config.input[0]).read_text().split("\n")
+    assert sum(split.sentences for split in splits) == sum(map(bool, lines))
+    for split, summary in metadata.splits.items():
+        for length in (32, 64):
+            found = rows(config.output, split, length)
+            content = summary.lengths[str(length)]
+            assert content.records == content.sequences == len(found) > 0
+            assert content.tokens == sum(len(row.input_ids) for row in found)
+            assert content.labels == dict(Counter(str(row.labels[0]) for row in found))
+            expected = np.bincount([len(r.input_ids) for r in found], minlength=length + 1)
+            assert content.length_counts == expected.tolist()
+
+
+def test_rows_are_pairs_with_special_tokens_in_place(config):
+    prepare.run(config)
+    tokenizer = load_tokenizer(config.output)
+    for row in rows(config.output):
+        ids, a_length = row.input_ids, row.a_lengths[0]
+        assert len(ids) == row.lengths[0] <= 32
+        assert ids[0] == tokenizer.cls_token_id
+        separators = np.flatnonzero(ids == tokenizer.sep_token_id)
+        assert separators.tolist() == [a_length - 1, len(ids) - 1]
+        assert row.labels[0] in (0, 1)
+
+
+@pytest.mark.parametrize("objective", ["sop", "mlm"])
+def test_other_objectives_have_their_labels(config, objective):
+    prepare.run(dataclasses.replace(config, objective=objective))
+    assert {row.labels[0] for row in rows(config.output)} == {"sop": {0, 1}, "mlm": {-1}}[objective]
+
+
+def test_single_segments_hold_all_text_in_order(config):
+    config = dataclasses.replace(config, objective="mlm", eval_fraction=0)
+    prepare.run(config)
+    tokenizer = load_tokenizer(config.output)
+    lines = Path(config.input[0]).read_text().split("\n")
+    expected = [token for ids in tokenizer.encode(lines) for token in ids]
+    assert [token for row in rows(config.output) for token in row.input_ids[1:-1]] == expected
+
+
+def test_the_unigram_entropy_is_that_of_the_held_out_text(config):
+    config = dataclasses.replace(config, objective="mlm")
+    metadata = prepare.run(config)
+    assert metadata is not None
+    # Single segments hold each token of the text once.
+    counts = Counter(t for row in rows(config.output, "eval") for t in row.input_ids[1:-1].tolist())
+    total = counts.total()
+    expected = -sum(n / total * math.log(n / total) for n in counts.values())
+    held_out = metadata.splits["eval"]
+    assert held_out.text_tokens == total
+    assert held_out.unigram_entropy_nats == pytest.approx(expected, abs=1e-12)
+
+
+def test_any_number_of_processes_and_parts_gives_the_same_bytes(config, tmp_path, capsys):
+    one = prepare.run(config)
+    two = prepare.run(dataclasses.replace(config, output=str(tmp_path / "two"), num_processes=2))
+    parts = dataclasses.replace(config, output=str(tmp_path / "parts"))
+    assert prepare.run(dataclasses.replace(parts, shard="1/2")) is None
+    with pytest.raises(FileNotFoundError, match="half-written"):
+        open_prepared(parts.output)
+    with pytest.raises(ValueError, match="lacks chunks"):
+        prepare.run(dataclasses.replace(parts, merge=True))
+    joined = prepare.run(dataclasses.replace(parts, shard="0/2"))
+    assert one == two == joined
+    assert contents(config.output) == contents(tmp_path / "two") == contents(parts.output)
+    names = ("metadata.json", "vocab.txt")
+    for name in names:
+        assert contents(config.output, name) == contents(parts.output, name)
+    Path(parts.output, "metadata.json").unlink()
+    assert prepare.run(dataclasses.replace(parts, merge=True)) == one
+
+
+def test_other_seeds_give_other_examples(config, tmp_path):
+    prepare.run(config)
+    prepare.run(dataclasses.replace(config, seed=1, output=str(tmp_path / "other")))
+    assert contents(config.output) != contents(tmp_path / "other")
+
+
+def test_held_out_documents_are_a_fair_share_and_the_same_every_time():
+    counts = [len(held_out_documents(97, 0.03, 0, chunk)) for chunk in range(1, 2001)]
+    sigma = np.std(counts) / math.sqrt(len(counts))
+    assert abs(np.mean(counts) - 97 * 0.03) < 3 * sigma
+    assert held_out_documents(50, 0.1, 1, 2) == held_out_documents(50, 0.1, 1, 2)
+    assert [len(held_out_documents(n, 1e-9, 0, 0)) for n in (0, 1, 2, 3, 4, 9)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert held_out_documents(100, 0, 0, 0) == set()
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(monkeypatch, module, name, calls, error):
+    original = getattr(module, name)
+    made = 0
+
+    def counting(*args, **kwargs):
+        nonlocal made
+        made += 1
+        if made > calls:
+            raise error
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, counting)
+
+
+@pytest.mark.parametrize("where", ["write_shard", "write_summary"])
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_run_that_stopped_goes_on_and_gives_the_same(config, tmp_path, monkeypatch, where, calls):
+    expected = prepare.run(dataclasses.replace(config, output=str(tmp_path / "whole")))
+    with monkeypatch.context() as patch:
+        stop_after(patch, chunks, where, calls, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            prepare.run(config)
+    with pytest.raises(FileNotFoundError, match="half-written"):
+        open_prepared(config.output)
+    finished = {path.name: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
+    assert bool(finished) == bool(calls)
+    assert prepare.run(config) == expected
+    assert contents(config.output) == contents(tmp_path / "whole")
+    for path in Path(config.output).glob("chunks/*"):
+        assert finished.get(path.name, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
+    assert not list(Path(config.output).rglob("*.tmp"))
+
+
+def test_a_full_disk_stops_the_run_and_says_what_to_do(config, tmp_path, monkeypatch, capsys):
+    class FullDisk(records.ArrayRecordWriter):
+        def write(self, record):
+            raise RuntimeError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "ArrayRecordWriter", FullDisk)
+        with pytest.raises(OSError, match="train-32-00000.*No space left.*same command again"):
+            prepare.run(config)
+    assert not list(Path(config.output).glob("*.array_record*"))
+    assert prepare.run(config) == open_prepared(config.output)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_a_worker_that_cannot_write_reports_it(config, tokenizer_dir):
+    script = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from bertjax.prepare import main\n"
+        "if __name__ == '__main__':\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "    sys.exit(main(sys.argv[1:]))\n"
+    )
+    path = Path(config.output).parent / "script.py"
+    path.write_text(script)
+    flags = [
+        f"--input={config.input[0]}",
+        f"--tokenizer={tokenizer_dir}",
+        f"--output={config.output}",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(path), *flags, "--num_processes=2", "--chunk_mb=0.05"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "Writing" in done.stderr and "run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not Path(config.output, "metadata.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT as a terminal does")
+def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_path):
+    text = tmp_path / "long.txt"
+    text.write_text("\n".join([Path(config.input[0]).read_text()] * 60))
+    flags = [f"--input={text}", f"--tokenizer={tokenizer_dir}", "--num_processes=2"]
+    command = [sys.executable, "-m", "bertjax.prepare", *flags, "--chunk_mb=0.05"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    output = tmp_path / "interrupted"
+    process = subprocess.Popen(
+        [*command, f"--output={output}"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 30
+    while len(list(output.glob("chunks/*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "run the same command again" in errors and "Traceback" not in errors
+    finished = len(list(output.glob("chunks/*.json")))
+    assert finished >= 3 and not (output / "metadata.json").exists()
+    assert not list(output.rglob("*.tmp"))
+    for directory in (output, tmp_path / "whole"):
+        done = subprocess.run(
+            [*command, f"--output={directory}"], env=environment, capture_output=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    assert contents(output) == contents(tmp_path / "whole")
+    assert contents(output, "metadata.json") == contents(tmp_path / "whole", "metadata.json")
+
+
+def test_a_finished_run_is_not_done_again(config, monkeypatch, capsys):
+    metadata = prepare.run(config)
+    stop_after(monkeypatch, chunks, "write_shard", 0, Stop())
+    assert prepare.run(config) == metadata
+    assert "complete already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x" * 1000)])
+def test_lost_and_damaged_shards_are_noticed_and_made_again(config, damage):
+    metadata = prepare.run(config)
+    before = contents(config.output)
+    damage(Path(config.output) / "train-32-00001.array_record")
+    with pytest.raises((FileNotFoundError, ValueError), match="train-32-00001"):
+        open_prepared(config.output)
+    assert prepare.run(config) == metadata
+    assert contents(config.output) == before
+
+
+def test_other_settings_are_refused_and_named(config):
+    prepare.run(config)
+    with pytest.raises(ValueError, match=r"dupe_factor was 1, now 3; seed was 0, now 7"):
+        prepare.run(dataclasses.replace(config, seed=7, dupe_factor=3))
+    before = contents(config.output)
+    metadata = prepare.run(dataclasses.replace(config, seed=7, overwrite=True))
+    assert metadata is not None and metadata.settings["seed"] == 7
+    assert contents(config.output).keys() == before.keys()
+    assert contents(config.output) != before
+
+
+def test_changed_input_and_tokenizer_are_refused(config, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(Path(config.input[0]).read_bytes())
+    config = dataclasses.replace(config, input=(str(path),))
+    prepare.run(config)
+    path.write_text(path.read_text() + "bo.\n")
+    with pytest.raises(ValueError, match="inputs were .*text.txt"):
+        prepare.run(config)
+    other = tmp_path / "other"
+    train_wordpiece([" ".join(WORDS)] * 3, vocab_size=60).save(other)
+    with pytest.raises(ValueError, match="tokenizer_fingerprint was"):
+        prepare.run(dataclasses.replace(config, tokenizer=str(other)))
+
+
+def test_files_of_others_are_never_touched(config):
+    output = Path(config.output)
+    output.mkdir()
+    (output / "vocab.txt").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="did not write: .*vocab.txt"):
+            prepare.run(dataclasses.replace(config, overwrite=overwrite))
+    assert (output / "vocab.txt").read_text() == "precious"
+    (output / "vocab.txt").unlink()
+    prepare.run(config)
+    (output / "notes.txt").write_text("mine")
+    (output / "chunks" / "notes.txt").write_text("mine")
+    prepare.run(dataclasses.replace(config, seed=3, overwrite=True))
+    assert (output / "notes.txt").read_text() == (output / "chunks" / "notes.txt").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "\n\n \n", "\x01\x02\n"])
+def test_a_corpus_without_text_is_refused_and_leaves_no_data(config, tmp_path, content):
+    path = tmp_path / "empty.txt"
+    path.write_text(content)
+    config = dataclasses.replace(config, input=(str(path),))
+    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt"):
+        prepare.run(config)
+    path.write_text("ba. bo.\n\nbub. ding.\n")
+    assert prepare.run(config) is not None  # nothing stands in the way of the next try
+
+
+def test_a_single_document_needs_another_objective(config, tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text("Ba bo.\nBub ding.\n")
+    config = dataclasses.replace(config, input=(str(path),))
+    with pytest.raises(ValueError, match="single document.*--objective sop or mlm"):
+        prepare.run(config)
+    metadata = prepare.run(dataclasses.replace(config, objective="mlm"))
+    assert metadata is not None and set(metadata.splits) == {"train"}
+
+
+def test_documents_of_one_sentence_are_paired(config, tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("\n\n".join(["Ba bo bub."] * 50))
+    prepare.run(dataclasses.replace(config, input=(str(path),)))
+    assert {row.labels[0] for row in rows(config.output)} == {1}
+
+
+def test_undecodable_bytes_stop_the_run_and_cost_nothing(config, tmp_path):
+    bad = tmp_path / "z.txt"
+    bad.write_bytes(b"good text.\n\xff\n")
+    config = dataclasses.replace(config, input=(*config.input, str(bad)))
+    with pytest.raises(ValueError, match="z.txt is not UTF-8.*offset 11.*--errors replace"):
+        prepare.run(config)
+    assert not Path(config.output, "metadata.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_length", (7,)), ("max_length", (128, 128)), ("max_length", ()), ("dupe_factor", 0),
+     ("eval_fraction", 0.9), ("shard", "4/4"), ("shard", "one"), ("chunk_mb", 0.0),
+     ("num_processes", 0), ("short_seq_prob", 2.0), ("seed", -1)],
+)  # fmt: skip
+def test_impossible_settings_are_refused_by_name(config, field, value):
+    with pytest.raises(ValueError, match=field):
+        dataclasses.replace(config, **{field: value})
+
+
+def test_the_command_reports_errors_in_one_line_and_suggests_flags(capsys):
+    flags = ["--input", "nothing/here*", "--tokenizer", "nowhere", "--output", "never"]
+    assert prepare.main(flags) == 1
+    assert capsys.readouterr().err.startswith("error: No tokenizer at nowhere")
+    with pytest.raises(SystemExit):
+        prepare.main([*flags, "--dupe-facter", "2"])
+    assert "dupe_factor" in capsys.readouterr().err.replace("-", "_")
+
+
+def test_workers_need_no_jax():
+    code = "import sys, bertjax.prepare; sys.exit('jax' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real corpora are not beside the checkout")
+def test_real_text_gives_the_same_examples_for_one_and_two_processes(tmp_path):
+    config = PrepareConfig(
+        input=(str(SHARED / "text" / "wikitext-2.valid.raw"),),
+        tokenizer=str(SHARED / "vocab" / "bert-base-uncased"),
+        output=str(tmp_path / "1"),
+        num_processes=1,
+        chunk_mb=0.3,
+        objective="mlm",
+    )
+    one = prepare.run(config)
+    two = prepare.run(dataclasses.replace(config, num_processes=2, output=str(tmp_path / "2")))
+    assert one == two and contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert json.loads((tmp_path / "1" / "metadata.json").read_text())["vocab_size"] == 30522
