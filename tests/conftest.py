@@ -17,6 +17,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from bertjax import prepare  # noqa: E402
+from bertjax.config import PrepareConfig  # noqa: E402
 from bertjax.model import BertConfig, BertForPreTraining  # noqa: E402
 from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E402
 from bertjax.weights.load import init_params  # noqa: E402
@@ -68,3 +70,23 @@ def sentences() -> list[str]:
 def tokenizer(sentences) -> WordPieceTokenizer:
     """A vocabulary of about 100 entries, learnt from `sentences`."""
     return train_wordpiece(sentences, vocab_size=100, model_max_length=64)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, sentences, tokenizer) -> Path:
+    """A prepared directory of rows of 16 and of 32 tokens."""
+    folder = tmp_path_factory.mktemp("prepared")
+    documents = ["\n".join(sentences[i : i + 10]) for i in range(0, len(sentences), 10)]
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    tokenizer.save(folder / "tokenizer")
+    prepare.run(
+        PrepareConfig(
+            input=(str(folder / "text.txt"),),
+            tokenizer=str(folder / "tokenizer"),
+            output=str(folder / "data"),
+            max_length=(16, 32),
+            eval_fraction=0.1,
+            num_processes=1,
+        )
+    )
+    return folder / "data"

@@ -1,0 +1,60 @@
+"""Arrows of the architecture only point down, and nothing on the training path needs torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "bertjax"
+ENTRY_POINTS = {"prepare", "pretrain", "predict", "train_tokenizer"}
+# What each part may import of ours, besides itself.
+ALLOWED = {
+    "model": set(),
+    "tokenization": set(),
+    "data": {"tokenization"},
+    "config": {"model", "data"},
+    "command_line": set(),
+    "weights": {"model", "tokenization"},
+    "train": {"model", "config"},
+    "__init__": set(),
+}
+
+
+def imports_of(file: Path) -> set[str]:
+    """Modules of ours that a file imports, as `part` or `part.module`."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bertjax"):
+            names = [node.module] if node.module != "bertjax" else []
+            names += [f"bertjax.{a.name}" for a in node.names] if not names else []
+            found |= {name.removeprefix("bertjax.") for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name[8:] for a in node.names if a.name.startswith("bertjax.")}
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_imports_follow_the_table(file):
+    part = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    imported = {name.split(".")[0] for name in imports_of(file)} - {part}
+    assert not imported & ENTRY_POINTS, "nobody imports an entry point"
+    if part not in ENTRY_POINTS:
+        assert imported <= ALLOWED[part]
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("bertjax.pretrain, bertjax.predict, bertjax.prepare", "torch tensorflow transformers"),
+        ("bertjax.prepare, bertjax.data.workers, bertjax.tokenization", "jax torch tensorflow"),
+    ],
+)
+def test_importing_does_not_load(modules, absent):
+    code = f"import sys, {modules}; print([m for m in {absent.split()} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

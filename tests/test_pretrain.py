@@ -1,0 +1,210 @@
+"""Pretraining from prepared data to a model directory: resumed runs, refused runs."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertjax import pretrain
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.predict import fill_mask
+from bertjax.train.checkpoint import Checkpointer
+from bertjax.weights import load_model
+
+
+@pytest.fixture(scope="session")
+def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
+    """Two phases over more than an epoch each, dropout and accumulation on."""
+    return PretrainConfig(
+        data=str(prepared),
+        model=dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size),
+        phases=(
+            Phase(num_steps=12, max_length=16, batch_size=48),
+            Phase(num_steps=8, max_length=32, batch_size=32, accumulation_steps=2),
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
+        log_every=5,
+        eval_every=6,
+        eval_rows=40,
+        save_every=4,
+        keep_checkpoints=2,
+        peak_tflops=0.1,
+    )
+
+
+def lines_of(workdir):
+    """metrics.jsonl without what a clock decides."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if not k.endswith(("tokens_per_second", "mfu"))}
+        for line in lines
+    ]
+
+
+def last_state(config, workdir):
+    run = pretrain.Run(dataclasses.replace(config, workdir=str(workdir)))
+    checkpointer = Checkpointer(workdir / "checkpoints")
+    state, progress = checkpointer.restore(run.state_shapes)
+    checkpointer.close()
+    return state, progress
+
+
+@pytest.fixture(scope="session")
+def whole(config, tmp_path_factory):
+    """The workdir of a run without interruption."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
+    return workdir
+
+
+def run_interrupted(config, workdir, monkeypatch, stop_after):
+    """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
+    original = pretrain.fit
+
+    def fit(*args, hooks, **kwargs):
+        def interrupt(step, state, metrics):
+            if step == stop_after:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return original(*args, hooks=(*hooks, interrupt), **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "fit", fit)
+        with pytest.raises(pretrain.Interrupted):
+            pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
+
+
+# 7 is neither a line of metrics nor a checkpoint; the first phase ends at 12 and its second epoch
+# begins within step 3; 16 lies in the second phase.
+@pytest.mark.parametrize("stop_after", [1, 7, 12, 16])
+def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
+    run_interrupted(config, tmp_path / "run", monkeypatch, stop_after)
+    assert last_state(config, tmp_path / "run")[0].step == stop_after
+    pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+    assert lines_of(tmp_path / "run") == lines_of(whole)
+    (found, place), (expected, expected_place) = (
+        last_state(config, w) for w in (tmp_path / "run", whole)
+    )
+    assert place == expected_place
+    for a, b in zip(_leaves(found), _leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _leaves(tree):
+    return jax.tree.leaves(jax.device_get(tree))
+
+
+def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
+    original = pretrain.fit
+
+    def fit(*args, hooks, **kwargs):
+        def kill(step, state, metrics):
+            if step == 11:
+                raise MemoryError("killed")
+
+        return original(*args, hooks=(*hooks, kill), **kwargs)
+
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "fit", fit)
+        with pytest.raises(MemoryError):
+            pretrain.run(here)
+    assert last_state(config, tmp_path / "run")[0].step == 8
+    pretrain.run(here)
+    assert lines_of(tmp_path / "run") == lines_of(whole)
+
+
+def test_a_run_learns_and_says_so(whole):
+    lines = lines_of(whole)
+    losses = [line["train/mlm_loss"] for line in lines if "train/mlm_loss" in line]
+    assert losses[-1] < losses[0] - 0.5
+    evaluations = [line for line in lines if "eval/mlm_loss" in line]
+    assert [line["step"] for line in evaluations] == [6, 12, 18, 20]
+    assert {line["eval/unigram_entropy"] for line in evaluations} != {None}
+
+
+def test_a_finished_run_has_nothing_left_to_do(config, whole):
+    before = lines_of(whole)
+    pretrain.run(dataclasses.replace(config, workdir=str(whole)))
+    assert lines_of(whole) == before
+
+
+def test_the_model_directory_holds_the_last_parameters(config, whole):
+    params = last_state(config, whole)[0].params
+    for a, b in zip(_leaves(load_model(whole).params), _leaves(params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_fill_mask_gives_the_best_words_first(whole, sentences):
+    masked = sentences[0].rsplit(" ", 1)[0] + " [MASK] [MASK]"
+    answers = fill_mask(load_model(whole), masked, top_k=4)
+    assert len(answers) == 2
+    for words in answers:
+        probabilities = [p for _, p in words]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert 0 < sum(probabilities) <= 1
+
+
+def test_a_run_can_start_from_the_model_of_another(config, whole, tmp_path):
+    start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole))
+    pretrain.run(start)
+    first = next(line for line in lines_of(tmp_path / "run") if "train/mlm_loss" in line)
+    last = lines_of(whole)[-1]["eval/mlm_loss"]
+    assert abs(first["train/mlm_loss"] - last) < 0.5
+    assert first["train/learning_rate"] == lines_of(whole)[0]["train/learning_rate"]
+
+
+def test_export_writes_the_newest_checkpoint(config, tmp_path, monkeypatch):
+    run_interrupted(config, tmp_path / "run", monkeypatch, 5)
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    pretrain.export(here)
+    written = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    params = last_state(config, tmp_path / "run")[0].params
+    np.testing.assert_array_equal(written["cls.predictions.bias"], params["predictions"]["bias"])
+
+
+def test_another_config_in_the_same_workdir_is_refused_by_name(config, whole):
+    changed = dataclasses.replace(
+        config, workdir=str(whole), optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=3)
+    )
+    with pytest.raises(ValueError, match=r"optimizer.learning_rate: 0.01 -> 0.02"):
+        pretrain.run(changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"phases": ()}, "0 phases"),
+        ({"data": "nowhere"}, "holds no metadata.json"),
+        (
+            {"phases": (Phase(num_steps=9, max_length=64, batch_size=8),)},
+            r"holds rows of \[16, 32\] tokens, the config wants max_length=64",
+        ),
+        (
+            {"phases": (Phase(num_steps=9, max_length=16, batch_size=12),)},
+            "batch_size=12 does not divide over 8 devices",
+        ),
+    ],
+)
+def test_configs_that_do_not_fit_are_refused(config, tmp_path, change, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), **change))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_with_fewer_embeddings_than_tokens_is_refused(config, tmp_path):
+    small = dataclasses.replace(config.model, vocab_size=50)
+    with pytest.raises(ValueError, match="--model.vocab_size="):
+        pretrain.run(dataclasses.replace(config, workdir=str(tmp_path), model=small))
+
+
+def test_a_workdir_with_other_files_is_left_alone(config, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        pretrain.run(dataclasses.replace(config, workdir=str(tmp_path)))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
