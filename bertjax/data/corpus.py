@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from bertjax.data import pydocs, sources, tables
@@ -138,7 +138,7 @@ class Corpus:
     def _json_documents(self, name: str, lines: Iterable[str]) -> Iterator[Document]:
         field = self.options.text_field
         for number, line in enumerate(lines, 1):
-            if not line or line.isspace():
+            if not _is_filled(line):
                 continue
             try:
                 record = json.loads(line)
@@ -190,20 +190,18 @@ class Corpus:
 
 
 def _blank_line_documents(lines: Iterable[str]) -> Iterator[Document]:
-    held: list[str] = []
-    for line in lines:
-        if line and not line.isspace():
-            held.append(line)
-        elif held:
-            yield from bounded_documents(held, "lines")
-            held = []
-        if len(held) >= 10_000:
-            # Documents without end go on in a new one, as bounded_documents would cut them.
-            *whole, last = bounded_documents(held, "lines")
-            yield from whole
-            held = last.text.split("\n")
-    if held:
-        yield from bounded_documents(held, "lines")
+    def body(first: str) -> Iterator[str]:
+        yield first
+        yield from takewhile(_is_filled, iterator)
+
+    iterator = iter(lines)
+    for line in iterator:
+        if _is_filled(line):
+            yield from bounded_documents(body(line), "lines")
+
+
+def _is_filled(line: str) -> bool:
+    return bool(line) and not line.isspace()
 
 
 def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
@@ -215,7 +213,7 @@ def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
                 return
             if "&" in line:
                 line = html.unescape(line).replace("\n", " ")
-            if title is not None and line and not line.isspace():
+            if title is not None and _is_filled(line):
                 is_title = line.strip() == title
                 title = None
                 if is_title:

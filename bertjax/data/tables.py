@@ -1,6 +1,9 @@
 """Documents out of Parquet files and TensorFlow Datasets, without TensorFlow."""
 
+import difflib
+import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,41 +49,46 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
     """(full name, random-access source) of the train split of `tfds:NAME[/CONFIG][:VERSION]`.
 
+    A dataset that was prepared as ArrayRecord is read from its folder. Another is prepared first,
+    for which many need TensorFlow.
+
     Raises:
-        ValueError: the dataset is unknown, or cannot be read without TensorFlow.
+        ValueError: the dataset is unknown, or cannot be read or prepared without TensorFlow.
     """
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.registered import DatasetNotFoundError
 
-    if data_dir is not None:
-        data_dir = os.path.expanduser(data_dir)
     name = name.removeprefix(TFDS_PREFIX)
+    data_dir = os.path.expanduser(data_dir) if data_dir else None
     try:
-        builder = _tfds_builder(tfds, name, data_dir)
-        if not builder.data_dir or not os.path.isdir(builder.data_dir):
-            builder.download_and_prepare(file_format="array_record")
+        try:
+            builder = read_only_builder.builder_from_files(name, data_dir=data_dir)
+        except DatasetNotFoundError:
+            builder: Any = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+            builder.download_and_prepare()
         source = builder.as_data_source(split="train")
-    except ImportError as error:
-        raise ValueError(
-            f"tfds:{name} needs TensorFlow to be prepared or read ({error}): install "
-            "bertjax[tf], or prepare it once elsewhere with file_format='array_record' and "
-            "pass its folder as --tfds_data_dir."
-        ) from error
-    except (NotImplementedError, DatasetNotFoundError) as error:
-        raise ValueError(
-            f"tfds:{name} cannot be read from {data_dir or 'the default data folder'}: {error}"
-        ) from error
-    return f"tfds:{builder.info.full_name}", source
+    except (ImportError, NotImplementedError, DatasetNotFoundError) as error:
+        raise ValueError(_why_unreadable(name, data_dir, error)) from error
+    return f"{TFDS_PREFIX}{builder.info.full_name}", source
 
 
-def _tfds_builder(tfds: Any, name: str, data_dir: str | None) -> Any:
-    """The prepared dataset on disk if there is one, else the builder that can prepare it."""
-    from tensorflow_datasets.core.registered import DatasetNotFoundError
+def _why_unreadable(name: str, data_dir: str | None, error: Exception) -> str:
+    folder = data_dir or "the default data folder"
+    if importlib.util.find_spec("tensorflow") is None or isinstance(error, ImportError):
+        # Without TensorFlow many builders cannot even be found.
+        return (
+            f"tfds:{name} does not lie in {folder} as ArrayRecord, and cannot be prepared here "
+            f"({str(error).splitlines()[0]}): install bertjax[tf], or prepare it elsewhere with "
+            "tfds build --file_format=array_record and name its folder with --tfds_data_dir."
+        )
+    import tensorflow_datasets as tfds
 
-    try:
-        return tfds.core.read_only_builder.builder_from_files(name, data_dir=data_dir)
-    except DatasetNotFoundError:
-        return tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    near = difflib.get_close_matches(re.split("[/:]", name)[0], tfds.list_builders())
+    return (
+        f"tfds:{name} cannot be read from {folder} ({str(error).splitlines()[0]}). "
+        f"Datasets of like names: {near or 'none'}."
+    )
 
 
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:

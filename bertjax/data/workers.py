@@ -49,7 +49,8 @@ class Workers:
         with self._explaining_lost_workers():
             while len(self._pending) >= self._most_pending:
                 self._collect()
-            self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
+            with _ctrl_c_held():  # this starts the workers
+                self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
         """Waits for all chunks."""
@@ -80,6 +81,19 @@ class Workers:
         if self._pool is not None:
             # Chunks that are being worked on are finished, and kept.
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """Delays Ctrl-C; processes begun meanwhile never see it, for they inherit the mask."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _preparer: ChunkPreparer | None = None

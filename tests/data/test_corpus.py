@@ -3,9 +3,11 @@ import gzip
 import io
 import json
 import lzma
+import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import pyarrow
 import pyarrow.parquet
@@ -51,7 +53,7 @@ def write(path, data):
     return path
 
 
-def tar_of(files, mode="w"):
+def tar_of(files, mode: Literal["w", "w:xz"] = "w"):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as archive:
         for name, content in files.items():
@@ -265,6 +267,33 @@ def test_pydocs_are_plenty_english_and_the_same_every_time():
     assert len(set(sentences)) > 0.99 * len(sentences) > 300
     words = Counter(word for sentence in sentences for word in sentence.lower().split())
     assert sum(words[word] for word in ("the", "a", "is", "of", "to")) > 0.1 * words.total()
+
+
+def test_datasets_prepared_by_tfds_are_read_without_tensorflow(tmp_path):
+    import tensorflow_datasets as tfds
+
+    class TinyText(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({"body": tfds.features.Text()})
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, _):  # type: ignore[override]
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            yield from ((i, {"body": f"Text {i} é. End."}) for i in range(3))
+
+    TinyText(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    options = {"tfds_data_dir": str(tmp_path), "text_field": "body"}
+    corpus = Corpus(["tfds:tiny_text:1.0.0"], ReadOptions(**options))
+    assert corpus.identity == [["tfds:tiny_text/1.0.0", 3]]
+    found = [sentences_of(document) for document in corpus.documents()]
+    assert sorted(found) == [[f"Text {i} é.", "End."] for i in range(3)]
+    with pytest.raises(ValueError, match=r"no field 'text' of text. Its fields: \['body'\]"):
+        read("tfds:tiny_text", tfds_data_dir=str(tmp_path))
+    assert "tensorflow" not in sys.modules
 
 
 @pytest.mark.real

@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from bertjax.data.segments import make_examples
+from bertjax.data.segments import Objective, make_examples
 
 
 def documents_of(rng, count, sentences=(1, 40), tokens=(1, 50)):
@@ -20,7 +20,9 @@ def documents_of(rng, count, sentences=(1, 40), tokens=(1, 50)):
     return documents
 
 
-def examples_of(documents, objective="nsp", *, max_length=128, short=0.1, seed=0, shift=False):
+def examples_of(
+    documents, objective: Objective = "nsp", *, max_length=128, short=0.1, seed=0, shift=False
+):
     return list(
         make_examples(
             documents,
