@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -46,7 +47,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
             f"{loaded.config.max_position_embeddings}: shorten it."
         )
     row = layout([len(ids)], len(ids))
-    outputs = loaded.model.apply(
+    outputs: Any = loaded.model.apply(
         {"params": loaded.params},
         np.array([ids]),
         np.array([types]),

@@ -72,9 +72,9 @@ def make_loss_fn(model: BertForPreTraining):
     def loss_fn(params, batch, weights, dropout_keys):
         inputs = [batch[key] for key in MODEL_INPUTS]
         if dropout and dropout_keys is not None:
-            outputs = jax.vmap(one_row, in_axes=(None, 0, 0))(params, inputs, dropout_keys)
+            outputs: Any = jax.vmap(one_row, in_axes=(None, 0, 0))(params, inputs, dropout_keys)
         else:
-            outputs = model.apply({"params": params}, *inputs)
+            outputs: Any = model.apply({"params": params}, *inputs)
         sums = pretraining_sums(outputs, batch)
         return pretraining_loss(sums, weights), sums
 

@@ -6,6 +6,7 @@ batch is the same for any number of hosts.
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -59,7 +60,8 @@ class _Rows(grain.MapDataset):
     """Records, shuffled anew each epoch, as masked rows; endless."""
 
     def __init__(self, paths, masking, row_length, pad_token_id, seed, *, shuffle):
-        records = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(list(paths)))
+        source: Any = grain.sources.ArrayRecordDataSource(list(paths))
+        records = grain.MapDataset.source(source)
         if shuffle:
             shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
             records = records.shuffle(seed=shuffle_seed).repeat()
@@ -70,10 +72,11 @@ class _Rows(grain.MapDataset):
     def __len__(self) -> int:
         return len(self._parent)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         return self._getitems([index])[0]
 
-    def _getitems(self, indices: Sequence[int]):
+    def _getitems(self, indices: Sequence[int]) -> list[Batch]:
+        records: Any = self._parent._getitems(indices)
         return [
             make_row(
                 decode_row(record),
@@ -82,7 +85,7 @@ class _Rows(grain.MapDataset):
                 self._pad_token_id,
                 np.random.default_rng((*self._seed, index)),
             )
-            for index, record in zip(indices, self._parent._getitems(indices), strict=True)
+            for index, record in zip(indices, records, strict=True)
         ]
 
 
@@ -96,9 +99,10 @@ class _HostBatches(grain.MapDataset):
     def __len__(self) -> int:
         return min(len(self._parent) // self._batch_size, sys.maxsize) - self._first
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         start = (self._first + index) * self._batch_size
-        return stack(self._parent._getitems([start + int(row) for row in self._host_rows]))
+        rows: Any = self._parent._getitems([start + int(row) for row in self._host_rows])
+        return stack(rows)
 
 
 def train_batches(

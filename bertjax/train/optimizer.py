@@ -13,7 +13,7 @@ import optax
 
 from bertjax.config import OptimizerConfig, Phase
 
-Schedule = Callable[[jax.Array], jax.Array]
+Schedule = Callable[[Any], jax.Array]
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
@@ -48,12 +48,12 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
             mu=jax.tree.map(jnp.zeros_like, params), nu=jax.tree.map(jnp.zeros_like, params)
         )
 
-    def update(grads: Any, state: UncorrectedAdamState, params: Any = None):
+    def update(updates: Any, state: Any, params: Any = None):
         del params
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda n, g: b2 * n + (1 - b2) * g * g, state.nu, grads)
-        updates = jax.tree.map(lambda m, n: m / (jnp.sqrt(n) + eps), mu, nu)
-        return updates, UncorrectedAdamState(mu, nu)
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda n, g: b2 * n + (1 - b2) * g * g, state.nu, updates)
+        adapted = jax.tree.map(lambda m, n: m / (jnp.sqrt(n) + eps), mu, nu)
+        return adapted, UncorrectedAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)
 

@@ -33,7 +33,7 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 )
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh ("data", "fsdp", "tensor") over all devices.
 
     Raises:
@@ -121,10 +121,9 @@ def to_devices(
     where[rows] = np.arange(len(rows))
 
     def assemble(values: np.ndarray) -> jax.Array:
-        return jax.make_array_from_callback(
-            (batch_size, *values.shape[1:]),
-            sharding,
-            lambda index: values[where[index[0]]],
-        )
+        def rows_of(index: Any) -> np.ndarray:
+            return values[where[index[0]]]
+
+        return jax.make_array_from_callback((batch_size, *values.shape[1:]), sharding, rows_of)
 
     return {key: assemble(values) for key, values in local.items()}

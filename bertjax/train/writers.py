@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import (  # made at import, so unknown to pyright
+    Event,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 
 class MetricWriter:

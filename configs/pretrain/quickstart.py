@@ -2,8 +2,9 @@
 
     python -m bertjax.pretrain --config configs/pretrain/quickstart.py --data D --workdir W
 
-Weights start five times as wide as in large models (BERT's 0.02 suits a width of 768; narrow
-layers then attend to all tokens alike for long), and the rate is thirty times higher.
+Small models learn little but word frequencies for long. What shortens that here: weights that
+start wider than 0.02 (which suits a width of 768), a high learning rate, short rows, a quarter of
+the tokens masked instead of 15 %, and no dropout.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
@@ -17,14 +18,15 @@ config = PretrainConfig(
         num_attention_heads=2,
         intermediate_size=512,
         max_position_embeddings=128,
-        initializer_range=0.08,
+        initializer_range=0.05,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     ),
     phases=(Phase(num_steps=3000, max_length=64, batch_size=32),),
     optimizer=OptimizerConfig(
-        recipe="adamw", learning_rate=3e-3, warmup_steps=300, schedule="hf", b2=0.98
+        recipe="adamw", learning_rate=2e-3, warmup_steps=300, schedule="hf", b2=0.98
     ),
+    mlm_probability=0.25,
     unroll=2,
     log_every=100,
     eval_every=500,

@@ -1,0 +1,79 @@
+"""The configs that come with bertjax load, build and say what they promise."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bertjax import command_line
+from bertjax.config import PretrainConfig, load_config_file
+from bertjax.model import named_config
+from bertjax.train.optimizer import make_schedule
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs" / "pretrain").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_config_loads_and_has_a_schedule(path):
+    config = load_config_file(str(path))
+    assert isinstance(config, PretrainConfig)
+    assert float(make_schedule(config.optimizer, config.phases)(config.num_steps)) == 0.0
+    assert len(path.read_text().splitlines()) <= 40
+    assert f"--config configs/pretrain/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("base", "bert-base-uncased"), ("large", "bert-large-uncased")]
+)
+def test_base_and_large_are_the_recipe_of_the_paper(name, model):
+    config = load_config_file(f"configs/pretrain/bert_{name}.py")
+    assert config.model == named_config(model)
+    assert [(p.num_steps, p.max_length, p.batch_size) for p in config.phases] == [
+        (900_000, 128, 256),
+        (100_000, 512, 256),
+    ]
+    optimizer = config.optimizer
+    assert (optimizer.recipe, optimizer.learning_rate, optimizer.warmup_steps) == (
+        "google",
+        1e-4,
+        10_000,
+    )
+    assert (optimizer.b1, optimizer.b2, optimizer.weight_decay) == (0.9, 0.999, 0.01)
+    assert (config.model.hidden_dropout_prob, config.mlm_probability) == (0.1, 0.15)
+
+
+def test_an_unknown_config_names_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="Did you mean 'configs/pretrain/bert_base.py'"):
+        load_config_file("configs/pretrain/bert_bas.py")
+
+
+def test_packaged_configs_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config_file("configs/pretrain/bert_tiny.py").model.hidden_size == 128
+
+
+def parse(*flags):
+    return command_line.parse(
+        PretrainConfig,
+        flags,
+        prog="pretrain",
+        description="",
+        default=load_config_file("configs/pretrain/bert_base.py"),
+    )
+
+
+def test_flags_override_nested_and_numbered_fields_in_every_spelling():
+    config = parse(
+        "--optimizer.learning_rate=3e-4", "--phases.1.num-steps", "5", "--model.hidden_act", "relu"
+    )
+    assert config.optimizer.learning_rate == 3e-4
+    assert config.phases[1] == dataclasses.replace(config.phases[1], num_steps=5)
+    assert (config.phases[0].num_steps, config.model.hidden_act) == (900_000, "relu")
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_name(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse("--optimizer.learning_rat=1")
+    assert exit_.value.code == 2
+    assert "--optimizer.learning_rate" in "".join(capsys.readouterr())
