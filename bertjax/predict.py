@@ -77,18 +77,19 @@ def run(config: PredictConfig) -> None:
         console.print(table)
 
 
+def parse(argv: Sequence[str] | None = None) -> PredictConfig:
+    """Reads the flags."""
+    return command_line.parse(
+        PredictConfig,
+        argv,
+        prog="python -m bertjax.predict",
+        description="Fills the masks of a text.",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Reads the flags and runs."""
-    return command_line.run_reporting_errors(
-        lambda: run(
-            command_line.parse(
-                PredictConfig,
-                argv,
-                prog="python -m bertjax.predict",
-                description="Fills the masks of a text.",
-            )
-        )
-    )
+    return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -180,21 +180,25 @@ def _print_summary(metadata: Metadata, directory: Path) -> None:
     print(f"written to {directory}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+def parse(argv: Sequence[str] | None = None) -> "PrepareConfig":
+    """Reads the flags."""
+    # Not at the top: workers import this module anew, and `config` would make them load jax.
     from bertjax import command_line
     from bertjax.config import PrepareConfig
 
-    return command_line.run_reporting_errors(
-        lambda: run(
-            command_line.parse(
-                PrepareConfig,
-                argv,
-                prog="python -m bertjax.prepare",
-                description="Turns text into rows of token ids on disk, ready for pretraining.",
-            )
-        )
+    return command_line.parse(
+        PrepareConfig,
+        argv,
+        prog="python -m bertjax.prepare",
+        description="Turns text into rows of token ids on disk, ready for pretraining.",
     )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the flags and runs."""
+    from bertjax import command_line
+
+    return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from bertjax.data.masking import Masking
 from bertjax.data.pipeline import eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.model import BertForPreTraining
-from bertjax.model.losses import pretraining_loss, pretraining_sums, pretraining_weights
+from bertjax.model.losses import pretraining_weights
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
@@ -31,6 +31,7 @@ from bertjax.train.evaluate import evaluate
 from bertjax.train.flops import peak_flops, train_flops_per_row
 from bertjax.train.hooks import EvaluateAndSave, MetricLogger, StopSignal
 from bertjax.train.loop import fit
+from bertjax.train.objective import make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
 from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
@@ -38,14 +39,6 @@ from bertjax.train.writers import MetricWriter
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.load import init_params
 
-MODEL_INPUTS = (
-    "input_ids",
-    "token_type_ids",
-    "position_ids",
-    "sequence_ids",
-    "sequence_starts",
-    "masked_positions",
-)
 # What may differ between a run and its continuation: it changes no update.
 MAY_CHANGE = (
     "data workdir mesh unroll remat log_every eval_every eval_rows save_every keep_checkpoints "
@@ -55,30 +48,6 @@ MAY_CHANGE = (
 
 class Interrupted(Exception):
     """The run was asked to stop; its checkpoint is written."""
-
-
-def make_loss_fn(model: BertForPreTraining):
-    """The loss of pretraining as `train.step` wants it: each row with its own dropout key."""
-
-    def one_row(params, inputs, dropout_key):
-        batch_of_one = [x[None] for x in inputs]
-        outputs = model.apply(
-            {"params": params}, *batch_of_one, deterministic=False, rngs={"dropout": dropout_key}
-        )
-        return jax.tree.map(lambda x: x[0], outputs)
-
-    dropout = max(model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) > 0
-
-    def loss_fn(params, batch, weights, dropout_keys):
-        inputs = [batch[key] for key in MODEL_INPUTS]
-        if dropout and dropout_keys is not None:
-            outputs: Any = jax.vmap(one_row, in_axes=(None, 0, 0))(params, inputs, dropout_keys)
-        else:
-            outputs: Any = model.apply({"params": params}, *inputs)
-        sums = pretraining_sums(outputs, batch)
-        return pretraining_loss(sums, weights), sums
-
-    return loss_fn
 
 
 def make_masking(config: PretrainConfig, phase: Phase, tokenizer: WordPieceTokenizer) -> Masking:
@@ -369,25 +338,29 @@ def _summary(this: Run, step: int) -> str:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Reads `--config FILE`, `--export` and the flags that override the config; runs."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, bool]:
+    """Reads `--config FILE`, whose values become the defaults, `--export`, and all other flags."""
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     before.add_argument("--config")
     before.add_argument("--export", action="store_true")
-    first, rest = before.parse_known_args(argv)
+    first, rest = before.parse_known_args(sys.argv[1:] if argv is None else argv)
+    config = command_line.parse(
+        PretrainConfig,
+        rest,
+        prog="python -m bertjax.pretrain",
+        description="Pretrains a BERT; the same command again resumes. --config FILE sets the "
+        "defaults of all flags; --export writes the model of the newest checkpoint and stops.",
+        default=load_config_file(first.config) if first.config else PretrainConfig(),
+    )
+    return config, first.export
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the flags and runs, or exports."""
 
     def start() -> None:
-        default = load_config_file(first.config) if first.config else PretrainConfig()
-        config = command_line.parse(
-            PretrainConfig,
-            rest,
-            prog="python -m bertjax.pretrain",
-            description="Pretrains a BERT; the same command again resumes. --config FILE sets the "
-            "defaults of all flags; --export writes the model of the newest checkpoint and stops.",
-            default=default,
-        )
-        export(config) if first.export else run(config)
+        config, only_export = parse(argv)
+        export(config) if only_export else run(config)
 
     try:
         return command_line.run_reporting_errors(start)

@@ -50,18 +50,19 @@ def run(config: TrainTokenizerConfig) -> None:
         )
 
 
+def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
+    """Reads the flags."""
+    return command_line.parse(
+        TrainTokenizerConfig,
+        argv,
+        prog="python -m bertjax.train_tokenizer",
+        description="Learns a WordPiece vocabulary from text.",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Reads the flags and runs."""
-    return command_line.run_reporting_errors(
-        lambda: run(
-            command_line.parse(
-                TrainTokenizerConfig,
-                argv,
-                prog="python -m bertjax.train_tokenizer",
-                description="Learns a WordPiece vocabulary from text.",
-            )
-        )
-    )
+    return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

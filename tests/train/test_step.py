@@ -12,8 +12,8 @@ from bertjax.config import MeshConfig, OptimizerConfig, Phase
 from bertjax.data.batch import layout, pad_to, stack
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
-from bertjax.pretrain import make_loss_fn
 from bertjax.train import sharding
+from bertjax.train.objective import make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import create_train_state
 from bertjax.train.step import compile_train_step, make_train_step
