@@ -66,8 +66,8 @@ def make_masking(config: PretrainConfig, phase: Phase, tokenizer: WordPieceToken
 class Run:
     """A pretraining run: what does not change while it trains, and its workdir.
 
-    The workdir holds run.json (the config), checkpoints/, metrics.jsonl, TensorBoard events, and
-    at the end model/, a Hugging Face directory.
+    The workdir holds run.json (the config), tokenizer/, checkpoints/, metrics.jsonl, TensorBoard
+    events, and at the end model/, a Hugging Face directory.
     """
 
     def __init__(self, config: PretrainConfig):
@@ -161,12 +161,13 @@ class Run:
                     "another --workdir, or go on with the old config; --init starts a new run from "
                     "its model."
                 )
-        elif self.workdir.exists() and any(self.workdir.iterdir()):
+        elif self.workdir.exists() and {p.name for p in self.workdir.iterdir()} - {"tokenizer"}:
             raise ValueError(
                 f"{self.workdir} is not empty and holds no run: choose another --workdir."
             )
         else:
-            self.workdir.mkdir(parents=True, exist_ok=True)
+            # The tokenizer first: run.json says that the workdir is complete.
+            self.tokenizer.save(self.workdir / "tokenizer")
             file.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
 
     def batches(self, phase_index: int, first_row: int) -> Iterator[Any]:
