@@ -12,8 +12,7 @@ from rich.table import Table
 
 from bertjax import command_line
 from bertjax.data.batch import layout
-from bertjax.weights import load_model
-from bertjax.weights.load import LoadedModel
+from bertjax.weights import LoadedModel, load_model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,7 @@ from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
 from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
 from bertjax.train.writers import MetricWriter
-from bertjax.weights import load_model, save_hf
-from bertjax.weights.load import init_params
+from bertjax.weights import init_params, load_model, save_hf
 
 # What may differ between a run and its continuation: it changes no update.
 MAY_CHANGE = (

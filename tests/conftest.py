@@ -21,7 +21,7 @@ from bertjax import prepare  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
 from bertjax.model import BertConfig, BertForPreTraining  # noqa: E402
 from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E402
-from bertjax.weights.load import init_params  # noqa: E402
+from bertjax.weights import init_params  # noqa: E402
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 

@@ -1,6 +1,15 @@
 """The encoder and its heads as flax.linen modules. Imports nothing else of bertjax."""
 
-from bertjax.model.bert import BertForPreTraining, BertModel
+from bertjax.model.bert import BertModel
 from bertjax.model.config import MODEL_SIZES, BertConfig, named_config
+from bertjax.model.tasks import HEADS, BertForPreTraining, BertWithHead
 
-__all__ = ["MODEL_SIZES", "BertConfig", "BertForPreTraining", "BertModel", "named_config"]
+__all__ = [
+    "HEADS",
+    "MODEL_SIZES",
+    "BertConfig",
+    "BertForPreTraining",
+    "BertModel",
+    "BertWithHead",
+    "named_config",
+]

@@ -1,4 +1,4 @@
-"""The encoder as a whole, and the encoder with its pretraining heads (Devlin et al. 2018)."""
+"""The encoder as a whole: embeddings, layers, pooler (Devlin et al. 2018)."""
 
 import flax.linen as nn
 import jax
@@ -8,25 +8,27 @@ from jax.typing import DTypeLike
 from bertjax.model.config import BertConfig
 from bertjax.model.embeddings import Embeddings
 from bertjax.model.encoder import Encoder
-from bertjax.model.heads import MaskedLMHead, dense_head, take_positions
+from bertjax.model.heads import dense_head, take_positions
 
 
 class BertModel(nn.Module):
     """Embeddings, encoder and pooler.
 
     `dtype` is what activations are computed in; parameters are float32 in any case. `unroll` and
-    `remat` are those of `Encoder`.
+    `remat` are those of `Encoder`. Heads that look at tokens alone go without the pooler.
     """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
     remat: bool = False
+    add_pooling_layer: bool = True
 
     def setup(self):
         self.embeddings = Embeddings(self.config, self.dtype)
         self.encoder = Encoder(self.config, self.dtype, self.unroll, self.remat)
-        self.pooler = dense_head(self.config, self.config.hidden_size, self.dtype)
+        if self.add_pooling_layer:
+            self.pooler = dense_head(self.config, self.config.hidden_size, self.dtype)
 
     def __call__(
         self,
@@ -49,8 +51,8 @@ class BertModel(nn.Module):
             output_hidden_states: also return all layers.
 
         Returns:
-            last_hidden_state [B, L, D], pooler_output [B, K, D], and on demand hidden_states
-            [layers + 1, B, L, D], the embeddings first.
+            last_hidden_state [B, L, D], pooler_output [B, K, D] if there is a pooler, and on
+            demand hidden_states [layers + 1, B, L, D], the embeddings first.
         """
         embedded = self.embeddings(
             input_ids, token_type_ids, position_ids, deterministic=deterministic
@@ -61,10 +63,9 @@ class BertModel(nn.Module):
             deterministic=deterministic,
             output_hidden_states=output_hidden_states,
         )
-        outputs = {
-            "last_hidden_state": x,
-            "pooler_output": jnp.tanh(self.pooler(take_positions(x, sequence_starts))),
-        }
+        outputs = {"last_hidden_state": x}
+        if self.add_pooling_layer:
+            outputs["pooler_output"] = jnp.tanh(self.pooler(take_positions(x, sequence_starts)))
         if layers is not None:
             outputs["hidden_states"] = jnp.concatenate([embedded[None], layers])
         return outputs
@@ -72,53 +73,3 @@ class BertModel(nn.Module):
     def attend(self, x: jax.Array) -> jax.Array:
         """x [..., D] -> its product with every word embedding [..., V]."""
         return self.embeddings.attend(x)
-
-
-class BertForPreTraining(nn.Module):
-    """BERT with masked LM and next sentence prediction; the fields are those of `BertModel`."""
-
-    config: BertConfig
-    dtype: DTypeLike = jnp.float32
-    unroll: int = 1
-    remat: bool = False
-
-    def setup(self):
-        self.bert = BertModel(self.config, self.dtype, self.unroll, self.remat)
-        self.predictions = MaskedLMHead(self.config, self.dtype)
-        self.seq_relationship = dense_head(self.config, 2, self.dtype)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        position_ids: jax.Array,
-        sequence_ids: jax.Array,
-        sequence_starts: jax.Array,
-        masked_positions: jax.Array | None = None,
-        *,
-        deterministic: bool = True,
-        output_hidden_states: bool = False,
-    ) -> dict[str, jax.Array]:
-        """As `BertModel`; the MLM head sees `masked_positions` int [B, P] alone, if given.
-
-        Returns:
-            `BertModel`'s outputs, float32 prediction_logits [B, P, V] ([B, L, V] without masked
-            positions), and float32 seq_relationship_logits [B, K, 2] (0 = next, 1 = random).
-        """
-        outputs = self.bert(
-            input_ids,
-            token_type_ids,
-            position_ids,
-            sequence_ids,
-            sequence_starts,
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
-        x = outputs["last_hidden_state"]
-        if masked_positions is not None:
-            x = take_positions(x, masked_positions)
-        next_sentence = self.seq_relationship(outputs["pooler_output"])
-        return outputs | {
-            "prediction_logits": self.predictions(x, self.bert.attend),
-            "seq_relationship_logits": next_sentence.astype(jnp.float32),
-        }

@@ -39,6 +39,8 @@ class BertConfig:
     pad_token_id: int = 0
     tie_word_embeddings: bool = True
     """Whether the MLM head reuses the word embedding as its output matrix."""
+    classifier_dropout: float | None = None
+    """Dropout before a classifier; None: hidden_dropout_prob."""
     model_type: str = "bert"
 
     def __post_init__(self):
@@ -53,8 +55,8 @@ class BertConfig:
                 f"hidden_size={self.hidden_size} does not split over "
                 f"num_attention_heads={self.num_attention_heads}: use a multiple of it."
             )
-        for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0.0 <= getattr(self, field) < 1.0:
+        for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
                 raise ValueError(f"{field}={getattr(self, field)}: choose it in [0, 1).")
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(

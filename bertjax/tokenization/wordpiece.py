@@ -107,10 +107,25 @@ class WordPieceTokenizer:
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_prompt(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
-        """Ids and token types of `[CLS] text [SEP] (pair [SEP])`; "[MASK]" is the mask token."""
+    def encode_prompt(
+        self, text: str, pair: str | None = None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Ids and token types of `[CLS] text [SEP] (pair [SEP])`; "[MASK]" is the mask token.
+
+        More than `max_length` tokens are cut, from the end of the longer of the two.
+        """
         encoding = self._prompt_backend.encode(text, pair)
-        return encoding.ids, encoding.type_ids
+        ids, types = encoding.ids, encoding.type_ids
+        if max_length is None or len(ids) <= max_length:
+            return ids, types
+        first = types.index(1) if pair is not None else len(ids)
+        a, b = ids[1 : first - 1], ids[first:-1]
+        room = max_length - (2 if pair is None else 3)
+        keep_b = min(len(b), max(room - len(a), room // 2))
+        a, b = a[: room - keep_b], b[:keep_b]
+        head = [self.cls_token_id, *a, self.sep_token_id]
+        tail = [] if pair is None else [*b, self.sep_token_id]
+        return head + tail, [0] * len(head) + [1] * len(tail)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, pieces joined, special tokens kept."""

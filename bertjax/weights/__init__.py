@@ -1,6 +1,7 @@
-"""Reads and writes model directories."""
+"""Reads and writes models: Hugging Face directories, `.bin` files, TF1 checkpoints, runs."""
 
-from bertjax.weights.hf import load_hf, save_hf
-from bertjax.weights.load import load_model
+from bertjax.weights.fill import init_params
+from bertjax.weights.hf import save_hf
+from bertjax.weights.load import LoadedModel, load_model
 
-__all__ = ["load_hf", "load_model", "save_hf"]
+__all__ = ["LoadedModel", "init_params", "load_model", "save_hf"]

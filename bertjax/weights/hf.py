@@ -1,93 +1,84 @@
 """Model directories of Hugging Face: `config.json`, `model.safetensors`, tokenizer files."""
 
 import json
+import os
 import shutil
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
-from bertjax.model.config import BertConfig
+from bertjax.model import BertConfig
 from bertjax.tokenization import WordPieceTokenizer
 from bertjax.weights import names
+from bertjax.weights.torch_bin import open_bin
 
-# What may be missing in a checkpoint, and starts from its initialisation: the parts that other
-# heads than those of pretraining do without.
-OPTIONAL_PARTS = ("bert/pooler", "predictions", "seq_relationship")
+SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
+BIN = "pytorch_model.bin"
 
 
-def load_hf(
-    directory: str | Path, config: BertConfig, like: Mapping[str, Any]
-) -> tuple[Any, list[str]]:
-    """Reads `model.safetensors` into the shape of a parameter tree.
-
-    Args:
-        directory: of `model.safetensors`.
-        config: the architecture of `like`.
-        like: the parameter tree to fill; what a head lacks in the file is taken from it.
-
-    Returns:
-        The parameters as numpy arrays, and the names of the parts that the file lacks.
+class SafetensorsFiles(Mapping[str, np.ndarray]):
+    """Tensors of one or several safetensors files; each is read when it is asked for.
 
     Raises:
-        FileNotFoundError: there is no `model.safetensors`.
-        ValueError: names every missing, unexpected and misshaped tensor at once.
+        ValueError: a file is cut short or no safetensors file, or two files hold one name.
     """
-    file = Path(directory) / "model.safetensors"
-    if not file.is_file():
-        raise FileNotFoundError(f"No model.safetensors in {directory}: is it a model directory?")
-    wanted = flatten_dict(dict(like), sep="/")
-    filled: dict[str, np.ndarray] = {}
-    seen: set[str] = set()
-    unexpected, misshaped = [], []
-    with safetensors.safe_open(file, framework="numpy") as tensors:
-        for stored in sorted(tensors.keys()):
-            name = names.normalized(stored, config)
-            if name is None:
-                continue
-            mapped = names.find(name, config)
-            if mapped is None or mapped.path not in wanted or name in seen:
-                unexpected.append(stored)
-                continue
-            seen.add(name)
-            problem = _fill(filled, wanted[mapped.path], mapped, tensors.get_tensor(stored))
-            if problem:
-                misshaped.append(f"{stored} {problem}")
-    missing = names.their_names(wanted, config) - seen
-    absent = [part for part in OPTIONAL_PARTS if not any(path.startswith(part) for path in filled)]
-    missing -= names.their_names([p for p in wanted if p.startswith(tuple(absent))], config)
-    if missing or unexpected or misshaped:
-        raise ValueError(
-            f"{file} does not fit the model. Missing: {sorted(missing) or 'nothing'}. Unexpected: "
-            f"{unexpected or 'nothing'}. Of another shape: {misshaped or 'nothing'}. Check that "
-            "the config belongs to these weights."
-        )
-    return unflatten_dict({path: filled.get(path, wanted[path]) for path in wanted}, sep="/"), [
-        part for part in absent if any(path.startswith(part) for path in wanted)
-    ]
+
+    def __init__(self, files: Iterable[Path]):
+        self._files: dict[str, Any] = {}
+        for file in files:
+            try:
+                opened = safetensors.safe_open(file, framework="numpy")
+            except (safetensors.SafetensorError, OSError) as error:
+                raise ValueError(
+                    f"{file} ({file.stat().st_size:,} bytes) is not a whole safetensors file: "
+                    f"{error}. Copy or download it again."
+                ) from error
+            for name in opened.keys():
+                if name in self._files:
+                    raise ValueError(f"{file} holds {name}, as another file of the model does.")
+                self._files[name] = opened
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._files[name].get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
-def _fill(
-    filled: dict[str, np.ndarray], like: Any, mapped: names.Mapped, tensor: np.ndarray
-) -> str | None:
-    """Puts one tensor in its place; returns what is wrong with its shape, if anything."""
-    shape = like.shape if mapped.layer is None else like.shape[1:]
-    if tensor.size != int(np.prod(shape)):
-        return f"is {tensor.shape}, the model has {shape}"
-    if mapped.layer is not None and mapped.layer >= like.shape[0]:
-        return f"is of layer {mapped.layer}, the model has {like.shape[0]} layers"
-    value = mapped.to_ours(tensor.astype(np.float32, copy=False))
-    if value.shape != shape:
-        return f"becomes {value.shape}, the model has {shape}"
-    if mapped.layer is None:
-        filled[mapped.path] = value
-    else:
-        filled.setdefault(mapped.path, np.empty(like.shape, np.float32))[mapped.layer] = value
-    return None
+def has_weights(directory: Path) -> bool:
+    """Whether a directory holds weights in one of Hugging Face's forms."""
+    return any((directory / name).is_file() for name in (SAFETENSORS, INDEX, BIN))
+
+
+def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
+    """The tensors of a model directory, by PyTorch name, read when asked for.
+
+    Takes `model.safetensors`, or its shards with their index, or `pytorch_model.bin`.
+
+    Raises:
+        FileNotFoundError: there is none, or shards that the index names are missing.
+        ValueError: a file is damaged, or is a pickle that holds more than tensors.
+    """
+    if (directory / SAFETENSORS).is_file():
+        return SafetensorsFiles([directory / SAFETENSORS])
+    if (directory / INDEX).is_file():
+        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+        files = sorted(set(index["weight_map"].values()))
+        missing = [file for file in files if not (directory / file).is_file()]
+        if missing:
+            raise FileNotFoundError(f"{directory} lacks {missing} that {INDEX} names: fetch them.")
+        return SafetensorsFiles(directory / file for file in files)
+    if (directory / BIN).is_file():
+        return open_bin(directory / BIN)
+    raise FileNotFoundError(f"No {SAFETENSORS}, {INDEX} or {BIN} in {directory}.")
 
 
 def save_hf(
@@ -97,22 +88,45 @@ def save_hf(
     tokenizer: WordPieceTokenizer,
     *,
     architecture: str = "BertForPreTraining",
+    extra: Mapping[str, Any] | None = None,
+    card: str | None = None,
 ) -> None:
     """Writes a directory that transformers loads without a warning.
 
     It is written beside and renamed, so that a directory that was there stays whole until then.
+
+    Args:
+        directory: to write.
+        params: a tree of arrays; it is written tensor by tensor, so memory does not double.
+        config: the architecture.
+        tokenizer: its files are written, too.
+        architecture: the class of transformers that the weights are for.
+        extra: more fields of `config.json`, such as id2label.
+        card: the text of README.md, the model card.
+
+    Raises:
+        OSError: no space; what was in `directory` stays.
     """
     directory = Path(directory)
     beside = directory.with_name(directory.name + ".writing")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    flat = flatten_dict(dict(params), sep="/")
-    arrays = {path: np.asarray(value, np.float32) for path, value in flat.items()}
-    tensors = {k: np.ascontiguousarray(v) for k, v in names.to_theirs(arrays, config)}
-    safetensors.numpy.save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
-    content = {"architectures": [architecture], "dtype": "float32", **config.to_dict()}
-    (beside / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tokenizer.save(beside)
+    try:
+        flat = flatten_dict(dict(params), sep="/")
+        write_safetensors(beside / SAFETENSORS, flat, config)
+        content = {"architectures": [architecture], "dtype": "float32", **config.to_dict()}
+        content |= dict(extra or {})
+        text = json.dumps(content, indent=2) + "\n"
+        (beside / "config.json").write_text(text, encoding="utf-8")
+        tokenizer.save(beside)
+        if card is not None:
+            (beside / "README.md").write_text(card, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise OSError(
+            f"Writing {directory} failed ({error}); what was there is as it was. Make room, then "
+            "run the command again."
+        ) from error
     if directory.exists():
         old = directory.with_name(directory.name + ".old")
         shutil.rmtree(old, ignore_errors=True)
@@ -121,3 +135,25 @@ def save_hf(
         shutil.rmtree(old)
     else:
         beside.rename(directory)
+
+
+def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
+    """Writes flat parameters as float32 under their PyTorch names, one tensor in memory at a time.
+
+    The format: length of the header (8 bytes), the header as JSON, then the tensors' bytes. The
+    library would want all tensors, made contiguous, at once.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, value in names.to_theirs(flat, config):
+        end = at + 4 * value.size
+        header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [at, end]}
+        at = end
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(encoded)) + encoded)
+        for _, value in names.to_theirs(flat, config):
+            file.write(np.ascontiguousarray(value, "<f4").data)
+        file.flush()
+        os.fsync(file.fileno())

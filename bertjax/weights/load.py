@@ -1,69 +1,241 @@
 """Finds out what a place that holds a model is, and reads it."""
 
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.typing import DTypeLike
 
-from bertjax.model import BertConfig, BertForPreTraining
+from bertjax.model import HEADS, BertConfig, BertForPreTraining, BertWithHead
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
-from bertjax.weights.hf import load_hf
+from bertjax.weights import names
+from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
+from bertjax.weights.hf import has_weights, open_hf
+from bertjax.weights.tf1 import open_tf1
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_SMALL_FILES = ["config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"]
+
+
+class Source(NamedTuple):
+    """Where a model was found: `kind`, what its config says, its tensors, its tokenizer."""
+
+    kind: str
+    """hf, run or tf1."""
+    where: Path
+    config: dict[str, Any]
+    tensors: Mapping[str, np.ndarray]
+    tokenizer: WordPieceTokenizer
 
 
 class LoadedModel(NamedTuple):
-    """A model with its parameters (numpy) and tokenizer; `absent` parts are freshly initialised."""
+    """A model with its parameters (numpy), tokenizer and labels.
 
-    model: BertForPreTraining
-    params: dict
+    `absent` parts of it were not in the source and are freshly initialised; `unused` parts were
+    there, but this head has no use for them.
+    """
+
+    model: BertWithHead
+    head: str
+    params: dict[str, Any]
     config: BertConfig
     tokenizer: WordPieceTokenizer
+    labels: list[str] | None
     absent: list[str]
+    unused: list[str]
+    source: Source
 
 
-def find_model_directory(path: str | Path) -> Path:
-    """The model directory at `path`, or in the workdir of a run at `path`.
+def open_source(path: str | Path) -> Source:
+    """Opens a model directory, a run's workdir, a TF1 checkpoint or a model of the hub.
 
     Raises:
-        FileNotFoundError: neither is there.
+        FileNotFoundError: there is no model at `path`, and none of that name on the hub.
+        ValueError: what is there is damaged.
     """
-    path = Path(path)
-    for directory in (path, path / "model"):
-        if (directory / "config.json").is_file() and (directory / "model.safetensors").is_file():
-            return directory
+    place = Path(path)
+    if place.is_dir():
+        if (place / "run.json").is_file():
+            return _open_run(place)
+        if (place / "config.json").is_file() and has_weights(place):
+            config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+            return Source("hf", place, config, open_hf(place), load_tokenizer(place))
+        if (place / "bert_config.json").is_file():
+            return _open_tf1(place, place)
+    elif Path(f"{path}.index").is_file():
+        return _open_tf1(place, place.parent)
+    elif not place.exists() and _HUB_NAME.fullmatch(str(path)):
+        return open_source(_fetch(str(path)))
     raise FileNotFoundError(
-        f"No model at {path}: expected a directory with config.json and model.safetensors, or the "
-        "workdir of a finished bertjax run."
+        f"No model at {path}: expected a directory with config.json and weights "
+        "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
+        "TF1 checkpoint beside its bert_config.json, or a name on the hub."
     )
 
 
-def load_model(path: str | Path) -> LoadedModel:
-    """Loads a model directory, or the model that a run left in its workdir.
+def _open_tf1(checkpoint: Path, directory: Path) -> Source:
+    file = directory / "bert_config.json"
+    if not file.is_file():
+        raise FileNotFoundError(f"{checkpoint} has no bert_config.json beside it: put it there.")
+    config = json.loads(file.read_text(encoding="utf-8"))
+    return Source("tf1", checkpoint, config, open_tf1(checkpoint), load_tokenizer(directory))
+
+
+def _open_run(workdir: Path) -> Source:
+    """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
+    config = json.loads((workdir / "run.json").read_text(encoding="utf-8"))["config"]["model"]
+    model = BertForPreTraining(BertConfig.from_dict(config))
+    options = ocp.CheckpointManagerOptions(read_only=True)
+    with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
+        step = manager.latest_step()
+        if step is None:
+            raise FileNotFoundError(f"The run in {workdir} has no checkpoint yet: wait for one.")
+        like = {"params": unflatten_dict(param_shapes(model), sep="/")}
+        restored = manager.restore(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.PyTreeRestore(
+                    like,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(
+                        _map_leaves(like, lambda _: np.zeros(0, np.float32))
+                    ),
+                    partial_restore=True,
+                )
+            ),
+        )["state"]
+    flat = flatten_dict(restored["params"], sep="/")
+    tensors = dict(names.to_theirs(flat, model.config))
+    return Source("run", workdir, config, tensors, load_tokenizer(workdir / "tokenizer"))
+
+
+def _map_leaves(tree: Any, function: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _map_leaves(value, function) for key, value in tree.items()}
+    return function(tree)
+
+
+def _fetch(name: str) -> Path:
+    """The folder of a hub model in the local cache, downloaded if need be and allowed."""
+    import huggingface_hub  # starts slowly, and most models are local
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
+            folder = Path(
+                huggingface_hub.snapshot_download(name, allow_patterns=_SMALL_FILES + weights)
+            )
+            if has_weights(folder):
+                break
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"{name!r} is no local directory, and the hub gave no model of that name "
+            f"({type(error).__name__}). Check the name, the network and HF_HUB_OFFLINE; a model "
+            "that was fetched before is found in the cache."
+        ) from error
+    return folder
+
+
+def load_model(
+    path: str | Path,
+    head: str | None = "pretraining",
+    *,
+    num_labels: int | None = None,
+    vocab_size: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+    seed: int = 0,
+) -> LoadedModel:
+    """Loads a model from wherever it is, with one of the `HEADS`.
+
+    Args:
+        path: whatever `open_source` takes.
+        head: what the model is to answer; a head that the source lacks is initialised. None:
+            the head that the source has.
+        num_labels: classes of a new classifier; None: as the config of the source says.
+        vocab_size: rows of the word embedding, for a grown vocabulary; None: as it is.
+        dtype: what activations are computed in.
+        seed: of what has to be initialised.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: its weights, config and tokenizer do not fit together.
+        FileNotFoundError: there is no model.
+        ValueError: weights, config, tokenizer and arguments do not fit together.
     """
-    directory = find_model_directory(path)
-    config = BertConfig.from_json_file(directory / "config.json")
-    tokenizer = load_tokenizer(directory)
-    if tokenizer.vocab_size > config.vocab_size:
+    if head is not None and head not in HEADS:
+        nearest = difflib.get_close_matches(head, HEADS, n=1, cutoff=0.0)[0]
         raise ValueError(
-            f"The tokenizer in {directory} has {tokenizer.vocab_size} tokens, the model only "
-            f"vocab_size={config.vocab_size}: they do not belong together."
+            f"Unknown head {head!r}. Did you mean {nearest!r}? Known: {', '.join(HEADS)}."
         )
-    model = BertForPreTraining(config)
-    params, absent = load_hf(directory, config, init_params(model, seed=0))
-    return LoadedModel(model, params, config, tokenizer, absent)
+    source = open_source(path)
+    head = find_head(source) if head is None else head
+    config = BertConfig.from_dict(source.config)
+    labels = _labels(source.config)
+    if num_labels is not None and labels is not None and len(labels) != num_labels:
+        labels = None
+    model = HEADS[head](
+        config, jnp.dtype(dtype), num_labels=num_labels or (len(labels) if labels else 2)
+    )
+    filled = fill(source.tensors, model, str(source.where), seed)
+    params = filled.params
+    if vocab_size is not None and vocab_size != config.vocab_size:
+        old, config = config, dataclasses.replace(config, vocab_size=vocab_size)
+        model = model.clone(config=config)
+        params = resize_vocabulary(params, model, old, seed)
+    if source.tokenizer.vocab_size > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer in {source.where} has {source.tokenizer.vocab_size} tokens, the model "
+            f"only vocab_size={config.vocab_size}: they do not belong together, or give "
+            f"vocab_size={source.tokenizer.vocab_size} to resize the embedding."
+        )
+    return LoadedModel(
+        model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
+    )
 
 
-def init_params(model: BertForPreTraining, seed: int) -> dict:
-    """Fresh parameters; the same for a seed, however many devices there are."""
-    ids = jnp.zeros((1, 8), jnp.int32)
-    starts = jnp.zeros((1, 1), jnp.int32)
+# The class of transformers for each head, and the parts of a checkpoint that the head uses.
+ARCHITECTURES = {
+    "encoder": ("BertModel", ()),
+    "pretraining": ("BertForPreTraining", ("predictions", "seq_relationship")),
+    "masked_lm": ("BertForMaskedLM", ("predictions",)),
+    "next_sentence": ("BertForNextSentencePrediction", ("seq_relationship",)),
+    "sequence_classification": ("BertForSequenceClassification", ("classifier",)),
+    "token_classification": ("BertForTokenClassification", ("classifier",)),
+    "question_answering": ("BertForQuestionAnswering", ("qa_outputs",)),
+    "multiple_choice": ("BertForMultipleChoice", ("classifier",)),
+}
 
-    @jax.jit
-    def init(key: jax.Array):
-        return model.init(key, ids, ids, ids, ids, starts, starts)["params"]
 
-    return init(jax.random.key(seed))
+def find_head(source: Source) -> str:
+    """The head that leaves no weight of the source unused; where several do, the config decides.
+
+    Raises:
+        ValueError: the source has heads that no model has together.
+    """
+    config = BertConfig.from_dict(source.config)
+    found = set()
+    for stored in source.tensors:
+        name = names.normalized(stored, config)
+        mapped = names.find(name, config) if name else None
+        if mapped and not mapped.path.startswith("bert/"):
+            found.add(mapped.path.split("/")[0])
+    fitting = [head for head, (_, parts) in ARCHITECTURES.items() if found == set(parts)]
+    named = (source.config.get("architectures") or [None])[0]
+    if not fitting:
+        raise ValueError(
+            f"{source.where} holds the heads {sorted(found)}, which no model has together: load it "
+            "with the head that you need."
+        )
+    return next((head for head in fitting if ARCHITECTURES[head][0] == named), fitting[0])
+
+
+def _labels(config: Mapping[str, Any]) -> list[str] | None:
+    """The labels of a classifier in the order of their ids, from `config.json`."""
+    if "id2label" not in config:
+        return None
+    return [label for _, label in sorted((int(i), x) for i, x in config["id2label"].items())]

@@ -98,6 +98,8 @@ RULES: tuple[Rule, ...] = (
     Rule("cls.predictions.bias", "predictions/bias", _SAME),
     Rule("cls.predictions.decoder.weight", "predictions/decoder/kernel", _MATRIX),
     *_dense("cls.seq_relationship", "seq_relationship"),
+    *_dense("classifier", "classifier"),
+    *_dense("qa_outputs", "qa_outputs"),
 )
 
 _PATTERNS = [

@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.data.batch import layout, pad_to
 from bertjax.model import BertForPreTraining
 from bertjax.model.heads import take_positions
-from bertjax.weights.load import init_params
+from bertjax.weights import init_params
 
 LENGTH = 24
 

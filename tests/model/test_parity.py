@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.model import BertConfig, BertForPreTraining, named_config
 from bertjax.weights import load_model, save_hf
-from bertjax.weights.load import init_params
+from bertjax.weights import init_params
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tiny_bert"
 

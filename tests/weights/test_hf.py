@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.model import BertForPreTraining
 from bertjax.weights import load_model, save_hf
-from bertjax.weights.load import init_params
+from bertjax.weights import init_params
 
 
 @pytest.fixture

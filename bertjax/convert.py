@@ -1,0 +1,140 @@
+"""python -m bertjax.convert SRC DST: a model from wherever it is to Hugging Face's or TF1's format."""
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
+import tyro
+from flax.traverse_util import flatten_dict
+
+from bertjax import command_line
+from bertjax.pretrained import Pretrained
+from bertjax.weights import load_model, names
+from bertjax.weights.load import ARCHITECTURES
+from bertjax.weights.tf1 import save_tf1
+
+TOLERANCE = 1e-4
+# What --verify compares on; any text would do, these have pairs, long words and numbers.
+SENTENCES = (
+    "The harbour was quiet, and only two boats had come in before the storm.",
+    ("Who wrote the letter?", "She did not say, but the ink was still wet on her fingers."),
+    "Photosynthesis converts light, water and carbon dioxide into sugar.",
+    ("In 1987 the bridge was closed.", "It reopened eleven years later with 4 lanes."),
+    "No.",
+    "Although nobody had asked for it, the committee published a report of 612 pages on the "
+    "standardisation of screws, which to everybody's surprise became a success.",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """Reads a model and writes it in another format; every weight stays as it is, bit for bit."""
+
+    src: Annotated[str, tyro.conf.Positional]
+    """Model directory, hub name, run's workdir, or TF1 checkpoint."""
+    dst: Annotated[str, tyro.conf.Positional]
+    """Directory to write."""
+    to: Literal["hf", "tf1"] = "hf"
+    """hf: config.json and safetensors; tf1: bert_model.ckpt as google-research/bert reads it."""
+    verify: bool = False
+    """Run sentences through PyTorch, too, and fail beyond 1e-4 (needs the extra `parity`)."""
+
+
+def run(config: ConvertConfig) -> None:
+    """Converts, and with --verify compares.
+
+    Raises:
+        FileNotFoundError: there is no model at `src`.
+        ValueError: the format has no place for one of its weights, or PyTorch differs.
+    """
+    loaded = load_model(config.src, None)
+    model = Pretrained(loaded)
+    for part in loaded.absent:
+        print(f"{config.src} has no {part}: a fresh one is written")
+    if config.to == "hf":
+        model.save(config.dst)
+    else:
+        tensors = names.to_theirs(flatten_dict(loaded.params, sep="/"), loaded.config)
+        save_tf1(config.dst, tensors, loaded.config.to_dict(), loaded.tokenizer.tokens)
+    print(f"{loaded.head}, {sum(x.size for x in jax.tree.leaves(loaded.params)):,} parameters")
+    print(f"written to {config.dst}")
+    if config.verify:
+        verify(model, Path(config.dst))
+
+
+def verify(model: Pretrained, written: Path) -> None:
+    """Compares our outputs with PyTorch's on what was written, and prints the differences.
+
+    Raises:
+        ValueError: one of them is beyond 1e-4.
+        ImportError: the extra `parity` is not installed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if not (written / "config.json").is_file():  # TF1: PyTorch reads it by way of us
+            again = Pretrained(load_model(written, model.head))
+            written = Path(folder) / "model"
+            again.save(written)
+        found = differences(model, written)
+    for name, difference in found.items():
+        print(f"{name}: largest difference {difference:.2e}")
+    if (worst := max(found.values())) > TOLERANCE:
+        raise ValueError(f"PyTorch differs by {worst:.2e}, more than {TOLERANCE:.0e}.")
+
+
+def differences(model: Pretrained, directory: Path) -> dict[str, float]:
+    """Largest absolute differences to transformers on `directory`, at real tokens."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise ImportError("--verify runs PyTorch: pip install 'bertjax[parity]'.") from error
+    theirs: Any = getattr(transformers, ARCHITECTURES[model.head][0]).from_pretrained(directory)
+    ids, mask, types = model.encode(SENTENCES)
+    ours = model(
+        input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
+    )
+    if model.head == "multiple_choice":  # one example, whose choices are the sentences
+        ids, mask, types = ids[None], mask[None], types[None]
+    with torch.no_grad():
+        outputs = theirs.eval()(
+            input_ids=torch.tensor(ids, dtype=torch.long),
+            attention_mask=torch.tensor(mask, dtype=torch.long),
+            token_type_ids=torch.tensor(types, dtype=torch.long),
+            output_hidden_states=True,
+        )
+    real = mask.reshape(-1, mask.shape[-1]) > 0
+    found = {}
+    for name, value in outputs.items():
+        if name == "hidden_states":
+            expected = np.stack([layer.numpy() for layer in value])
+            found[name] = float(np.abs(expected - ours[name])[:, real].max())
+            continue
+        expected, mine = value.numpy(), ours[name].reshape(value.shape)
+        difference = np.abs(expected - mine)
+        of_tokens = expected.shape[:2] == real.shape
+        found[name] = float(difference[real].max() if of_tokens else difference.max())
+    return found
+
+
+def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
+    """Reads the flags."""
+    return command_line.parse(
+        ConvertConfig,
+        argv,
+        prog="python -m bertjax.convert",
+        description="Converts models, bit for bit, and compares them with PyTorch.",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the flags and runs."""
+    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
