@@ -1,4 +1,4 @@
-"""python -m bertjax.convert SRC DST: a model from wherever it is to Hugging Face's or TF1's format."""
+"""python -m bertjax.convert SRC DST: any model to the format of Hugging Face or of TF1 BERT."""
 
 import dataclasses
 import sys

@@ -3,7 +3,8 @@
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from bertjax import command_line
 from bertjax.data.batch import layout
+from bertjax.embed import Embedder, embed_file
 from bertjax.weights import LoadedModel, load_model
 
 
@@ -21,10 +23,18 @@ class PredictConfig:
 
     model: str
     """Model directory, or the workdir of a finished run."""
-    fill_mask: str
+    fill_mask: str | None = None
     """A text with one or several [MASK]; prints the words that fit best."""
     top_k: int = 5
     """How many words."""
+    embed: str | None = None
+    """A file with a text a line; writes a vector for each."""
+    output: str | None = None
+    """Where to write: .npy or .jsonl."""
+    pooling: Literal["mean", "cls"] = "mean"
+    """Vector of a text: the mean over its tokens, or that of [CLS]."""
+    layers: tuple[int, ...] = (-1,)
+    """Hidden states to pool, 0 = embeddings, -1 = the last layer; several are joined."""
 
 
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
@@ -66,10 +76,26 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 
 
 def run(config: PredictConfig) -> None:
-    """Prints a table for each mask."""
-    loaded = load_model(config.model)
+    """Prints a table for each mask, or writes a vector for each line.
+
+    Raises:
+        ValueError: neither or both are asked for.
+    """
+    if (config.fill_mask is None) == (config.embed is None):
+        raise ValueError("Give either --fill_mask TEXT or --embed FILE.")
+    if config.fill_mask is not None:
+        _print_words(fill_mask(load_model(config.model), config.fill_mask, config.top_k))
+        return
+    if config.output is None:
+        raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
+    embedder = Embedder(load_model(config.model, "encoder"), config.pooling, config.layers)
+    count = embed_file(embedder, Path(str(config.embed)), Path(config.output))
+    print(f"{count:,} vectors of {embedder.size} written to {config.output}")
+
+
+def _print_words(answers: list[list[tuple[str, float]]]) -> None:
     console = Console()
-    for index, words in enumerate(fill_mask(loaded, config.fill_mask, config.top_k)):
+    for index, words in enumerate(answers):
         table = Table("word", "probability", title=f"[MASK] {index + 1}")
         for word, probability in words:
             table.add_row(word, f"{probability:.4f}")
@@ -82,7 +108,7 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
         PredictConfig,
         argv,
         prog="python -m bertjax.predict",
-        description="Fills the masks of a text.",
+        description="Fills the masks of a text, or writes vectors of texts.",
     )
 
 

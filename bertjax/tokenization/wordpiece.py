@@ -127,6 +127,15 @@ class WordPieceTokenizer:
         tail = [] if pair is None else [*b, self.sep_token_id]
         return head + tail, [0] * len(head) + [1] * len(tail)
 
+    def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """Ids of `[CLS] text [SEP]` for many texts, on all cores, cut to `max_length` tokens."""
+        encodings = self._prompt_backend.encode_batch_fast(list(texts))
+        rows = [encoding.ids for encoding in encodings]
+        return [
+            ids if len(ids) <= max_length else [*ids[: max_length - 1], self.sep_token_id]
+            for ids in rows
+        ]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, pieces joined, special tokens kept."""
         return self._prompt_backend.decode(list(ids), skip_special_tokens=False)

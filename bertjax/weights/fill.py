@@ -16,7 +16,7 @@ PARTS = ("bert/pooler", "predictions", "seq_relationship", "classifier", "qa_out
 
 
 class Filled(NamedTuple):
-    """Parameters as numpy arrays; parts that the source lacks, and that the model has no use for."""
+    """Parameters (numpy), parts that the source lacks, and parts that the model has no use for."""
 
     params: dict[str, Any]
     absent: list[str]

@@ -175,6 +175,13 @@ def load_model(
     source = open_source(path)
     head = find_head(source) if head is None else head
     config = BertConfig.from_dict(source.config)
+    needed = source.tokenizer.vocab_size
+    if needed > (vocab_size or config.vocab_size):
+        raise ValueError(
+            f"The tokenizer in {source.where} has {needed} tokens, the model only vocab_size="
+            f"{vocab_size or config.vocab_size}: they do not belong together, or give vocab_size="
+            f"{needed} to resize the embedding."
+        )
     labels = _labels(source.config)
     if num_labels is not None and labels is not None and len(labels) != num_labels:
         labels = None
@@ -187,12 +194,6 @@ def load_model(
         old, config = config, dataclasses.replace(config, vocab_size=vocab_size)
         model = model.clone(config=config)
         params = resize_vocabulary(params, model, old, seed)
-    if source.tokenizer.vocab_size > config.vocab_size:
-        raise ValueError(
-            f"The tokenizer in {source.where} has {source.tokenizer.vocab_size} tokens, the model "
-            f"only vocab_size={config.vocab_size}: they do not belong together, or give "
-            f"vocab_size={source.tokenizer.vocab_size} to resize the embedding."
-        )
     return LoadedModel(
         model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
     )

@@ -149,8 +149,8 @@ def find(name: str, config: BertConfig) -> Mapped | None:
 def to_theirs(
     params: Mapping[str, np.ndarray], config: BertConfig
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Flat parameters, path -> array, as PyTorch names and arrays."""
-    for path, value in params.items():
+    """Flat parameters, path -> array, as PyTorch names and arrays, in the order of their paths."""
+    for path, value in sorted(params.items()):
         rule = _BY_PATH[path]
         if "{layer}" not in rule.theirs:
             yield rule.theirs, rule.transform.to_theirs(value, config)

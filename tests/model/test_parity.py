@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.model import BertConfig, BertForPreTraining, named_config
-from bertjax.weights import load_model, save_hf
-from bertjax.weights import init_params
+from bertjax.weights import init_params, load_model, save_hf
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tiny_bert"
 

@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bertjax.model import BertForPreTraining
-from bertjax.weights import load_model, save_hf
-from bertjax.weights import init_params
+from bertjax.weights import init_params, load_model, save_hf
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
     def damage(tensors):
         del tensors["bert.encoder.layer.1.output.dense.bias"]
         del tensors["cls.predictions.bias"]
-        tensors["classifier.weight"] = np.zeros((2, 2), np.float32)
+        tensors["adapter.weight"] = np.zeros((2, 2), np.float32)
         tensors["bert.encoder.layer.2.output.dense.bias"] = np.zeros(32, np.float32)
         tensors["bert.pooler.dense.bias"] = np.zeros(31, np.float32)
         return tensors
@@ -80,7 +79,7 @@ def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
     for part in (
         "bert.encoder.layer.1.output.dense.bias",
         "cls.predictions.bias",
-        "classifier.weight",
+        "adapter.weight",
         "of layer 2, the model has 2 layers",
         "bert.pooler.dense.bias is (31,), the model has (32,)",
     ):
@@ -105,5 +104,5 @@ def test_a_tokenizer_larger_than_the_model_is_refused(saved):
 
 
 def test_a_place_without_a_model_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="config.json and model.safetensors"):
+    with pytest.raises(FileNotFoundError, match="config.json and weights"):
         load_model(tmp_path)

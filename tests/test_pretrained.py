@@ -1,0 +1,206 @@
+"""load_pretrained: every head equals PyTorch's, from every format, on texts and on arrays."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.model import HEADS, BertConfig, named_config
+from bertjax.weights import init_params, load_model, save_hf
+from bertjax.weights.load import ARCHITECTURES
+
+ODD = {
+    "relu": {"hidden_act": "relu"},
+    "gelu_new": {"hidden_act": "gelu_new"},
+    "three token types": {"type_vocab_size": 3},
+    "seven layers": {"num_hidden_layers": 7},
+    "untied": {"tie_word_embeddings": False},
+    "eps": {"layer_norm_eps": 1e-5},
+    "narrow": {"intermediate_size": 50},
+}
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+
+
+def written(folder, config: BertConfig, head: str, tokenizer, seed=0):
+    """A model directory with random weights, biases and LayerNorms included."""
+    model = HEADS[head](config, num_labels=3)
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(
+        lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32),
+        init_params(model, seed),
+    )
+    with_labels = head in ("sequence_classification", "token_classification")
+    save_hf(
+        folder,
+        params,
+        config,
+        tokenizer,
+        architecture=ARCHITECTURES[head][0],
+        extra=LABELS if with_labels else None,
+    )
+    return folder
+
+
+def padded_batch(config: BertConfig, head: str, rows=4, length=29):
+    rng = np.random.default_rng(1)
+    lengths = np.array([29, 17, 8, 5])
+    inputs = {
+        "input_ids": rng.integers(5, config.vocab_size, (rows, length)),
+        "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int64),
+        "token_type_ids": rng.integers(0, config.type_vocab_size, (rows, length)),
+    }
+    if head == "multiple_choice":
+        return {key: value.reshape(2, 2, length) for key, value in inputs.items()}
+    return inputs
+
+
+def compare(folder, config, head, atol):
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    theirs, info = getattr(transformers, ARCHITECTURES[head][0]).from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(info.values()), info
+    inputs = padded_batch(config, head)
+    with torch.no_grad():
+        tensors = {key: torch.tensor(value) for key, value in inputs.items()}
+        expected = theirs.eval()(**tensors, output_hidden_states=True, output_attentions=True)
+    ours = bertjax.load_pretrained(folder, head)
+    found = ours(**inputs, output_hidden_states=True, output_attentions=True)
+    real = inputs["attention_mask"].reshape(-1, 29) > 0
+    compared = set()
+    for name, value in expected.items():
+        if name == "cross_attentions":  # of decoders; None for each layer
+            continue
+        compared.add(name)
+        if name == "hidden_states":
+            difference = np.stack([x.numpy() for x in value]) - found[name]
+            assert np.abs(difference[:, real]).max() < atol
+        elif name == "attentions":
+            difference = np.stack([x.numpy() for x in value]) - found[name]
+            assert np.abs(difference.transpose(1, 3, 0, 2, 4)[real]).max() < atol
+        else:
+            assert found[name].shape == value.shape, name
+            difference = np.abs(found[name] - value.numpy())
+            of_tokens = value.shape[:2] == real.shape
+            assert (difference[real] if of_tokens else difference).max() < atol, name
+    assert len(compared) >= 3
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_equals_transformers(head, tmp_path, tokenizer):
+    config = named_config("bert-tiny", vocab_size=500)
+    compare(written(tmp_path / "m", config, head, tokenizer), config, head, 1e-5)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("change", ODD)
+def test_odd_configs_equal_transformers(change, tmp_path, tokenizer):
+    config = named_config("bert-tiny", vocab_size=500, **ODD[change])
+    compare(written(tmp_path / "m", config, "pretraining", tokenizer), config, "pretraining", 1e-5)
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    ("size", "atol"), [("bert-base-uncased", 1e-5), ("bert-large-uncased", 2e-5)]
+)
+def test_base_and_large_equal_transformers(size, atol, head, tmp_path, tokenizer):
+    config = named_config(size)
+    compare(written(tmp_path / "m", config, head, tokenizer), config, head, atol)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_saving_what_was_loaded_writes_the_same_file(head, tmp_path, tiny_config, tokenizer):
+    config = dataclasses.replace(tiny_config, tie_word_embeddings=head != "masked_lm")
+    first = written(tmp_path / "a", config, head, tokenizer)
+    bertjax.load_pretrained(first, head=None).save(tmp_path / "b")
+    for name in ("model.safetensors", "config.json", "vocab.txt", "tokenizer_config.json"):
+        assert (first / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+@pytest.fixture
+def pretraining(tmp_path, tiny_config, tokenizer):
+    return written(tmp_path / "pretraining", tiny_config, "pretraining", tokenizer)
+
+
+def test_texts_give_what_their_ids_give(pretraining, sentences):
+    bert = bertjax.load_pretrained(pretraining)
+    texts = [sentences[0], (sentences[1], sentences[2]), "x"]
+    ids, mask, types = bert.encode(texts)
+    from_texts = bert(texts)
+    from_ids = bert(input_ids=ids, attention_mask=mask, token_type_ids=types)
+    for key in ("last_hidden_state", "pooler_output"):
+        np.testing.assert_array_equal(from_texts[key], from_ids[key])
+    alone = bert([sentences[0]])["pooler_output"]
+    np.testing.assert_allclose(from_texts["pooler_output"][:1], alone, atol=1e-5)
+
+
+def test_long_texts_are_cut_to_what_the_model_reads(pretraining, sentences):
+    bert = bertjax.load_pretrained(pretraining)
+    long = " ".join(sentences)
+    for text in (long, (long, "x"), ("x", long), (long, long)):
+        ids, mask, types = bert.encode([text])
+        assert ids.shape == (1, 64) and mask.all()
+        assert (
+            ids[0, 0] == bert.tokenizer.cls_token_id and ids[0, -1] == bert.tokenizer.sep_token_id
+        )
+        assert types.any() == isinstance(text, tuple)
+
+
+def test_a_head_that_the_source_lacks_is_initialised_and_said_so(pretraining, capsys):
+    bert = bertjax.load_pretrained(pretraining, head="sequence_classification", num_labels=5)
+    assert "has no classifier" in capsys.readouterr().out
+    assert bert.absent == ["classifier"]
+    assert bert(["a b"])["logits"].shape == (1, 5)
+    assert load_model(pretraining, "sequence_classification").unused == [
+        "predictions",
+        "seq_relationship",
+    ]
+
+
+def test_a_grown_vocabulary_keeps_the_old_rows(pretraining, sentences):
+    old = bertjax.load_pretrained(pretraining, "pretraining")
+    new = bertjax.load_pretrained(pretraining, "pretraining", vocab_size=150)
+    text = [sentences[0]]
+    np.testing.assert_allclose(
+        new(text)["prediction_logits"][..., :120], old(text)["prediction_logits"], atol=1e-5
+    )
+    assert new(text)["prediction_logits"].shape[-1] == 150
+    assert new(input_ids=[[149]])["last_hidden_state"].std() > 0
+
+
+def test_labels_travel_with_the_model(tmp_path, tiny_config, tokenizer):
+    folder = written(tmp_path / "m", tiny_config, "sequence_classification", tokenizer)
+    bert = bertjax.load_pretrained(folder, head=None)
+    assert (bert.head, bert.labels) == ("sequence_classification", ["no", "maybe", "yes"])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({}, "either texts or input_ids"),
+        ({"texts": "one string"}, "put it in a list"),
+        ({"input_ids": [[120]]}, "vocab_size=120"),
+        ({"input_ids": [[5] * 65]}, "at most 64"),
+    ],
+)
+def test_input_that_cannot_be_read_is_refused(pretraining, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        bertjax.load_pretrained(pretraining)(**kwargs)
+
+
+def test_an_unknown_head_names_the_nearest(pretraining):
+    with pytest.raises(ValueError, match="Did you mean 'question_answering'"):
+        bertjax.load_pretrained(pretraining, head="question_answring")
+
+
+def test_an_unknown_hub_name_without_network_is_explained(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(FileNotFoundError, match="'nobody/nothing' is no local directory"):
+        bertjax.load_pretrained("nobody/nothing")
