@@ -1,0 +1,277 @@
+"""Interprets the pickle of a PyTorch checkpoint without anything in it that could be called.
+
+A pickle is a program that may call anything. Python's `pickle` and `torch.load` run it behind
+filters, and such filters have been passed before. The machine here knows the opcodes that torch
+writes. A name such as `torch.FloatStorage` is a label, "calling" one of the few labels that are
+admitted makes the description of a tensor, and every other name or opcode is refused. Memory is
+bounded by the length of the pickle, as nothing is allocated on the word of the file.
+"""
+
+import dataclasses
+import math
+import pickletools
+from typing import Any
+
+import numpy as np
+
+# BERT-large has a pickle of 60 kB and 16 thousand opcodes.
+MAX_PICKLE_BYTES = 16 * 2**20
+MAX_OPCODES = 1_000_000
+MAX_STACK = 100_000
+MAX_OPEN_MARKS = 100
+MAX_INTEGER_BITS = 100
+MAX_DIMENSIONS = 32
+
+_ORDERED_DICT = "collections.OrderedDict"
+_REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
+_REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
+_STORAGE_DTYPES = {
+    "torch.FloatStorage": "float32",
+    "torch.HalfStorage": "float16",
+    "torch.BFloat16Storage": "bfloat16",
+    "torch.DoubleStorage": "float64",
+    "torch.CharStorage": "int8",
+    "torch.ShortStorage": "int16",
+    "torch.IntStorage": "int32",
+    "torch.LongStorage": "int64",
+    "torch.ByteStorage": "uint8",
+    "torch.BoolStorage": "bool",
+}
+_ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_STORAGE_DTYPES}
+# Kinds of numbers that numpy lacks, or of which not every byte is a value.
+STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
+
+_VALUES = set(
+    "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 "
+    "BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES".split()
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_OTHERS = set(
+    "PROTO FRAME STOP MARK BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL INST "
+    "REDUCE BUILD BINPERSID TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT "
+    "SETITEM SETITEMS".split()
+)
+_KNOWN = _VALUES | _CONSTANTS.keys() | _OTHERS
+_OPCODES = {info.code.encode("latin-1"): info for info in pickletools.opcodes}
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """A run of numbers elsewhere in the file."""
+
+    key: str
+    dtype: str
+    numel: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * np.dtype(STORED_AS.get(self.dtype, self.dtype)).itemsize
+
+    def placed(self, start: int, end: int) -> int:
+        """`start`, if all of the storage lies between `start` and `end` in the file."""
+        if self.nbytes > end - start:
+            raise ValueError(
+                f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
+            )
+        return start
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor in a storage, counted in elements; `extent` is what it spans, 0 if it is empty."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    extent: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """An admitted name; stands where the class or function of that name would be."""
+
+    name: str
+
+
+class OrderedDict(dict):
+    """What `collections.OrderedDict()` makes; told apart as it alone may have attributes set."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
+    """Checks every number against the storage, before there is any array."""
+    # The rest: requires_grad, backward hooks and, where bits such as "negated" are set, those.
+    if type(storage) is not Storage or any(rest[2:]):
+        raise ValueError("a tensor with other arguments than a plain tensor has")
+    if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
+        raise ValueError("a tensor whose shape and strides do not belong together")
+    if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
+        raise ValueError("a tensor with a negative, fractional or huge size, stride or offset")
+    steps = zip(shape, strides, strict=True)
+    extent = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in steps)
+    # Views that repeat elements are refused too: a copy of one may be of any size.
+    size = math.prod(n for n in shape if n)
+    if offset + extent > storage.numel or size > (storage.numel if extent else 2**40):
+        raise ValueError(
+            f"a tensor of shape {shape}, strides {strides} and offset {offset} goes beyond its "
+            f"storage {storage.key[:80]!r} of {storage.numel} numbers"
+        )
+    return Tensor(storage, offset, shape, strides, extent)
+
+
+def _reduce(function: Any, args: Any) -> Any:
+    """What the function that a label names would make of its arguments."""
+    if type(function) is not Label or type(args) is not tuple:
+        raise ValueError("a call of something that is no function")
+    if function.name == _ORDERED_DICT and not args:
+        return OrderedDict()
+    if function.name == _REBUILD_TENSOR and len(args) in (6, 7):
+        return _rebuild_tensor(*args)
+    if function.name == _REBUILD_PARAMETER and len(args) == 3 and type(args[0]) is Tensor:
+        return args[0]
+    raise ValueError(f"a call of {function.name} with arguments that torch does not write")
+
+
+class Machine:
+    """Runs one pickle over a stack of plain values and descriptions; it has nothing to call.
+
+    Only scalars are hashed, compared or printed: a hundred bytes of pickle can hold tuples in
+    tuples that would take a lifetime to walk.
+
+    Args:
+        window: what to read, with `read`, `readline` and `tell`.
+        legacy: persistent ids of storages have one element more.
+    """
+
+    def __init__(self, window: Any, *, legacy: bool):
+        self.storages: dict[str, Storage] = {}
+        self._window = window
+        self._legacy = legacy
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """The value that the pickle leaves."""
+        end = self._window.tell() + MAX_PICKLE_BYTES
+        for _ in range(MAX_OPCODES):
+            info = _OPCODES.get(self._window.read(1))
+            if info is None:
+                raise ValueError("a pickle that is truncated, or none at all")
+            # Before the argument is read: only the readers of what torch writes are ever used.
+            if info.name not in _KNOWN:
+                raise ValueError(f"it uses the pickle opcode {info.name}, which torch does not")
+            if info.name == "STOP":
+                return self._pop()
+            self._step(info.name, info.arg and info.arg.reader(self._window))
+            if len(self._stack) > MAX_STACK or len(self._marks) > MAX_OPEN_MARKS:
+                raise ValueError("a pickle of too deeply nested items")
+            if self._window.tell() > end:
+                raise ValueError(f"a pickle of more than {MAX_PICKLE_BYTES} bytes")
+        raise ValueError(f"a pickle of more than {MAX_OPCODES} opcodes")
+
+    def _step(self, opcode: str, arg: Any) -> None:
+        if opcode in _VALUES:
+            if type(arg) is int and arg.bit_length() > MAX_INTEGER_BITS:
+                raise ValueError(f"an integer of {arg.bit_length()} bits")
+            self._stack.append(arg)
+        elif opcode in _CONSTANTS:
+            self._stack.append(_CONSTANTS[opcode])
+        elif opcode == "MARK":
+            self._marks.append(len(self._stack))
+        elif opcode in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            self._memo[len(self._memo) if arg is None else arg] = self._top(object)
+        elif opcode in ("BINGET", "LONG_BINGET"):
+            if arg not in self._memo:
+                raise ValueError(f"a pickle that recalls value {arg} before it was kept")
+            self._stack.append(self._memo[arg])
+        elif opcode in ("GLOBAL", "STACK_GLOBAL", "INST"):
+            self._stack.append(self._label(opcode, arg))
+        elif opcode == "REDUCE":
+            args = self._pop()
+            self._stack.append(_reduce(self._pop(), args))
+        elif opcode == "BUILD":
+            # The versions of the modules, which only torch has a use for.
+            state = self._pop()
+            if type(state) is not dict or set(state) - {"_metadata"}:
+                raise ValueError("it sets attributes other than _metadata on an object")
+            self._top(OrderedDict)
+        elif opcode == "BINPERSID":
+            self._stack.append(self._storage(self._pop()))
+        elif opcode not in ("PROTO", "FRAME"):
+            self._collect(opcode)
+
+    def _collect(self, opcode: str) -> None:
+        """Makes or fills a container."""
+        match opcode:
+            case "EMPTY_LIST":
+                self._stack.append([])
+            case "EMPTY_DICT":
+                self._stack.append({})
+            case "TUPLE":
+                self._stack.append(tuple(self._pop_to_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                self._stack.append(tuple(self._pop_several(int(opcode[-1]))))
+            case "APPEND" | "APPENDS":
+                items = self._pop_several(1) if opcode == "APPEND" else self._pop_to_mark()
+                self._top(list).extend(items)
+            case _:
+                items = self._pop_several(2) if opcode == "SETITEM" else self._pop_to_mark()
+                keys, values = items[::2], items[1::2]
+                if len(items) % 2 or any(type(key) not in (str, int, bool) for key in keys):
+                    raise ValueError("a dict with keys other than strings and integers")
+                self._top(dict).update(zip(keys, values, strict=True))
+
+    def _pop(self) -> Any:
+        if len(self._stack) <= (self._marks[-1] if self._marks else 0):
+            raise ValueError("a pickle that takes more values than it has")
+        return self._stack.pop()
+
+    def _pop_several(self, number: int) -> list[Any]:
+        return [self._pop() for _ in range(number)][::-1]
+
+    def _pop_to_mark(self) -> list[Any]:
+        if not self._marks:
+            raise ValueError("a pickle that ends a group which it did not begin")
+        start = self._marks.pop()
+        group = self._stack[start:]
+        del self._stack[start:]
+        return group
+
+    def _top(self, kind: type) -> Any:
+        top = self._pop()
+        if not isinstance(top, kind):
+            raise ValueError(f"it takes a {type(top).__name__} for a {kind.__name__}")
+        self._stack.append(top)
+        return top
+
+    def _label(self, opcode: str, arg: str | None) -> Label:
+        if opcode == "STACK_GLOBAL":
+            module, name = self._pop_several(2)
+            if type(module) is not str or type(name) is not str:
+                raise ValueError("a global whose name is no string")
+        else:
+            module, _, name = (arg or "").partition(" ")
+        full = f"{module}.{name}"
+        if full not in _ADMITTED or opcode == "INST":
+            raise ValueError(f"it uses {full[:200]!r}, which is no part of a tensor")
+        return Label(full)
+
+    def _storage(self, persistent_id: Any) -> Storage:
+        """The storage behind `("storage", type, key, location, numel)`; legacy ids end in None."""
+        match persistent_id:
+            case ("storage", Label(name), str(key), str(), int(numel), *view) if (
+                type(persistent_id) is tuple
+                and name in _STORAGE_DTYPES
+                and _is_count(numel)
+                and view == [None] * self._legacy
+            ):
+                storage = Storage(key, _STORAGE_DTYPES[name], numel)
+                if self.storages.setdefault(key, storage) != storage and self._legacy:
+                    raise ValueError(f"storage {key[:80]!r} is of two types or sizes")
+                return storage
+        raise ValueError("a persistent id that is not the plain one of a storage")
