@@ -49,8 +49,7 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
         stored = reader.get_variable_to_shape_map()
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in stored:
         raise ValueError(
-            f"{found} is a checkpoint of TF2, whose names differ from one program to the next: "
-            "only those of TF1, as google-research/bert writes them, can be read."
+            f"{found} is of TF2: only checkpoints as google-research/bert writes them can be read."
         )
     return _Tensors(found, reader, [n for n in stored if is_parameter(n)])
 
@@ -87,8 +86,7 @@ def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
     try:
         yield
     except (tf.errors.OpError, RuntimeError, IndexError) as error:  # Some come untranslated.
-        message = f"{prefix} cannot be read ({error}): copy or download its files again."
-        raise ValueError(message) from error
+        raise ValueError(f"{prefix} cannot be read ({error}): get its files again.") from error
 
 
 def find_tf1(path: str | Path) -> Path:
@@ -115,7 +113,7 @@ def find_tf1(path: str | Path) -> Path:
 def _latest(directory: Path) -> Path:
     present = sorted(file.name[:-6] for file in directory.iterdir() if file.suffix == ".index")
     pointer = directory / "checkpoint"
-    text = pointer.read_text(encoding="utf-8") if pointer.is_file() else ""
+    text = pointer.read_text(errors="replace") if pointer.is_file() else ""
     if match := re.search(r'^model_checkpoint_path:\s*"(.+)"', text, re.MULTILINE):
         # The folder in it, if any, is that of the machine which wrote it.
         name = Path(match[1]).name
@@ -182,8 +180,8 @@ def save_tf1(
         _write_bundle(tf, beside / name, arrays)
         del mapped, arrays
         scratch.unlink()
-        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-        (beside / "bert_config.json").write_text(text, encoding="utf-8")
+        text = json.dumps(config, indent=2, sort_keys=True)
+        (beside / "bert_config.json").write_text(f"{text}\n", encoding="utf-8")
         lines = "".join(f"{token}\n" for token in vocab)
         (beside / "vocab.txt").write_text(lines, encoding="utf-8", newline="\n")
 
@@ -283,8 +281,8 @@ def _replaced_whole(directory: Path) -> Iterator[Path]:
 
 def _tensorflow() -> ModuleType:
     """TensorFlow, imported without its banners and warnings."""
-    # The second stops a notice that ignores the first; who computes with TensorFlow and wants its
-    # oneDNN kernels in the same process imports it before, or sets the variable.
+    # The second stops a notice that ignores the first. Who computes with TensorFlow in the same
+    # process, and wants its oneDNN kernels, imports it before or sets the variable.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     quiet = {key: value for key, value in quiet.items() if key not in os.environ}
     os.environ.update(quiet)

@@ -1,7 +1,7 @@
 """The one table of Google's TF1 names and PyTorch's; needs no TensorFlow.
 
 Most differ in spelling alone: `/` for `.`, `layer_0` for `layer.0`, `kernel` and `gamma` for
-`weight`, `beta` for `bias`. Kernels are [in, out], the `output_weights` of Google's heads [out, in].
+`weight`, `beta` for `bias`. Google's kernels are [in, out], its `output_weights` [out, in].
 """
 
 import re
