@@ -1,0 +1,299 @@
+"""Google's TF1 checkpoints: `bert_model.ckpt.*` beside `bert_config.json` and `vocab.txt`.
+
+Tensors go in and out under their PyTorch names and in PyTorch's layout, one at a time, so that the
+rest of `weights` need not know of TensorFlow; it is imported here alone, inside the functions.
+
+`bert_config.json` holds neither casing nor labels. `load_tokenizer(directory)` infers the casing
+from `vocab.txt`: a vocabulary that holds capital letters is cased, any other uncased; pass
+`do_lower_case` where that is wrong. Nor does it hold the epsilon of LayerNorm, which is 1e-12.
+"gelu" is the erf form here; Google's code reads it as the tanh form since February 2019.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bertjax.weights.tf1_names import NAMES, Tf1Name, from_pytorch, from_tf1, is_parameter
+
+
+def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
+    """Opens a TF1 checkpoint; a tensor is read when it is asked for.
+
+    Args:
+        prefix: of the files (`.../bert_model.ckpt`), one of them, or a directory that holds one
+            checkpoint or whose `checkpoint` file says which one is the latest.
+
+    Returns:
+        float32 arrays by PyTorch name, matrices as transposed views. What is not BERT's keeps its
+        own name, for the caller to report; the state of an optimizer is left out.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint, or a part of it is missing.
+        ValueError: there are several, or it is damaged or of TF2.
+        ImportError: TensorFlow is not installed.
+    """
+    found = find_tf1(prefix)
+    tf = _tensorflow()
+    with _reading(tf, found):
+        reader = tf.train.load_checkpoint(str(found))
+        stored = reader.get_variable_to_shape_map()
+    if "_CHECKPOINTABLE_OBJECT_GRAPH" in stored:
+        raise ValueError(
+            f"{found} is of TF2: only checkpoints as google-research/bert writes them can be read."
+        )
+    return _Tensors(found, reader, [n for n in stored if is_parameter(n)])
+
+
+class _Tensors(Mapping[str, np.ndarray]):
+    """Tensors of a checkpoint, read on access."""
+
+    def __init__(self, prefix: Path, reader: Any, stored: Iterable[str]):
+        self._prefix, self._reader = prefix, reader
+        entries = [from_tf1(name) or Tf1Name(name, name) for name in sorted(stored)]
+        self._entries = {entry.pytorch: entry for entry in entries}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        entry = self._entries[name]
+        with _reading(_tensorflow(), self._prefix):
+            value = self._reader.get_tensor(entry.tf1)
+        if entry.tf1 == name:  # Not BERT's: of any type.
+            return value
+        value = value.astype(np.float32, copy=False)
+        return value.T if entry.transposed else value
+
+    def __contains__(self, name: object) -> bool:  # The inherited one would read the tensor.
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@contextlib.contextmanager
+def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError, IndexError) as error:  # Some come untranslated.
+        raise ValueError(f"{prefix} cannot be read ({error}): get its files again.") from error
+
+
+def find_tf1(path: str | Path) -> Path:
+    """The prefix of the checkpoint at `path`, which `open_tf1` describes; needs no TensorFlow."""
+    path = Path(path)
+    if path.is_dir():
+        path = _latest(path)
+    prefix = path.with_name(re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path.name))
+    if not prefix.with_name(f"{prefix.name}.index").is_file():
+        raise FileNotFoundError(
+            f"No TF1 checkpoint at {path}: expected {prefix.name}.index and {prefix.name}.data-*, "
+            "or a directory that holds them."
+        )
+    shard = re.compile(re.escape(prefix.name) + r"\.data-\d{5}-of-(\d{5})")
+    shards = [match[1] for file in prefix.parent.iterdir() if (match := shard.fullmatch(file.name))]
+    if not any(shards.count(total) == int(total) for total in shards):
+        raise FileNotFoundError(
+            f"{prefix}.index has {len(shards)} of {int(max(shards, default='1'))} files "
+            f"{prefix.name}.data-* beside it: copy all of them."
+        )
+    return prefix
+
+
+def _latest(directory: Path) -> Path:
+    present = sorted(file.name[:-6] for file in directory.iterdir() if file.suffix == ".index")
+    pointer = directory / "checkpoint"
+    text = pointer.read_text(errors="replace") if pointer.is_file() else ""
+    if match := re.search(r'^model_checkpoint_path:\s*"(.+)"', text, re.MULTILINE):
+        # The folder in it, if any, is that of the machine which wrote it.
+        name = Path(match[1]).name
+        if name not in present:
+            raise FileNotFoundError(
+                f"{pointer} names {name}, but {directory} holds {present or 'no checkpoint'}: "
+                "give the prefix of the one to read."
+            )
+        return directory / name
+    if not present:
+        raise FileNotFoundError(f"No TF1 checkpoint in {directory}: expected an .index file there.")
+    if len(present) > 1:
+        raise ValueError(
+            f"{directory} holds {len(present)} checkpoints, {present}: give the prefix of one, "
+            f"such as {directory / present[-1]}."
+        )
+    return directory / present[0]
+
+
+def save_tf1(
+    directory: str | Path,
+    tensors: Iterable[tuple[str, np.ndarray]],
+    config_json: Mapping[str, Any],
+    vocab: Sequence[str],
+    *,
+    name: str = "bert_model.ckpt",
+) -> None:
+    """Writes a directory that google-research/bert reads as `init_checkpoint` and its companions.
+
+    It is written beside and renamed, so that a directory that was there stays whole until then.
+    Tensors are taken one at a time. The heads are those that Google has: pretraining, classifier,
+    SQuAD. Its SQuAD graph has a pooler too; without one, `init_checkpoint` leaves it as it starts.
+
+    Args:
+        directory: to write; a directory that is there is replaced.
+        tensors: PyTorch names and arrays.
+        config_json: the architecture, under the names that both config files share.
+        vocab: the lines of `vocab.txt`; the casing is not written anywhere.
+        name: of the checkpoint.
+
+    Raises:
+        ValueError: Google's code could not compute this model or has no name for a tensor, all of
+            which are listed; or tensors are missing; or the vocabulary does not fit.
+        ImportError: TensorFlow is not installed.
+    """
+    tf = _tensorflow()
+    if Path(name).name != name:
+        raise ValueError(f"name={name!r} is not a file name: use one such as 'bert_model.ckpt'.")
+    config = _google_config(config_json)
+    if len(vocab) > config["vocab_size"] or any("\n" in token for token in vocab):
+        raise ValueError(
+            f"A vocabulary of {len(vocab)} tokens with vocab_size={config['vocab_size']}: each "
+            "must have its row in the word embedding and its line in vocab.txt."
+        )
+    with _replaced_whole(Path(directory)) as beside:
+        scratch = beside / "tensors"
+        places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
+        # Mapped, the tensors need no memory of ours: TensorFlow takes aligned arrays as they are.
+        mapped = np.memmap(scratch, mode="r")
+        arrays = {
+            tf1: mapped[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape)
+            for tf1, (start, shape) in sorted(places.items())
+        }
+        _write_bundle(tf, beside / name, arrays)
+        del mapped, arrays
+        scratch.unlink()
+        text = json.dumps(config, indent=2, sort_keys=True)
+        (beside / "bert_config.json").write_text(f"{text}\n", encoding="utf-8")
+        lines = "".join(f"{token}\n" for token in vocab)
+        (beside / "vocab.txt").write_text(lines, encoding="utf-8", newline="\n")
+
+
+_CONFIG_FIELDS = (
+    "attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size initializer_range "
+    "intermediate_size max_position_embeddings num_attention_heads num_hidden_layers "
+    "type_vocab_size vocab_size"
+).split()
+_FIXED = {  # What Google's code has no setting for.
+    "model_type": ("bert",),
+    "hidden_act": ("gelu", "relu", "tanh"),
+    "layer_norm_eps": (1e-12,),
+    "tie_word_embeddings": (True,),
+}
+
+
+def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    if missing := [field for field in _CONFIG_FIELDS if field not in config]:
+        raise ValueError(f"The config lacks {missing}: give all of Google's fields.")
+    problems = [
+        f"{field}={config[field]!r} (only {', '.join(map(repr, known))})"
+        for field, known in _FIXED.items()
+        if config.get(field, known[0]) not in known
+    ]
+    if problems:
+        raise ValueError(
+            f"Google's TF1 BERT cannot compute {'; '.join(problems)}: save a Hugging Face "
+            "directory instead. (Its present code takes 'gelu' for what is 'gelu_new' here.)"
+        )
+    return {field: config[field] for field in _CONFIG_FIELDS}
+
+
+def _write_raw(
+    file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
+) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Writes tensors one after another; returns where each TF1 name starts, and its shape."""
+    places: dict[str, tuple[int, tuple[int, ...]]] = {}
+    nameless, twice = [], []
+    with file.open("wb") as raw:
+        for name, tensor in tensors:
+            entry = from_pytorch(name)
+            if entry is None or entry.tf1 in places:
+                (nameless if entry is None else twice).append(name)
+                continue
+            value = np.ascontiguousarray(tensor.T if entry.transposed else tensor, np.float32)
+            raw.write(bytes(-raw.tell() % 64))  # Aligned as TensorFlow wants it.
+            places[entry.tf1] = raw.tell(), value.shape
+            raw.write(value.data)
+    encoder = [n.tf1 for n in NAMES if n.tf1.startswith(("bert/embeddings", "bert/encoder"))]
+    wanted = {tf1.format(layer=layer) for tf1 in encoder for layer in range(layers)}
+    missing = sorted(wanted - places.keys())
+    beyond = sorted(n for n in places if n.startswith("bert/encoder") and n not in wanted)
+    if nameless or twice or missing or beyond:
+        raise ValueError(
+            f"Not a TF1 BERT of {layers} layers. Without a name there: {nameless or 'nothing'}. "
+            f"Given twice: {twice or 'nothing'}. Missing: {missing or 'nothing'}. Of further "
+            f"layers: {beyond or 'nothing'}. TF1 has the heads of pretraining (its decoder is the "
+            "word embedding), classification and SQuAD; save others as a Hugging Face directory."
+        )
+    return places
+
+
+def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    # A graph and a session of its own: eager TensorFlow would take hold of the GPUs.
+    with tf.Graph().as_default():
+        inputs = {tf1: tf.compat.v1.placeholder(tf.float32, a.shape) for tf1, a in arrays.items()}
+        save = tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=list(inputs),
+            shape_and_slices=[""] * len(inputs),
+            tensors=list(inputs.values()),
+        )
+        settings = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.compat.v1.Session(config=settings) as session:
+            session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
+
+
+@contextlib.contextmanager
+def _replaced_whole(directory: Path) -> Iterator[Path]:
+    """A fresh folder beside `directory` that takes its place if nothing goes wrong."""
+    beside = directory.with_name(directory.name + ".writing")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    old = directory.with_name(directory.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if directory.exists():
+        directory.rename(old)
+    beside.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _tensorflow() -> ModuleType:
+    """TensorFlow, imported without its banners and warnings."""
+    # The second stops a notice that ignores the first. Who computes with TensorFlow in the same
+    # process, and wants its oneDNN kernels, imports it before or sets the variable.
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    quiet = {key: value for key, value in quiet.items() if key not in os.environ}
+    os.environ.update(quiet)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise ImportError(
+            f"TF1 checkpoints need TensorFlow ({error}): pip install 'bertjax[tf]'."
+        ) from error
+    finally:
+        for key in quiet:
+            os.environ.pop(key, None)
