@@ -59,7 +59,13 @@ def run(config: ConvertConfig) -> None:
     if config.to == "hf":
         model.save(config.dst)
     else:
-        tensors = names.to_theirs(flatten_dict(loaded.params, sep="/"), loaded.config)
+        if loaded.head in ("token_classification", "multiple_choice"):
+            raise ValueError(
+                f"{config.src} is a model for {loaded.head}: Google's TF1 code has no such head. "
+                "Use --to hf."
+            )
+        flat: Any = flatten_dict(loaded.params, sep="/")
+        tensors = names.to_theirs(flat, loaded.config)
         save_tf1(config.dst, tensors, loaded.config.to_dict(), loaded.tokenizer.tokens)
     print(f"{loaded.head}, {sum(x.size for x in jax.tree.leaves(loaded.params)):,} parameters")
     print(f"written to {config.dst}")

@@ -63,7 +63,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
         row["position_ids"][None],
         row["sequence_ids"][None],
         row["sequence_starts"][None],
-        masks[None],
+        masked_positions=masks[None],
     )
     # A vocabulary padded for the device has scores for ids that are no token.
     logits = outputs["prediction_logits"][0, :, : loaded.tokenizer.vocab_size]

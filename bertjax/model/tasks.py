@@ -57,16 +57,7 @@ class BertForPreTraining(BertWithHead):
         self.seq_relationship = dense_head(self.config, 2, self.dtype)
 
     def __call__(
-        self,
-        input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        position_ids: jax.Array,
-        sequence_ids: jax.Array,
-        sequence_starts: jax.Array,
-        masked_positions: jax.Array | None = None,
-        *,
-        deterministic: bool = True,
-        output_hidden_states: bool = False,
+        self, *inputs: jax.Array, masked_positions: jax.Array | None = None, **options: Any
     ) -> Outputs:
         """As `BertModel`; the MLM head sees `masked_positions` int [B, P] alone, if given.
 
@@ -74,15 +65,7 @@ class BertForPreTraining(BertWithHead):
             `BertModel`'s outputs, float32 prediction_logits [B, P, V] ([B, L, V] without masked
             positions), and float32 seq_relationship_logits [B, K, 2] (0 = next, 1 = random).
         """
-        outputs = self.bert(
-            input_ids,
-            token_type_ids,
-            position_ids,
-            sequence_ids,
-            sequence_starts,
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
+        outputs = self.bert(*inputs, **options)
         x = outputs["last_hidden_state"]
         if masked_positions is not None:
             x = take_positions(x, masked_positions)

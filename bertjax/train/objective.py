@@ -13,7 +13,6 @@ MODEL_INPUTS = (
     "position_ids",
     "sequence_ids",
     "sequence_starts",
-    "masked_positions",
 )
 
 
@@ -24,10 +23,13 @@ def make_loss_fn(model: BertForPreTraining):
     key alone and not on the rows beside it. The products compile to the same ones.
     """
 
-    def one_row(params, inputs, dropout_key):
-        batch_of_one = [x[None] for x in inputs]
+    def one_row(params, inputs, masked_positions, dropout_key):
         outputs = model.apply(
-            {"params": params}, *batch_of_one, deterministic=False, rngs={"dropout": dropout_key}
+            {"params": params},
+            *(x[None] for x in inputs),
+            masked_positions=masked_positions[None],
+            deterministic=False,
+            rngs={"dropout": dropout_key},
         )
         return jax.tree.map(lambda x: x[0], outputs)
 
@@ -36,9 +38,12 @@ def make_loss_fn(model: BertForPreTraining):
     def loss_fn(params, batch, weights, dropout_keys):
         inputs = [batch[key] for key in MODEL_INPUTS]
         if dropout and dropout_keys is not None:
-            outputs: Any = jax.vmap(one_row, in_axes=(None, 0, 0))(params, inputs, dropout_keys)
+            over_rows = jax.vmap(one_row, in_axes=(None, 0, 0, 0))
+            outputs: Any = over_rows(params, inputs, batch["masked_positions"], dropout_keys)
         else:
-            outputs: Any = model.apply({"params": params}, *inputs)
+            outputs: Any = model.apply(
+                {"params": params}, *inputs, masked_positions=batch["masked_positions"]
+            )
         sums = pretraining_sums(outputs, batch)
         return pretraining_loss(sums, weights), sums
 

@@ -28,9 +28,11 @@ def init_params(model: BertWithHead, seed: int) -> dict[str, Any]:
     return jax.jit(_init, static_argnums=0)(model, jax.random.key(seed))
 
 
-def param_shapes(model: BertWithHead) -> dict[str, jax.ShapeDtypeStruct]:
+def param_shapes(model: BertWithHead) -> dict[str, Any]:
     """Path -> shape and dtype of each parameter, without making any."""
-    return flatten_dict(jax.eval_shape(lambda k: _init(model, k), jax.random.key(0)), sep="/")
+    tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
+    flat: Any = flatten_dict(tree, sep="/")
+    return flat
 
 
 def _init(model: BertWithHead, key: jax.Array) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
-        flat = flatten_dict(_init(model, key), sep="/")
+        flat: Any = flatten_dict(_init(model, key), sep="/")
         return {path: flat[path] for path in sorted(paths)}
 
     return jax.device_get(init(jax.random.key(seed))) if paths else {}
@@ -132,7 +134,7 @@ def resize_vocabulary(
 
     Rows that are new start as the model's initialisation draws them.
     """
-    flat = flatten_dict(params, sep="/")
+    flat: Any = flatten_dict(params, sep="/")
     shapes = param_shapes(model)
     grown = frozenset(path for path in flat if flat[path].shape != shapes[path].shape)
     for path, start in fresh(model, grown, seed).items():

@@ -112,7 +112,7 @@ def save_hf(
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        flat = flatten_dict(dict(params), sep="/")
+        flat: Any = flatten_dict(dict(params), sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
         content = {"architectures": [architecture], "dtype": "float32", **config.to_dict()}
         content |= dict(extra or {})

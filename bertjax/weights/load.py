@@ -111,7 +111,7 @@ def _open_run(workdir: Path) -> Source:
                 )
             ),
         )["state"]
-    flat = flatten_dict(restored["params"], sep="/")
+    flat: Any = flatten_dict(restored["params"], sep="/")
     tensors = dict(names.to_theirs(flat, model.config))
     return Source("run", workdir, config, tensors, load_tokenizer(workdir / "tokenizer"))
 

@@ -65,7 +65,9 @@ def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
     inputs = as_row(random_sequences([20]))
     positions = np.array([[3, 11, 0]])
     everywhere = model.apply({"params": params}, *inputs)["prediction_logits"]
-    selected = model.apply({"params": params}, *inputs, positions)["prediction_logits"]
+    selected = model.apply({"params": params}, *inputs, masked_positions=positions)[
+        "prediction_logits"
+    ]
     np.testing.assert_allclose(selected, take_positions(everywhere, positions), atol=1e-5)
 
 
