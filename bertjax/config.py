@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import importlib.util
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -179,7 +180,10 @@ class Phase:
     """Warm-up of the new curve, where it restarts; None: the optimizer's."""
 
     def __post_init__(self):
-        for field in ("num_steps", "max_length", "batch_size", "accumulation_steps"):
+        for field in (
+            *("num_steps", "max_length", "batch_size", "accumulation_steps"),
+            *(("max_predictions",) if self.max_predictions is not None else ()),
+        ):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         if self.batch_size % self.accumulation_steps:
@@ -247,6 +251,8 @@ class PretrainConfig:
     """Peak of one device, for MFU; None: its data sheet, or a measured matrix product."""
 
     def __post_init__(self):
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed}: it must be at least 0.")
         if not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
         for field in ("log_every", "save_every", "eval_rows", "keep_checkpoints", "unroll"):
@@ -277,10 +283,25 @@ def load_config_file(path: str) -> Any:
     spec = importlib.util.spec_from_file_location("bertjax_run_config", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "config"):
+    try:
+        spec.loader.exec_module(module)
+    except TypeError as error:
+        raise ValueError(f"{file}: {error}. {_nearest_field(str(error))}") from error
+    if not isinstance(getattr(module, "config", None), PretrainConfig):
         raise ValueError(f"{file} defines no `config`: end it with `config = PretrainConfig(...)`.")
     return module.config
+
+
+def _nearest_field(message: str) -> str:
+    """Which field was meant by an argument that no dataclass of ours has."""
+    unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
+    classes = (PretrainConfig, Phase, OptimizerConfig, MeshConfig, BertConfig)
+    of_class = next((c for c in classes if unknown and c.__name__ == unknown[1]), None)
+    if unknown is None or of_class is None:
+        return "Check the types of its values."
+    known = [field.name for field in dataclasses.fields(of_class)]
+    nearest = difflib.get_close_matches(unknown[2], known, n=1, cutoff=0.0)[0]
+    return f"Did you mean {nearest!r}? {of_class.__name__} knows: {', '.join(known)}."
 
 
 def _find_config_file(path: str) -> Path:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bertjax import command_line
 from bertjax.data.batch import layout
@@ -35,6 +36,10 @@ class PredictConfig:
     """Vector of a text: the mean over its tokens, or that of [CLS]."""
     layers: tuple[int, ...] = (-1,)
     """Hidden states to pool, 0 = embeddings, -1 = the last layer; several are joined."""
+
+    def __post_init__(self):
+        if self.top_k < 1:
+            raise ValueError(f"top_k={self.top_k}: it must be at least 1.")
 
 
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
@@ -98,7 +103,7 @@ def _print_words(answers: list[list[tuple[str, float]]]) -> None:
     for index, words in enumerate(answers):
         table = Table("word", "probability", title=f"[MASK] {index + 1}")
         for word, probability in words:
-            table.add_row(word, f"{probability:.4f}")
+            table.add_row(Text(word), f"{probability:.4f}")
         console.print(table)
 
 

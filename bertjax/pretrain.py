@@ -6,7 +6,6 @@ Running the same command again resumes where the last checkpoint stands, bit for
 import argparse
 import dataclasses
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from bertjax.data.batch import Batch
 from bertjax.data.masking import Masking
 from bertjax.data.pipeline import eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
-from bertjax.model import BertForPreTraining
+from bertjax.model import BertConfig, BertForPreTraining
 from bertjax.model.losses import pretraining_weights
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
 from bertjax.train import sharding
@@ -35,14 +34,11 @@ from bertjax.train.objective import make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
 from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
+from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import init_params, load_model, save_hf
 
-# What may differ between a run and its continuation: it changes no update.
-MAY_CHANGE = (
-    "data workdir mesh unroll remat log_every eval_every eval_rows save_every keep_checkpoints "
-    "reader_threads peak_tflops"
-).split()
+DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
 class Interrupted(Exception):
@@ -65,8 +61,8 @@ def make_masking(config: PretrainConfig, phase: Phase, tokenizer: WordPieceToken
 class Run:
     """A pretraining run: what does not change while it trains, and its workdir.
 
-    The workdir holds run.json (the config), tokenizer/, checkpoints/, metrics.jsonl, TensorBoard
-    events, and at the end model/, a Hugging Face directory.
+    Raises:
+        ValueError: config, data and devices do not fit together.
     """
 
     def __init__(self, config: PretrainConfig):
@@ -75,14 +71,14 @@ class Run:
                 f"data={config.data!r}, workdir={config.workdir!r}, {len(config.phases)} phases: "
                 "give --config, --data and --workdir."
             )
-        self.workdir = Path(config.workdir)
+        self.workdir = Workdir(Path(config.workdir))
         self.metadata = open_prepared(config.data)
         self.tokenizer = load_tokenizer(config.data)
         self.initial = None
         if config.init is not None:
-            self.initial = load_model(config.init)
-            config = dataclasses.replace(config, model=self.initial.config)
-        self.config = config
+            config = dataclasses.replace(config, model=self._model_of_init(config))
+        model = dataclasses.replace(config.model, pad_token_id=self.tokenizer.pad_token_id)
+        self.config = config = dataclasses.replace(config, model=model)
         self._check_data()
         self.mesh = sharding.make_mesh(config.mesh)
         for phase in config.phases:
@@ -103,8 +99,27 @@ class Run:
             self.state_sharding,
         )
 
+    def _model_of_init(self, config: PretrainConfig) -> BertConfig:
+        """The architecture of --init, with the dropout of the config.
+
+        Once the run has a checkpoint it no longer needs the model that it started from.
+        """
+        if self.workdir.has_checkpoints:
+            return BertConfig.from_dict(self.workdir.read()["config"]["model"])
+        self.initial = load_model(str(config.init))
+        dropout = {name: getattr(config.model, name) for name in DROPOUT_FIELDS}
+        model = dataclasses.replace(self.initial.config, **dropout)
+        for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
+            print(f"--init {config.init} decides on the architecture: {change}")
+        return model
+
     def _check_data(self) -> None:
         tokenizer, model = self.tokenizer, self.config.model
+        if tokenizer.fingerprint != self.metadata.tokenizer_fingerprint:
+            raise ValueError(
+                f"The tokenizer in {self.config.data} is not the one that the rows there were made "
+                "with: put that one back, or prepare the data again."
+            )
         if tokenizer.vocab_size > model.vocab_size:
             raise ValueError(
                 f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
@@ -139,35 +154,10 @@ class Run:
         return create(jax.device_put(self.initial.params, self.state_sharding.params))
 
     def claim_workdir(self) -> None:
-        """Takes the workdir for this config.
-
-        Raises:
-            ValueError: it holds another run, or files that are not a run's.
-        """
-        file = self.workdir / "run.json"
-        now = {
-            "config": dataclasses.asdict(self.config),
-            "data_fingerprint": hashlib.sha256(self.metadata.to_json().encode()).hexdigest(),
-        }
-        if file.is_file():
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            changed = differences(now["config"], saved["config"], ignore=MAY_CHANGE)
-            if saved["data_fingerprint"] != now["data_fingerprint"]:
-                changed.append(f"the data is not what stood in {saved['config']['data']}")
-            if changed:
-                raise ValueError(
-                    f"{self.workdir} holds a run of another config: {'; '.join(changed)}. Choose "
-                    "another --workdir, or go on with the old config; --init starts a new run from "
-                    "its model."
-                )
-        elif self.workdir.exists() and {p.name for p in self.workdir.iterdir()} - {"tokenizer"}:
-            raise ValueError(
-                f"{self.workdir} is not empty and holds no run: choose another --workdir."
-            )
-        else:
-            # The tokenizer first: run.json says that the workdir is complete.
-            self.tokenizer.save(self.workdir / "tokenizer")
-            file.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
+        """Takes the workdir for this config, or goes on with its run; see `train.workdir`."""
+        fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
+        self.workdir.claim(dataclasses.asdict(self.config), fingerprint)
+        self.tokenizer.save(self.workdir.tokenizer)
 
     def batches(self, phase_index: int, first_row: int) -> Iterator[Any]:
         """Global batches of a phase from `first_row` on, on the devices."""
@@ -243,6 +233,7 @@ class Run:
             tools.logger,
             lambda params: self.evaluate(phase, params),
             lambda step: {"phase": index, "row": (step - start) * phase.batch_size},
+            phase=index,
             eval_every=self.config.eval_every,
             save_every=self.config.save_every,
             last_step=end,
@@ -259,12 +250,6 @@ class Run:
         if step < end:
             save.save(step, state)
         return state, step
-
-    def export(self, params: Any) -> Path:
-        """Writes the model directory."""
-        directory = self.workdir / "model"
-        save_hf(directory, jax.device_get(params), self.config.model, self.tokenizer)
-        return directory
 
 
 @dataclasses.dataclass
@@ -286,8 +271,21 @@ def run(config: PretrainConfig) -> None:
     """
     this = Run(config)
     this.claim_workdir()
-    checkpointer = Checkpointer(this.workdir / "checkpoints", keep=config.keep_checkpoints)
-    pending = None
+    checkpointer = Checkpointer(this.workdir.checkpoints, keep=config.keep_checkpoints)
+    try:
+        state, step = _train(this, checkpointer)
+    finally:
+        checkpointer.close()
+    if step < config.num_steps:
+        raise Interrupted(f"stopped after step {step} of {config.num_steps}")
+    params = jax.device_get(state.params)
+    save_hf(this.workdir.model, params, this.config.model, this.tokenizer)
+    print(f"model written to {this.workdir.model}")
+
+
+def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
+    """Trains from the newest checkpoint, or from the start, until the end or a signal."""
+    config, pending = this.config, None
     if checkpointer.latest_step is None:
         state = this.new_state()
     else:
@@ -297,7 +295,7 @@ def run(config: PretrainConfig) -> None:
     step = int(state.step)
     print(_summary(this, step))
     logger = MetricLogger(
-        MetricWriter(this.workdir, step),
+        MetricWriter(this.workdir.path, step),
         every=config.log_every,
         num_steps=config.num_steps,
         step=step,
@@ -307,25 +305,27 @@ def run(config: PretrainConfig) -> None:
         with StopSignal() as stop:
             tools = Tools(checkpointer, logger, stop, peak_flops(config.peak_tflops))
             start = 0
-            for index, phase in enumerate(this.config.phases):
-                if step < start + phase.num_steps:
+            for index, phase in enumerate(config.phases):
+                if step < start + phase.num_steps and not stop():
                     state, step = this.train_phase(index, state, step, start, tools)
                 start += phase.num_steps
-                if stop() and step < config.num_steps:
-                    raise Interrupted(f"stopped after step {step} of {config.num_steps}")
     finally:
         logger.close()
-        checkpointer.close()
-    print(f"model written to {this.export(state.params)}")
+    return state, step
 
 
-def export(config: PretrainConfig) -> None:
-    """Writes the model of the newest checkpoint, without training."""
-    this = Run(config)
-    checkpointer = Checkpointer(this.workdir / "checkpoints", keep=config.keep_checkpoints)
-    state, _ = checkpointer.restore(this.state_shapes)
-    checkpointer.close()
-    print(f"model of step {int(state.step)} written to {this.export(state.params)}")
+def export(workdir: str) -> None:
+    """Writes the model of a run's newest checkpoint, also while the run goes on.
+
+    Raises:
+        FileNotFoundError: there is no run, or it has no checkpoint yet.
+    """
+    loaded = load_model(workdir, "pretraining")
+    if loaded.source.kind != "run":
+        raise FileNotFoundError(f"No run in {workdir}: give --workdir of one.")
+    directory = Path(workdir) / "model"
+    save_hf(directory, loaded.params, loaded.config, loaded.tokenizer)
+    print(f"model written to {directory}")
 
 
 def _summary(this: Run, step: int) -> str:
@@ -340,7 +340,9 @@ def _summary(this: Run, step: int) -> str:
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, bool]:
     """Reads `--config FILE`, whose values become the defaults, `--export`, and all other flags."""
-    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    before = argparse.ArgumentParser(
+        prog="python -m bertjax.pretrain", add_help=False, allow_abbrev=False
+    )
     before.add_argument("--config")
     before.add_argument("--export", action="store_true")
     first, rest = before.parse_known_args(sys.argv[1:] if argv is None else argv)
@@ -348,8 +350,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, bool]:
         PretrainConfig,
         rest,
         prog="python -m bertjax.pretrain",
-        description="Pretrains a BERT; the same command again resumes. --config FILE sets the "
-        "defaults of all flags; --export writes the model of the newest checkpoint and stops.",
+        description="Pretrains a BERT; the same command again resumes. Two more flags: "
+        "--config FILE sets the defaults of all others; --export writes the model of the newest "
+        "checkpoint of --workdir and stops.",
         default=load_config_file(first.config) if first.config else PretrainConfig(),
     )
     return config, first.export
@@ -360,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def start() -> None:
         config, only_export = parse(argv)
-        export(config) if only_export else run(config)
+        export(config.workdir) if only_export else run(config)
 
     try:
         return command_line.run_reporting_errors(start)

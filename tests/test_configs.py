@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import command_line
+from bertjax import pretrain
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.model import named_config
 from bertjax.train.optimizer import make_schedule
@@ -53,14 +53,28 @@ def test_packaged_configs_are_found_from_any_folder(tmp_path, monkeypatch):
     assert load_config_file("configs/pretrain/bert_tiny.py").model.hidden_size == 128
 
 
-def parse(*flags):
-    return command_line.parse(
-        PretrainConfig,
-        flags,
-        prog="pretrain",
-        description="",
-        default=load_config_file("configs/pretrain/bert_base.py"),
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("PretrainConfig(log_evry=3)", "Did you mean 'log_every'"),
+        ("PretrainConfig(model=BertConfig(hiden_size=32))", "Did you mean 'hidden_size'"),
+        ("PretrainConfig(model=BertConfig(hidden_size='32'))", "Check the types"),
+        ("3", "defines no `config`"),
+    ],
+)
+def test_a_config_file_with_a_mistake_is_named_with_the_remedy(tmp_path, line, message):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from bertjax.config import PretrainConfig\n"
+        f"from bertjax.model import BertConfig\nconfig = {line}\n"
     )
+    with pytest.raises(ValueError, match=message) as error:
+        load_config_file(str(file))
+    assert "mine.py" in str(error.value)
+
+
+def parse(*flags):
+    return pretrain.parse(["--config", "configs/pretrain/bert_base.py", *flags])[0]
 
 
 def test_flags_override_nested_and_numbered_fields_in_every_spelling():

@@ -17,7 +17,7 @@ ALLOWED = {
     "config": {"model", "data"},
     "command_line": set(),
     "weights": {"model", "tokenization"},
-    "train": {"model", "config"},
+    "train": {"model", "config", "data"},
     "pretrained": {"model", "weights", "tokenization", "data"},
     "embed": {"weights"},
     "__init__": {"pretrained"},

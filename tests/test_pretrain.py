@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax import pretrain
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax import prepare, pretrain
+from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
+from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
+from bertjax.tokenization import train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.weights import load_model
 
@@ -119,13 +122,14 @@ def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp
     assert lines_of(tmp_path / "run") == lines_of(whole)
 
 
-def test_a_run_learns_and_says_so(whole):
+def test_a_run_learns_and_says_so(config, whole):
     lines = lines_of(whole)
     losses = [line["train/mlm_loss"] for line in lines if "train/mlm_loss" in line]
     assert losses[-1] < losses[0] - 0.5
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
     assert [line["step"] for line in evaluations] == [6, 12, 18, 20]
-    assert {line["eval/unigram_entropy"] for line in evaluations} != {None}
+    entropy = open_prepared(config.data).splits["eval"].unigram_entropy_nats
+    assert {line["eval/unigram_entropy"] for line in evaluations} == {entropy}
 
 
 def test_a_finished_run_has_nothing_left_to_do(config, whole):
@@ -161,11 +165,93 @@ def test_a_run_can_start_from_the_model_of_another(config, whole, tmp_path):
 
 def test_export_writes_the_newest_checkpoint(config, tmp_path, monkeypatch):
     run_interrupted(config, tmp_path / "run", monkeypatch, 5)
-    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
-    pretrain.export(here)
+    # What Orbax is writing at the moment, in a run that goes on, is not touched.
+    under_way = tmp_path / "run" / "checkpoints" / "9.orbax-checkpoint-tmp"
+    under_way.mkdir()
+    pretrain.export(str(tmp_path / "run"))
+    assert under_way.is_dir()
     written = load_file(tmp_path / "run" / "model" / "model.safetensors")
     params = last_state(config, tmp_path / "run")[0].params
     np.testing.assert_array_equal(written["cls.predictions.bias"], params["predictions"]["bias"])
+
+
+def test_export_without_a_run_or_a_checkpoint_leaves_nothing_behind(config, tmp_path):
+    with pytest.raises(FileNotFoundError, match="No model at"):
+        pretrain.export(str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    pretrain.Run(dataclasses.replace(config, workdir=str(tmp_path / "run"))).claim_workdir()
+    with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
+        pretrain.export(str(tmp_path / "run"))
+
+
+def test_the_model_of_init_decides_on_the_architecture_and_the_config_on_dropout(
+    config, whole, tmp_path, capsys
+):
+    other = dataclasses.replace(config.model, hidden_size=64, hidden_dropout_prob=0.0)
+    start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole), model=other)
+    model = pretrain.Run(start).config.model
+    assert (model.hidden_size, model.hidden_dropout_prob) == (32, 0.0)
+    assert "hidden_size: 64 -> 32" in capsys.readouterr().out
+
+
+def test_a_resumed_run_does_not_need_the_model_that_it_started_from(
+    config, whole, tmp_path, monkeypatch
+):
+    shutil.copytree(whole / "model", tmp_path / "model")
+    start = dataclasses.replace(config, init=str(tmp_path / "model"))
+    run_interrupted(start, tmp_path / "run", monkeypatch, 2)
+    shutil.rmtree(tmp_path / "model")
+    run = pretrain.Run(dataclasses.replace(start, workdir=str(tmp_path / "run")))
+    run.claim_workdir()
+    assert run.config.model.hidden_size == 32
+
+
+def test_a_workdir_without_a_checkpoint_may_be_claimed_anew(config, tmp_path):
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    pretrain.Run(here).claim_workdir()
+    pretrain.Run(dataclasses.replace(here, seed=5)).claim_workdir()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["seed"] == 5
+
+
+def test_a_damaged_run_json_is_named(config, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text("")
+    with pytest.raises(ValueError, match=r"run\.json cannot be read"):
+        pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+
+
+def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):
+    shutil.copytree(prepared, tmp_path / "data")
+    train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
+    with pytest.raises(ValueError, match="not the one that the rows there were made with"):
+        pretrain.Run(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
+
+
+def test_data_without_sentence_pairs_trains_with_finite_losses(
+    config, tmp_path, sentences, tokenizer
+):
+    (tmp_path / "text.txt").write_text("\n\n".join(sentences[:60]))
+    tokenizer.save(tmp_path / "tokenizer")
+    prepare.run(
+        PrepareConfig(
+            input=(str(tmp_path / "text.txt"),),
+            tokenizer=str(tmp_path / "tokenizer"),
+            output=str(tmp_path / "data"),
+            max_length=(16,),
+            objective="mlm",
+            eval_fraction=0.2,
+            num_processes=1,
+        )
+    )
+    here = dataclasses.replace(
+        config,
+        data=str(tmp_path / "data"),
+        workdir=str(tmp_path / "run"),
+        phases=(Phase(num_steps=6, max_length=16, batch_size=48),),
+    )
+    pretrain.run(here)
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "NaN" not in text and "nsp" not in text and "train/loss" in text
 
 
 def test_another_config_in_the_same_workdir_is_refused_by_name(config, whole):

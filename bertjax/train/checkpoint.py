@@ -1,6 +1,7 @@
 """Orbax checkpoints of the training state and of how far the run has come."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class Checkpointer:
             [
                 checkpoint_managers.LatestN(keep),
                 checkpoint_managers.BestN(
-                    get_metric_fn=lambda metrics: metrics[metric],
+                    # Losses of phases of other lengths do not compare: a later phase is better.
+                    get_metric_fn=lambda metrics: metrics[metric] - 1e3 * metrics.get("phase", 0),
                     reverse=True,
                     n=1,
                     keep_checkpoints_without_metrics=False,
@@ -37,8 +39,20 @@ class Checkpointer:
     @property
     def latest_step(self) -> int | None:
         """The newest step that was written whole."""
-        self._manager.wait_until_finished()
+        with self._explained():
+            self._manager.wait_until_finished()
         return self._manager.latest_step()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns whatever Orbax and the file system raise while writing into one message."""
+        try:
+            yield
+        except Exception as error:
+            raise OSError(
+                f"Writing a checkpoint in {self._directory} failed ({error}): is the disk full? "
+                "The checkpoints before it are whole; make room, then run the same command again."
+            ) from error
 
     def save(
         self,
@@ -50,17 +64,19 @@ class Checkpointer:
         """Starts to write a checkpoint; `progress` is anything that JSON can hold.
 
         Raises:
-            RuntimeError: the step was not taken, for example because it exists.
+            OSError: this or the save before failed, for example on a full disk.
         """
-        self._manager.check_for_errors()
         # The arrays are copied first: the next train step donates them, and on CPU what Orbax
         # reads in the background would be the very memory that this step overwrites.
         copied = jax.tree.map(lambda x: x.copy(), state)
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
-        if not self._manager.save(step, args=items, metrics=metrics and dict(metrics), force=True):
-            raise RuntimeError(f"The checkpoint of step {step} in {self._directory} was not taken.")
+        kept = dict(metrics) if metrics else None
+        with self._explained():
+            self._manager.check_for_errors()
+            if not self._manager.save(step, args=items, metrics=kept, force=True):
+                raise RuntimeError(f"step {step} was not taken")
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reads state and progress of `step` (None: the newest) into shapes and shardings `like`.
@@ -78,16 +94,9 @@ class Checkpointer:
         restored = self._manager.restore(step, args=items)
         return restored["state"], restored["progress"]
 
-    def restore_params(self) -> Any:
-        """Reads the parameters of the newest checkpoint, whatever optimizer stands beside them."""
-        step = self.latest_step
-        if step is None:
-            raise FileNotFoundError(f"No complete checkpoint in {self._directory}.")
-        items = ocp.args.Composite(state=ocp.args.StandardRestore())
-        return self._manager.restore(step, args=items)["state"]["params"]
-
     def close(self) -> None:
         """Waits for the save under way; raises if it failed."""
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
-        self._manager.close()
+        with self._explained():
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+            self._manager.close()

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import numpy as np
 
 
 def evaluate(
@@ -26,8 +25,5 @@ def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def means(total: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """(sum, weight) pairs -> sum / weight; nan where nothing was weighed."""
-    return {
-        key: float(np.divide(value, weight)) if weight else float("nan")
-        for key, (value, weight) in total.items()
-    }
+    """(sum, weight) pairs -> sum / weight; what was never weighed has no mean and is left out."""
+    return {key: value / weight for key, (value, weight) in total.items() if weight}

@@ -1,6 +1,7 @@
 """What happens between steps: metrics are logged, the model is evaluated, checkpoints are saved."""
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ class MetricLogger:
         assert self._since is not None
         seconds = self._seconds + time.perf_counter() - self._since
         values = means(self._sums)
-        values["loss"] = values["mlm_loss"] + values["nsp_loss"]
+        values["loss"] = sum(values.get(key, 0.0) for key in ("mlm_loss", "nsp_loss"))
         values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
         if self._steps:
             values["tokens_per_second"] = self._tokens / seconds
@@ -129,6 +130,7 @@ class EvaluateAndSave:
         logger: told the results, and paused meanwhile.
         evaluate: params -> means.
         progress: step -> what the checkpoint has to say of the place in the data.
+        phase: index of the phase, so that the best checkpoint is looked for in the last one.
     """
 
     def __init__(
@@ -138,12 +140,14 @@ class EvaluateAndSave:
         evaluate: Callable[[Any], dict[str, float]],
         progress: Callable[[int], dict[str, Any]],
         *,
+        phase: int,
         eval_every: int,
         save_every: int,
         last_step: int,
     ):
         self._checkpointer, self._logger = checkpointer, logger
         self._evaluate, self._progress = evaluate, progress
+        self._phase = phase
         self._eval_every, self._save_every, self._last = eval_every, save_every, last_step
 
     def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
@@ -165,7 +169,8 @@ class EvaluateAndSave:
         """Saves now, unless this step is saved already."""
         if self._checkpointer.latest_step != step:
             progress = {**self._progress(step), "pending": self._logger.pending}
-            self._checkpointer.save(step, state, progress, evaluation or None)
+            metrics = evaluation and {**evaluation, "phase": self._phase}
+            self._checkpointer.save(step, state, progress, metrics)
 
 
 class StopSignal:
@@ -181,7 +186,8 @@ class StopSignal:
         del frame
         if self.received:
             raise KeyboardInterrupt
-        print(f"signal {number}: saving a checkpoint, then stopping", flush=True)
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
         self.received = True
 
     def __enter__(self) -> "StopSignal":

@@ -23,7 +23,7 @@ class Filled(NamedTuple):
     unused: list[str]
 
 
-def init_params(model: BertWithHead, seed: int) -> dict[str, Any]:
+def init_params(model: BertWithHead, seed: int) -> Any:
     """Fresh parameters; the same for a seed, however many devices there are."""
     return jax.jit(_init, static_argnums=0)(model, jax.random.key(seed))
 
@@ -35,7 +35,7 @@ def param_shapes(model: BertWithHead) -> dict[str, Any]:
     return flat
 
 
-def _init(model: BertWithHead, key: jax.Array) -> dict[str, Any]:
+def _init(model: BertWithHead, key: jax.Array) -> Any:
     ids = jnp.zeros((1, 8), jnp.int32)
     starts = jnp.zeros((1, 1), jnp.int32)
     return model.init(key, ids, ids, ids, ids, starts)["params"]

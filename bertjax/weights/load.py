@@ -66,7 +66,7 @@ def open_source(path: str | Path) -> Source:
         if (place / "run.json").is_file():
             return _open_run(place)
         if (place / "config.json").is_file() and has_weights(place):
-            config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+            config = _read_json(place / "config.json")
             return Source("hf", place, config, open_hf(place), load_tokenizer(place))
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place)
@@ -81,17 +81,24 @@ def open_source(path: str | Path) -> Source:
     )
 
 
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read ({error}): copy or download it again.") from error
+
+
 def _open_tf1(checkpoint: Path, directory: Path) -> Source:
     file = directory / "bert_config.json"
     if not file.is_file():
         raise FileNotFoundError(f"{checkpoint} has no bert_config.json beside it: put it there.")
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = _read_json(file)
     return Source("tf1", checkpoint, config, open_tf1(checkpoint), load_tokenizer(directory))
 
 
 def _open_run(workdir: Path) -> Source:
     """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
-    config = json.loads((workdir / "run.json").read_text(encoding="utf-8"))["config"]["model"]
+    config = _read_json(workdir / "run.json")["config"]["model"]
     model = BertForPreTraining(BertConfig.from_dict(config))
     options = ocp.CheckpointManagerOptions(read_only=True)
     with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:

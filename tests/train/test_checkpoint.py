@@ -91,7 +91,7 @@ def test_a_background_save_that_fails_stops_the_run_and_leaves_the_one_before(tm
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode != 0 and "not reached" not in done.stdout
-    assert "Failed writing" in done.stderr
+    assert "OSError: Writing a checkpoint in" in done.stderr
     again = Checkpointer(tmp_path)
     assert again.latest_step == 1
     again.close()
