@@ -19,9 +19,10 @@ import pytest  # noqa: E402
 
 from bertjax import prepare  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
-from bertjax.model import BertConfig, BertForPreTraining  # noqa: E402
+from bertjax.model import HEADS, BertConfig, BertForPreTraining  # noqa: E402
 from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E402
-from bertjax.weights import init_params  # noqa: E402
+from bertjax.weights import init_params, save_hf  # noqa: E402
+from bertjax.weights.load import ARCHITECTURES  # noqa: E402
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 
@@ -90,3 +91,32 @@ def prepared(tmp_path_factory, sentences, tokenizer) -> Path:
         )
     )
     return folder / "data"
+
+
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+
+
+def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0):
+    """A model directory with random weights, biases and LayerNorms included."""
+    model = HEADS[head](config, num_labels=3)
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(
+        lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32),
+        init_params(model, seed),
+    )
+    with_labels = head in ("sequence_classification", "token_classification")
+    save_hf(
+        folder,
+        params,
+        config,
+        tokenizer,
+        architecture=ARCHITECTURES[head][0],
+        extra=LABELS if with_labels else None,
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def written():
+    """`write_model`, as a fixture, so that every test module finds it."""
+    return write_model

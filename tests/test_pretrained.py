@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
 import bertjax
 from bertjax.model import HEADS, BertConfig, named_config
-from bertjax.weights import init_params, load_model, save_hf
+from bertjax.weights import load_model
 from bertjax.weights.load import ARCHITECTURES
 
 ODD = {
@@ -20,27 +19,6 @@ ODD = {
     "eps": {"layer_norm_eps": 1e-5},
     "narrow": {"intermediate_size": 50},
 }
-LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
-
-
-def written(folder, config: BertConfig, head: str, tokenizer, seed=0):
-    """A model directory with random weights, biases and LayerNorms included."""
-    model = HEADS[head](config, num_labels=3)
-    rng = np.random.default_rng(seed)
-    params = jax.tree.map(
-        lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32),
-        init_params(model, seed),
-    )
-    with_labels = head in ("sequence_classification", "token_classification")
-    save_hf(
-        folder,
-        params,
-        config,
-        tokenizer,
-        architecture=ARCHITECTURES[head][0],
-        extra=LABELS if with_labels else None,
-    )
-    return folder
 
 
 def padded_batch(config: BertConfig, head: str, rows=4, length=29):
@@ -91,14 +69,14 @@ def compare(folder, config, head, atol):
 
 @pytest.mark.parity
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_equals_transformers(head, tmp_path, tokenizer):
+def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
     config = named_config("bert-tiny", vocab_size=500)
     compare(written(tmp_path / "m", config, head, tokenizer), config, head, 1e-5)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("change", ODD)
-def test_odd_configs_equal_transformers(change, tmp_path, tokenizer):
+def test_odd_configs_equal_transformers(change, tmp_path, tokenizer, written):
     config = named_config("bert-tiny", vocab_size=500, **ODD[change])
     compare(written(tmp_path / "m", config, "pretraining", tokenizer), config, "pretraining", 1e-5)
 
@@ -109,13 +87,15 @@ def test_odd_configs_equal_transformers(change, tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("size", "atol"), [("bert-base-uncased", 1e-5), ("bert-large-uncased", 2e-5)]
 )
-def test_base_and_large_equal_transformers(size, atol, head, tmp_path, tokenizer):
+def test_base_and_large_equal_transformers(size, atol, head, tmp_path, tokenizer, written):
     config = named_config(size)
     compare(written(tmp_path / "m", config, head, tokenizer), config, head, atol)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_saving_what_was_loaded_writes_the_same_file(head, tmp_path, tiny_config, tokenizer):
+def test_saving_what_was_loaded_writes_the_same_file(
+    head, tmp_path, tiny_config, tokenizer, written
+):
     config = dataclasses.replace(tiny_config, tie_word_embeddings=head != "masked_lm")
     first = written(tmp_path / "a", config, head, tokenizer)
     bertjax.load_pretrained(first, head=None).save(tmp_path / "b")
@@ -124,7 +104,7 @@ def test_saving_what_was_loaded_writes_the_same_file(head, tmp_path, tiny_config
 
 
 @pytest.fixture
-def pretraining(tmp_path, tiny_config, tokenizer):
+def pretraining(tmp_path, tiny_config, tokenizer, written):
     return written(tmp_path / "pretraining", tiny_config, "pretraining", tokenizer)
 
 
@@ -174,7 +154,7 @@ def test_a_grown_vocabulary_keeps_the_old_rows(pretraining, sentences):
     assert new(input_ids=[[149]])["last_hidden_state"].std() > 0
 
 
-def test_labels_travel_with_the_model(tmp_path, tiny_config, tokenizer):
+def test_labels_travel_with_the_model(tmp_path, tiny_config, tokenizer, written):
     folder = written(tmp_path / "m", tiny_config, "sequence_classification", tokenizer)
     bert = bertjax.load_pretrained(folder, head=None)
     assert (bert.head, bert.labels) == ("sequence_classification", ["no", "maybe", "yes"])

@@ -1,0 +1,153 @@
+"""Conversions keep every bit, find the head themselves, and are verified by PyTorch."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bertjax import convert
+from bertjax.model import HEADS
+from bertjax.weights import load_model
+
+
+def run(*argv) -> int:
+    return convert.main([str(a) for a in argv])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, written):
+    source = written(tmp_path / "a", tiny_config, head, tokenizer)
+    assert run(source, tmp_path / "b") == 0
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (source / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_shards_with_an_index_are_one_model(tmp_path, tiny_config, tokenizer, written):
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    whole = (source / "model.safetensors").read_bytes()
+    tensors = load_file(source / "model.safetensors")
+    names = sorted(tensors)
+    parts = {"1.safetensors": names[::2], "2.safetensors": names[1::2]}
+    for file, of_file in parts.items():
+        save_file({name: tensors[name] for name in of_file}, source / file)
+    (source / "model.safetensors").unlink()
+    index = {name: file for file, of_file in parts.items() for name in of_file}
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert run(source, tmp_path / "b") == 0
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == whole
+    (source / "2.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="2.safetensors"):
+        load_model(source)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("zipped", [True, False])
+def test_bin_files_become_safetensors_bit_for_bit(
+    zipped, tmp_path, tiny_config, tokenizer, written
+):
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    whole = (source / "model.safetensors").read_bytes()
+    tensors = load_file(source / "model.safetensors")
+    state = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): torch.tensor(value)
+        for name, value in tensors.items()
+    }
+    torch.save(state, source / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    (source / "model.safetensors").unlink()
+    assert run(source, tmp_path / "b") == 0
+    assert (tmp_path / "b" / "model.safetensors").read_bytes() == whole
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("head", HEADS)
+def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer, capsys, written):
+    pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    source = written(tmp_path / "a", tiny_config, head, tokenizer)
+    assert run(source, tmp_path / "b", "--verify") == 0
+    out = capsys.readouterr().out
+    differences = [float(line.split()[-1]) for line in out.splitlines() if "difference" in line]
+    assert len(differences) >= 2 and max(differences) < 1e-5
+
+
+@pytest.mark.parity
+def test_verify_fails_where_pytorch_differs(
+    tmp_path, tiny_config, tokenizer, monkeypatch, capsys, written
+):
+    pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    monkeypatch.setattr(convert, "TOLERANCE", 1e-12)
+    assert run(source, tmp_path / "b", "--verify") == 1
+    assert "PyTorch differs by" in capsys.readouterr().err
+
+
+def truncated(source):
+    file = source / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def claims_too_much(source):
+    file = source / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", 10**12) + file.read_bytes()[8:])
+
+
+def not_a_number(source):
+    tensors = load_file(source / "model.safetensors")
+    tensors["bert.pooler.dense.bias"] = np.full(32, np.nan, np.float32)
+    save_file(tensors, source / "model.safetensors")
+
+
+def wrong_family(source):
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+
+
+def no_config(source):
+    (source / "config.json").unlink()
+
+
+def broken_config(source):
+    (source / "config.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncated, "not a whole safetensors file"),
+        (claims_too_much, "not a whole safetensors file"),
+        (not_a_number, "32 values that are not finite"),
+        (wrong_family, "'gpt2' is not supported"),
+        (no_config, "No model at"),
+        (broken_config, "config.json cannot be read"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_damaged_sources_are_explained_and_write_nothing(
+    damage, message, tmp_path, tiny_config, tokenizer, capsys, written
+):
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    damage(source)
+    assert run(source, tmp_path / "b") == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_full_disk_leaves_the_old_directory_whole(
+    tmp_path, tiny_config, tokenizer, monkeypatch, capsys, written
+):
+    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    old = written(tmp_path / "b", tiny_config, "pretraining", tokenizer, seed=7)
+    before = (old / "model.safetensors").read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bertjax.weights.hf.os.fsync", full)
+    assert run(source, old) == 1
+    assert "what was there is as it was" in capsys.readouterr().err
+    assert (old / "model.safetensors").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
