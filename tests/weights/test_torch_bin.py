@@ -634,7 +634,7 @@ def test_entries_that_overlap_are_refused(tmp_path):
     path = archive(tmp_path, ("archive/data/1", b"x"))
     content = bytearray(path.read_bytes())
     at = content.rfind(b"archive/data/0") - 46  # Its place in the directory; it then has two sizes.
-    content[at + 20 : at + 28] = struct.pack("<2I", 200, 200)
+    content[at + 20 : at + 28] = struct.pack("<2I", 30, 30)
     path.write_bytes(content)
     assert "not where" in refusal(path)
 
