@@ -67,7 +67,7 @@ def run(config: "PrepareConfig") -> Metadata | None:
     if config.shard is None:
         try:
             metadata = output.finish(directory, plan, chunks, counts)
-        except ValueError:
+        except output.TooLittleText:
             output.clear(directory)  # nothing in it can be used
             raise
     else:

@@ -356,13 +356,33 @@ def test_files_of_others_are_never_touched(config):
     assert (output / "notes.txt").read_text() == (output / "chunks" / "notes.txt").read_text()
 
 
+def test_a_chunk_lost_during_the_run_costs_no_other_chunk(config, monkeypatch):
+    whole = prepare._prepare_chunks
+
+    def losing_one(*args):
+        made = whole(*args)
+        (Path(config.output) / "train-32-00001.array_record").unlink()
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_prepare_chunks", losing_one)
+        with pytest.raises(ValueError, match="Chunk 1 of .* is missing: run prepare again"):
+            prepare.run(config)
+    kept = {path.name: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
+    metadata = prepare.run(config)
+    assert metadata is not None and len(kept) == metadata.chunks > 3
+    for path in Path(config.output).glob("chunks/*"):
+        assert path.name == "00001.json" or path.stat().st_mtime_ns == kept[path.name]
+
+
 @pytest.mark.parametrize("content", ["", "\n\n \n", "\x01\x02\n"])
 def test_a_corpus_without_text_is_refused_and_leaves_no_data(config, tmp_path, content):
     path = tmp_path / "empty.txt"
     path.write_text(content)
     config = dataclasses.replace(config, input=(str(path),))
-    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt"):
+    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt") as error:
         prepare.run(config)
+    assert ("Left out" in str(error.value)) == ("\x01" in content)
     path.write_text("ba. bo.\n\nbub. ding.\n")
     assert prepare.run(config) is not None  # nothing stands in the way of the next try
 

@@ -32,6 +32,10 @@ _OUR_FILES = re.compile(
 _PART_FILE = "metadata-{}-of-{}.json"
 
 
+class TooLittleText(ValueError):
+    """The whole input was read, and no rows can be made of it."""
+
+
 def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata | None:
     """Makes the directory ready for a run with this plan; its metadata if all is done already.
 
@@ -162,7 +166,8 @@ def finish(
     """Adds up the chunks and writes metadata.json, which makes the directory whole.
 
     Raises:
-        ValueError: the input holds no text, or too little for its objective.
+        TooLittleText: the input holds no text, or too little for its objective.
+        ValueError: a chunk is not finished, or was lost since.
     """
     settings = plan["settings"]
     counts = Counter(reader_counts)
@@ -237,13 +242,14 @@ def _check_enough(
     splits: dict[str, SplitSummary], settings: dict[str, Any], inputs: list, counts: Counter
 ) -> None:
     if not splits:
-        raise ValueError(
-            f"The input holds no text: {len(inputs)} files or data sets, first {inputs[0]} (name, "
-            f"size); left out: {dict(counts) or 'nothing'}."
+        left_out = f" Left out: {dict(counts)}." if counts else ""
+        raise TooLittleText(
+            f"The input holds no text: {len(inputs)} files or data sets, first {inputs[0][0]} "
+            f"(size {inputs[0][1]}).{left_out} Give files with text."
         )
     documents = sum(summary.documents for summary in splits.values())
     if settings["objective"] == "nsp" and documents == 1:
-        raise ValueError(
+        raise TooLittleText(
             "The input is a single document, and next-sentence pairs need a second one to draw "
             "random sentences from: give more files, part documents by blank lines with "
             "--text_format lines, or choose --objective sop or mlm."
