@@ -27,7 +27,7 @@ class TrainTokenizerConfig:
     kind: Literal["wordpiece"] = "wordpiece"
     """wordpiece: BERT's."""
     vocab_size: int = 30522
-    """Entries at most; a small corpus may give fewer."""
+    """Entries at most, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
     """Lower-case the text and strip its accents."""
     min_frequency: int = 2
@@ -40,6 +40,11 @@ class TrainTokenizerConfig:
     """The field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
     """What to do at bytes that are not UTF-8: stop, or put U+FFFD in their place."""
+
+    def __post_init__(self):
+        smallest = 6  # five special tokens and a character
+        if self.vocab_size < smallest:
+            raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ becomes [UNK] (Google: 200).
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -186,27 +187,80 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
 
+    The same texts give the same vocabulary, in whatever order they come.
+
     Raises:
         ValueError: the texts hold no word at all.
     """
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = _normalizer(do_lower_case, True, None)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
-    vocab = backend.get_vocab()
-    if len(vocab) <= len(SPECIAL_TOKENS):
+    words = _count_words(texts, do_lower_case)
+    if not words:
         raise ValueError(
             "The corpus gave no word to learn a vocabulary from: check that --input names "
             "files that hold text."
         )
+    tokens = _learn_tokens(words, vocab_size, min_frequency)
+    vocab = {token: index for index, token in enumerate(tokens)}
     return WordPieceTokenizer(vocab, do_lower_case=do_lower_case, model_max_length=model_max_length)
+
+
+def _count_words(texts: Iterable[str], do_lower_case: bool) -> Counter[str]:
+    normalizer = _normalizer(do_lower_case, True, None)
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+        # Longer words are [UNK] whatever the vocabulary.
+        counts.update(word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD)
+    return counts
+
+
+def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
+    """Special tokens, characters, `##` characters, then joined pieces, in order of their ids.
+
+    The trainer of the library numbers the `##` characters as it meets them in a hash table with a
+    random seed, and breaks ties between pairs by these numbers. Given all of them beforehand, in
+    order, it gives the same vocabulary every time.
+    """
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        characters[word[0]] += count
+        for character in word[1:]:
+            characters["##" + character] += count
+            characters[character] += 0  # the trainer gives every character an entry of its own
+    room = vocab_size - len(SPECIAL_TOKENS)
+    if len(characters) > room:
+        # The rarest go; the trainer would keep them all, beyond vocab_size.
+        kept = sorted(characters, key=lambda token: (-characters[token], token))[:room]
+    else:
+        kept = list(characters)
+    alphabet = [*SPECIAL_TOKENS, *sorted(kept, key=lambda token: (len(token), token))]
+    if len(alphabet) >= vocab_size:
+        return alphabet
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    backend.train_from_iterator(_repeated(words), trainer)
+    vocab = backend.get_vocab()
+    return sorted(vocab, key=vocab.__getitem__)
+
+
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """Every word as often as it was counted, some at a time: the library takes no counts."""
+    at_once = 1000
+    for word in sorted(words):
+        whole, rest = divmod(words[word], at_once)
+        if whole:
+            text = " ".join([word] * at_once)
+            for _ in range(whole):
+                yield text
+        if rest:
+            yield " ".join([word] * rest)
 
 
 def _normalizer(do_lower_case: bool, chinese: bool, strip_accents: bool | None):
