@@ -1,4 +1,4 @@
-"""Learning a vocabulary: the same every time, never larger than asked, refused where it cannot be."""
+"""Learning a vocabulary: the same every time, never larger than asked."""
 
 import os
 import random
