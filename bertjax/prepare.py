@@ -57,7 +57,7 @@ def run(config: "PrepareConfig") -> Metadata | None:
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
-    metadata = output.claim(directory, plan, overwrite=config.overwrite)
+    metadata = output.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
         print(f"{directory} is complete already with these settings: nothing to do.")
         return metadata

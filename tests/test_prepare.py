@@ -326,6 +326,34 @@ def test_other_settings_are_refused_and_named(config):
     assert contents(config.output) != before
 
 
+def test_overwriting_one_part_spares_the_others(config):
+    first = dataclasses.replace(config, shard="0/2")
+    prepare.run(first)
+    prepare.run(dataclasses.replace(first, overwrite=True))
+    before = contents(config.output)
+    with pytest.raises(ValueError, match="--shard 1/2 would delete what other parts wrote"):
+        prepare.run(dataclasses.replace(config, shard="1/2", overwrite=True))
+    assert contents(config.output) == before
+    assert prepare.run(dataclasses.replace(config, shard="1/2")) is not None
+
+
+def test_replacing_bad_bytes_goes_on_where_strict_reading_stopped(config, tmp_path):
+    bad = tmp_path / "z.txt"
+    bad.write_bytes(b"Ba bo.\n\xff\n")
+    config = dataclasses.replace(config, input=(*config.input, str(bad)))
+    with pytest.raises(ValueError, match="--errors replace"):
+        prepare.run(config)
+    finished = {path: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
+    replacing = dataclasses.replace(config, errors="replace")
+    metadata = prepare.run(replacing)
+    assert metadata is not None and metadata.settings["errors"] == "replace" and finished
+    assert all(path.stat().st_mtime_ns == time for path, time in finished.items())
+    new = prepare.run(dataclasses.replace(replacing, output=str(tmp_path / "new")))
+    assert new == metadata and contents(config.output) == contents(tmp_path / "new")
+    with pytest.raises(ValueError, match="errors was 'replace', now 'strict'"):
+        prepare.run(config)
+
+
 def test_changed_input_and_tokenizer_are_refused(config, tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(Path(config.input[0]).read_bytes())

@@ -36,13 +36,16 @@ class TooLittleText(ValueError):
     """The whole input was read, and no rows can be made of it."""
 
 
-def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata | None:
+def claim(
+    directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
+) -> Metadata | None:
     """Makes the directory ready for a run with this plan; its metadata if all is done already.
 
     Args:
         directory: created if need be.
         plan: JSON of everything that decides the output.
         overwrite: delete first what an earlier run wrote.
+        part: (i, n) of this run; what other parts wrote is never deleted.
 
     Raises:
         ValueError: the directory holds another run's data, or files that are not ours.
@@ -60,8 +63,18 @@ def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata
             "Name a new directory."
         )
     if overwrite:
+        if part[1] > 1 and (theirs := _of_other_parts(directory, part)):
+            raise ValueError(
+                f"--overwrite with --shard {part[0]}/{part[1]} would delete what other parts wrote "
+                f"in {directory}: {theirs[:3]}. Leave out --overwrite to go on; to start anew, "
+                "name a new --output for all parts."
+            )
         clear(directory)
     found = _read_plan(path)
+    if found is not None and _may_replace_errors(found, plan):
+        # What is finished held no bad bytes, so it is the same either way.
+        write_whole(path, json.dumps(plan, indent=1) + "\n")
+        found = plan
     if found is not None and found != plan:
         started = any((directory / CHUNK_FOLDER).glob("*.json"))
         if started or (directory / METADATA_FILE).exists():
@@ -81,6 +94,32 @@ def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata
     if found is None:
         write_whole(path, json.dumps(plan, indent=1) + "\n")
     return None
+
+
+def _of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
+    index, parts = part
+    names = [path.name for path in directory.glob("*") if _OUR_FILES.fullmatch(path.name)]
+    names += [path.name for path in (directory / CHUNK_FOLDER).glob("*.json")]
+    theirs = []
+    for name in sorted(names):
+        if name.startswith("metadata"):
+            other = not name.startswith(_PART_FILE.format(index, parts))
+        else:
+            chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
+            other = chunk is not None and int(chunk[1]) % parts != index
+        if other:
+            theirs.append(name)
+    return theirs
+
+
+def _may_replace_errors(found: Any, plan: dict[str, Any]) -> bool:
+    """Whether the plans are equal but for errors=strict, now replace, as the error advises."""
+    try:
+        strict = found["settings"]["errors"] == "strict"
+        changed = {**found, "settings": {**found["settings"], "errors": "replace"}}
+    except (KeyError, TypeError):
+        return False
+    return strict and changed == plan
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
