@@ -54,10 +54,10 @@ class PrepareConfig:
     Running the same command again goes on where it stopped.
     """
 
-    input: tuple[str, ...]
+    input: tuple[str, ...] = ()
     """Files, directories, globs in quotes (text, JSON lines, WikiExtractor, Parquet; also inside
     gz, bz2, xz, zst, tar), tfds:NAME[/CONFIG][:VERSION], or pydocs."""
-    tokenizer: str
+    tokenizer: str = ""
     """Directory of a tokenizer, or a vocab.txt or tokenizer.json."""
     output: str
     """Directory for the shards; a new one, or one that this command began."""
@@ -97,6 +97,9 @@ class PrepareConfig:
     """Delete what an earlier run of prepare wrote in the output directory, and start anew."""
 
     def __post_init__(self):
+        for name in ("input", "tokenizer"):
+            if not getattr(self, name) and not self.merge:
+                raise ValueError(f"--{name} is missing: only --merge does without it.")
         shortest = 8
         longest = (1 << 16) - 1
         if not self.max_length or not all(shortest <= n <= longest for n in self.max_length):

@@ -368,6 +368,30 @@ def test_changed_input_and_tokenizer_are_refused(config, tmp_path):
         prepare.run(dataclasses.replace(config, tokenizer=str(other)))
 
 
+@pytest.mark.parametrize("place", [0, -3])
+def test_an_edit_that_keeps_the_size_is_noticed(config, tmp_path, place):
+    path = tmp_path / "text.txt"
+    content = bytearray(Path(config.input[0]).read_bytes())
+    path.write_bytes(content)
+    config = dataclasses.replace(config, input=(str(path),))
+    prepare.run(config)
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="inputs were .*text.txt"):
+        prepare.run(config)
+
+
+def test_merging_needs_neither_input_nor_tokenizer(config, capsys):
+    prepare.run(dataclasses.replace(config, shard="0/2"))
+    whole = prepare.run(dataclasses.replace(config, shard="1/2"))
+    Path(config.output, "metadata.json").unlink()
+    assert prepare.main(["--merge", "--output", config.output]) == 0
+    assert open_prepared(config.output) == whole
+    for name in ("input", "tokenizer"):
+        with pytest.raises(ValueError, match=f"--{name} is missing"):
+            dataclasses.replace(config, **{name: ()})
+
+
 def test_files_of_others_are_never_touched(config):
     output = Path(config.output)
     output.mkdir()

@@ -142,7 +142,7 @@ def _differences(found: dict[str, Any], plan: dict[str, Any]) -> list[str]:
         elif name == "inputs" and isinstance(old, list) and isinstance(new, list):
             gone = [entry for entry in old if entry not in new]
             added = [entry for entry in new if entry not in old]
-            differences.append(f"inputs were {gone[:3]}, now {added[:3]} (name, size)")
+            differences.append(f"inputs were {gone[:3]}, now {added[:3]} (name, size, hash)")
         else:
             differences.append(f"{name} was {old!r}, now {new!r}")
     return differences

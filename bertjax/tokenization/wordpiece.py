@@ -6,6 +6,8 @@ becomes [UNK] (Google: 200).
 
 import hashlib
 import json
+import os
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -148,10 +150,8 @@ class WordPieceTokenizer:
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "vocab.txt").write_text(
-            "".join(token + "\n" for token in self.tokens), encoding="utf-8", newline="\n"
-        )
-        self._prompt_backend.save(str(directory / "tokenizer.json"))
+        _write_if_other(directory / "vocab.txt", "".join(token + "\n" for token in self.tokens))
+        _write_if_other(directory / "tokenizer.json", self._prompt_backend.to_str(pretty=True))
         settings = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.do_lower_case,
@@ -165,9 +165,22 @@ class WordPieceTokenizer:
             "sep_token": "[SEP]",
             "mask_token": "[MASK]",
         }
-        (directory / "tokenizer_config.json").write_text(
-            json.dumps(settings, indent=2) + "\n", encoding="utf-8"
-        )
+        _write_if_other(directory / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
+
+
+def _write_if_other(path: Path, text: str) -> None:
+    """Writes a file whole, unless it holds just this: other processes may be reading it."""
+    content = text.encode()
+    if path.is_file() and path.read_bytes() == content:
+        return
+    # Several machines may share the directory.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:

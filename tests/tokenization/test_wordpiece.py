@@ -58,6 +58,19 @@ def test_saving_and_loading_keeps_every_id(tmp_path, sentences, do_lower_case):
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
 
 
+def test_saving_again_leaves_equal_files_alone_and_no_other(tmp_path):
+    tokenizer = WordPieceTokenizer(vocab_of("the"), do_lower_case=True)
+    tokenizer.save(tmp_path)
+    before = {path: path.stat() for path in tmp_path.iterdir()}
+    tokenizer.save(tmp_path)
+    for path, stat in before.items():
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+    (tmp_path / "vocab.txt").write_text("cut sho")
+    tokenizer.save(tmp_path)
+    assert (tmp_path / "vocab.txt").stat().st_size == before[tmp_path / "vocab.txt"].st_size
+    assert set(tmp_path.iterdir()) == before.keys()
+
+
 def test_casing_of_a_bare_vocabulary_is_told_from_its_entries(tmp_path):
     for words, lower in ((["the", "##s"], True), (["The", "the", "##S"], False)):
         path = tmp_path / "vocab.txt"
