@@ -28,7 +28,7 @@ class TrainTokenizerConfig:
     kind: Literal["wordpiece"] = "wordpiece"
     """wordpiece: BERT's."""
     vocab_size: int = 30522
-    """Entries at most; a small corpus may give fewer."""
+    """Entries at most, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
     """Lower-case the text and strip its accents."""
     min_frequency: int = 2
@@ -42,6 +42,11 @@ class TrainTokenizerConfig:
     errors: Literal["strict", "replace"] = "strict"
     """What to do at bytes that are not UTF-8: stop, or put U+FFFD in their place."""
 
+    def __post_init__(self):
+        smallest = 6  # five special tokens and a character
+        if self.vocab_size < smallest:
+            raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
@@ -50,10 +55,10 @@ class PrepareConfig:
     Running the same command again goes on where it stopped.
     """
 
-    input: tuple[str, ...]
+    input: tuple[str, ...] = ()
     """Files, directories, globs in quotes (text, JSON lines, WikiExtractor, Parquet; also inside
     gz, bz2, xz, zst, tar), tfds:NAME[/CONFIG][:VERSION], or pydocs."""
-    tokenizer: str
+    tokenizer: str = ""
     """Directory of a tokenizer, or a vocab.txt or tokenizer.json."""
     output: str
     """Directory for the shards; a new one, or one that this command began."""
@@ -93,6 +98,9 @@ class PrepareConfig:
     """Delete what an earlier run of prepare wrote in the output directory, and start anew."""
 
     def __post_init__(self):
+        for name in ("input", "tokenizer"):
+            if not getattr(self, name) and not self.merge:
+                raise ValueError(f"--{name} is missing: only --merge does without it.")
         shortest = 8
         longest = (1 << 16) - 1
         if not self.max_length or not all(shortest <= n <= longest for n in self.max_length):

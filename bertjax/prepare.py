@@ -57,7 +57,7 @@ def run(config: "PrepareConfig") -> Metadata | None:
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
-    metadata = output.claim(directory, plan, overwrite=config.overwrite)
+    metadata = output.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
         print(f"{directory} is complete already with these settings: nothing to do.")
         return metadata
@@ -67,7 +67,7 @@ def run(config: "PrepareConfig") -> Metadata | None:
     if config.shard is None:
         try:
             metadata = output.finish(directory, plan, chunks, counts)
-        except ValueError:
+        except output.TooLittleText:
             output.clear(directory)  # nothing in it can be used
             raise
     else:

@@ -326,6 +326,34 @@ def test_other_settings_are_refused_and_named(config):
     assert contents(config.output) != before
 
 
+def test_overwriting_one_part_spares_the_others(config):
+    first = dataclasses.replace(config, shard="0/2")
+    prepare.run(first)
+    prepare.run(dataclasses.replace(first, overwrite=True))
+    before = contents(config.output)
+    with pytest.raises(ValueError, match="--shard 1/2 would delete what other parts wrote"):
+        prepare.run(dataclasses.replace(config, shard="1/2", overwrite=True))
+    assert contents(config.output) == before
+    assert prepare.run(dataclasses.replace(config, shard="1/2")) is not None
+
+
+def test_replacing_bad_bytes_goes_on_where_strict_reading_stopped(config, tmp_path):
+    bad = tmp_path / "z.txt"
+    bad.write_bytes(b"Ba bo.\n\xff\n")
+    config = dataclasses.replace(config, input=(*config.input, str(bad)))
+    with pytest.raises(ValueError, match="--errors replace"):
+        prepare.run(config)
+    finished = {path: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
+    replacing = dataclasses.replace(config, errors="replace")
+    metadata = prepare.run(replacing)
+    assert metadata is not None and metadata.settings["errors"] == "replace" and finished
+    assert all(path.stat().st_mtime_ns == time for path, time in finished.items())
+    new = prepare.run(dataclasses.replace(replacing, output=str(tmp_path / "new")))
+    assert new == metadata and contents(config.output) == contents(tmp_path / "new")
+    with pytest.raises(ValueError, match="errors was 'replace', now 'strict'"):
+        prepare.run(config)
+
+
 def test_changed_input_and_tokenizer_are_refused(config, tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(Path(config.input[0]).read_bytes())
@@ -338,6 +366,30 @@ def test_changed_input_and_tokenizer_are_refused(config, tmp_path):
     train_wordpiece([" ".join(WORDS)] * 3, vocab_size=60).save(other)
     with pytest.raises(ValueError, match="tokenizer_fingerprint was"):
         prepare.run(dataclasses.replace(config, tokenizer=str(other)))
+
+
+@pytest.mark.parametrize("place", [0, -3])
+def test_an_edit_that_keeps_the_size_is_noticed(config, tmp_path, place):
+    path = tmp_path / "text.txt"
+    content = bytearray(Path(config.input[0]).read_bytes())
+    path.write_bytes(content)
+    config = dataclasses.replace(config, input=(str(path),))
+    prepare.run(config)
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="inputs were .*text.txt"):
+        prepare.run(config)
+
+
+def test_merging_needs_neither_input_nor_tokenizer(config, capsys):
+    prepare.run(dataclasses.replace(config, shard="0/2"))
+    whole = prepare.run(dataclasses.replace(config, shard="1/2"))
+    Path(config.output, "metadata.json").unlink()
+    assert prepare.main(["--merge", "--output", config.output]) == 0
+    assert open_prepared(config.output) == whole
+    for name in ("input", "tokenizer"):
+        with pytest.raises(ValueError, match=f"--{name} is missing"):
+            dataclasses.replace(config, **{name: ()})
 
 
 def test_files_of_others_are_never_touched(config):
@@ -356,13 +408,33 @@ def test_files_of_others_are_never_touched(config):
     assert (output / "notes.txt").read_text() == (output / "chunks" / "notes.txt").read_text()
 
 
+def test_a_chunk_lost_during_the_run_costs_no_other_chunk(config, monkeypatch):
+    whole = prepare._prepare_chunks
+
+    def losing_one(*args):
+        made = whole(*args)
+        (Path(config.output) / "train-32-00001.array_record").unlink()
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_prepare_chunks", losing_one)
+        with pytest.raises(ValueError, match="Chunk 1 of .* is missing: run prepare again"):
+            prepare.run(config)
+    kept = {path.name: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
+    metadata = prepare.run(config)
+    assert metadata is not None and len(kept) == metadata.chunks > 3
+    for path in Path(config.output).glob("chunks/*"):
+        assert path.name == "00001.json" or path.stat().st_mtime_ns == kept[path.name]
+
+
 @pytest.mark.parametrize("content", ["", "\n\n \n", "\x01\x02\n"])
 def test_a_corpus_without_text_is_refused_and_leaves_no_data(config, tmp_path, content):
     path = tmp_path / "empty.txt"
     path.write_text(content)
     config = dataclasses.replace(config, input=(str(path),))
-    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt"):
+    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt") as error:
         prepare.run(config)
+    assert ("Left out" in str(error.value)) == ("\x01" in content)
     path.write_text("ba. bo.\n\nbub. ding.\n")
     assert prepare.run(config) is not None  # nothing stands in the way of the next try
 

@@ -41,7 +41,8 @@ class Corpus:
     """Inputs, found and checked; read by `documents`.
 
     Attributes:
-        identity: what was found: [name, size] of each file, names and versions of data sets.
+        identity: what was found: [name, size, hash of both ends] of each file, names and versions
+            of data sets.
         total_bytes: bytes on disk, None where that is unknown.
         bytes_read: how many of them have been read so far.
         counts: what was cut or left out while reading.
@@ -73,7 +74,7 @@ class Corpus:
         else:
             files = sources.find_files(name)
             self._readers += [("file", file) for file in files]
-            self.identity += [[file.path, file.size] for file in files]
+            self.identity += [[file.path, file.size, sources.fingerprint(file)] for file in files]
             if self.total_bytes is not None:
                 self.total_bytes += sources.total_size(files)
 

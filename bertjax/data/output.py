@@ -32,13 +32,20 @@ _OUR_FILES = re.compile(
 _PART_FILE = "metadata-{}-of-{}.json"
 
 
-def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata | None:
+class TooLittleText(ValueError):
+    """The whole input was read, and no rows can be made of it."""
+
+
+def claim(
+    directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
+) -> Metadata | None:
     """Makes the directory ready for a run with this plan; its metadata if all is done already.
 
     Args:
         directory: created if need be.
         plan: JSON of everything that decides the output.
         overwrite: delete first what an earlier run wrote.
+        part: (i, n) of this run; what other parts wrote is never deleted.
 
     Raises:
         ValueError: the directory holds another run's data, or files that are not ours.
@@ -56,8 +63,18 @@ def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata
             "Name a new directory."
         )
     if overwrite:
+        if part[1] > 1 and (theirs := _of_other_parts(directory, part)):
+            raise ValueError(
+                f"--overwrite with --shard {part[0]}/{part[1]} would delete what other parts wrote "
+                f"in {directory}: {theirs[:3]}. Leave out --overwrite to go on; to start anew, "
+                "name a new --output for all parts."
+            )
         clear(directory)
     found = _read_plan(path)
+    if found is not None and _may_replace_errors(found, plan):
+        # What is finished held no bad bytes, so it is the same either way.
+        write_whole(path, json.dumps(plan, indent=1) + "\n")
+        found = plan
     if found is not None and found != plan:
         started = any((directory / CHUNK_FOLDER).glob("*.json"))
         if started or (directory / METADATA_FILE).exists():
@@ -77,6 +94,32 @@ def claim(directory: Path, plan: dict[str, Any], *, overwrite: bool) -> Metadata
     if found is None:
         write_whole(path, json.dumps(plan, indent=1) + "\n")
     return None
+
+
+def _of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
+    index, parts = part
+    names = [path.name for path in directory.glob("*") if _OUR_FILES.fullmatch(path.name)]
+    names += [path.name for path in (directory / CHUNK_FOLDER).glob("*.json")]
+    theirs = []
+    for name in sorted(names):
+        if name.startswith("metadata"):
+            other = not name.startswith(_PART_FILE.format(index, parts))
+        else:
+            chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
+            other = chunk is not None and int(chunk[1]) % parts != index
+        if other:
+            theirs.append(name)
+    return theirs
+
+
+def _may_replace_errors(found: Any, plan: dict[str, Any]) -> bool:
+    """Whether the plans are equal but for errors=strict, now replace, as the error advises."""
+    try:
+        strict = found["settings"]["errors"] == "strict"
+        changed = {**found, "settings": {**found["settings"], "errors": "replace"}}
+    except (KeyError, TypeError):
+        return False
+    return strict and changed == plan
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
@@ -99,7 +142,7 @@ def _differences(found: dict[str, Any], plan: dict[str, Any]) -> list[str]:
         elif name == "inputs" and isinstance(old, list) and isinstance(new, list):
             gone = [entry for entry in old if entry not in new]
             added = [entry for entry in new if entry not in old]
-            differences.append(f"inputs were {gone[:3]}, now {added[:3]} (name, size)")
+            differences.append(f"inputs were {gone[:3]}, now {added[:3]} (name, size, hash)")
         else:
             differences.append(f"{name} was {old!r}, now {new!r}")
     return differences
@@ -162,7 +205,8 @@ def finish(
     """Adds up the chunks and writes metadata.json, which makes the directory whole.
 
     Raises:
-        ValueError: the input holds no text, or too little for its objective.
+        TooLittleText: the input holds no text, or too little for its objective.
+        ValueError: a chunk is not finished, or was lost since.
     """
     settings = plan["settings"]
     counts = Counter(reader_counts)
@@ -237,13 +281,14 @@ def _check_enough(
     splits: dict[str, SplitSummary], settings: dict[str, Any], inputs: list, counts: Counter
 ) -> None:
     if not splits:
-        raise ValueError(
-            f"The input holds no text: {len(inputs)} files or data sets, first {inputs[0]} (name, "
-            f"size); left out: {dict(counts) or 'nothing'}."
+        left_out = f" Left out: {dict(counts)}." if counts else ""
+        raise TooLittleText(
+            f"The input holds no text: {len(inputs)} files or data sets, first {inputs[0][0]} "
+            f"(size {inputs[0][1]}).{left_out} Give files with text."
         )
     documents = sum(summary.documents for summary in splits.values())
     if settings["objective"] == "nsp" and documents == 1:
-        raise ValueError(
+        raise TooLittleText(
             "The input is a single document, and next-sentence pairs need a second one to draw "
             "random sentences from: give more files, part documents by blank lines with "
             "--text_format lines, or choose --objective sop or mlm."

@@ -7,6 +7,7 @@ does no harm. Everything streams: no file is ever held whole.
 import bz2
 import glob
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -19,6 +20,8 @@ from typing import BinaryIO, cast
 import zstandard
 
 BLOCK_BYTES = 1 << 18
+# Of each end of a file.
+HASHED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,17 @@ def find_files(pattern: str) -> list[InputFile]:
             "globs in quotes, a directory, tfds:NAME or pydocs."
         )
     return files
+
+
+def fingerprint(file: InputFile) -> str | None:
+    """A hash of the ends of a file, to notice an edit that keeps its size; None for a pipe."""
+    if not os.path.isfile(file.path):
+        return None
+    with open(file.path, "rb") as opened:
+        ends = opened.read(HASHED_BYTES)
+        opened.seek(max(file.size - HASHED_BYTES, 0))
+        ends += opened.read(HASHED_BYTES)
+    return hashlib.sha256(ends).hexdigest()[:16]
 
 
 def _is_file(path: str) -> bool:

@@ -32,8 +32,10 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> WordP
     vocab, settings = read(file)
     config_file = directory / "tokenizer_config.json"
     if config_file.is_file():
-        config = json.loads(config_file.read_text(encoding="utf-8"))
+        config = _read_json(config_file)
         _refuse_other_kinds(config.get("tokenizer_class"), config_file)
+        if do_lower_case is None:
+            _refuse_disagreement(settings, config, file, config_file)
         for name in (*_SETTINGS, "model_max_length"):
             if name in config:
                 settings.setdefault(name, config[name])
@@ -67,9 +69,14 @@ def _read_vocab_txt(file: Path) -> tuple[dict[str, int], dict]:
 
 
 def _read_tokenizer_json(file: Path) -> tuple[dict[str, int], dict]:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    _refuse_other_kinds(content["model"].get("type"), file)
-    vocab = dict(content["model"]["vocab"])
+    content = _read_json(file)
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"{file} has no 'model': it is not a tokenizer of the tokenizers library.")
+    _refuse_other_kinds(model.get("type"), file)
+    if not isinstance(model.get("vocab"), dict):
+        raise ValueError(f"{file} has no vocabulary in its 'model': fetch it again.")
+    vocab = dict(model["vocab"])
     for added in content.get("added_tokens", []):
         vocab.setdefault(added["content"], added["id"])
     normalizer = content.get("normalizer") or {}
@@ -80,6 +87,38 @@ def _read_tokenizer_json(file: Path) -> tuple[dict[str, int], dict]:
         "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
         "strip_accents": normalizer["strip_accents"],
     }
+
+
+def _read_json(file: Path) -> dict:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}): fetch or write it again.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no JSON object: fetch or write it again.")
+    return content
+
+
+def _refuse_disagreement(settings: dict, config: dict, file: Path, config_file: Path) -> None:
+    """Refuses a tokenizer_config.json that says other than tokenizer.json."""
+
+    def value(said: dict, name: str) -> object:
+        found = said.get(name)
+        if name == "strip_accents" and found is None:
+            return said.get("do_lower_case", settings["do_lower_case"])
+        return found
+
+    names = [name for name in _SETTINGS if name in settings and name in config]
+    different = [
+        f"{name} is {settings[name]} in {file.name}, {config[name]} in {config_file.name}"
+        for name in names
+        if value(settings, name) != value(config, name)
+    ]
+    if different:
+        raise ValueError(
+            f"{file.parent} contradicts itself: {'; '.join(different)}. Correct one of them, or "
+            f"delete {file.name} if {config_file.name} and vocab.txt are right."
+        )
 
 
 def _refuse_other_kinds(kind: str | None, file: Path) -> None:

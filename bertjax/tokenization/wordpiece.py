@@ -6,7 +6,10 @@ becomes [UNK] (Google: 200).
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -147,10 +150,8 @@ class WordPieceTokenizer:
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "vocab.txt").write_text(
-            "".join(token + "\n" for token in self.tokens), encoding="utf-8", newline="\n"
-        )
-        self._prompt_backend.save(str(directory / "tokenizer.json"))
+        _write_if_other(directory / "vocab.txt", "".join(token + "\n" for token in self.tokens))
+        _write_if_other(directory / "tokenizer.json", self._prompt_backend.to_str(pretty=True))
         settings = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.do_lower_case,
@@ -164,9 +165,22 @@ class WordPieceTokenizer:
             "sep_token": "[SEP]",
             "mask_token": "[MASK]",
         }
-        (directory / "tokenizer_config.json").write_text(
-            json.dumps(settings, indent=2) + "\n", encoding="utf-8"
-        )
+        _write_if_other(directory / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
+
+
+def _write_if_other(path: Path, text: str) -> None:
+    """Writes a file whole, unless it holds just this: other processes may be reading it."""
+    content = text.encode()
+    if path.is_file() and path.read_bytes() == content:
+        return
+    # Several machines may share the directory.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:
@@ -186,27 +200,80 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
 
+    The same texts give the same vocabulary, in whatever order they come.
+
     Raises:
         ValueError: the texts hold no word at all.
     """
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = _normalizer(do_lower_case, True, None)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
-    vocab = backend.get_vocab()
-    if len(vocab) <= len(SPECIAL_TOKENS):
+    words = _count_words(texts, do_lower_case)
+    if not words:
         raise ValueError(
             "The corpus gave no word to learn a vocabulary from: check that --input names "
             "files that hold text."
         )
+    tokens = _learn_tokens(words, vocab_size, min_frequency)
+    vocab = {token: index for index, token in enumerate(tokens)}
     return WordPieceTokenizer(vocab, do_lower_case=do_lower_case, model_max_length=model_max_length)
+
+
+def _count_words(texts: Iterable[str], do_lower_case: bool) -> Counter[str]:
+    normalizer = _normalizer(do_lower_case, True, None)
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+        # Longer words are [UNK] whatever the vocabulary.
+        counts.update(word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD)
+    return counts
+
+
+def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
+    """Special tokens, characters, `##` characters, then joined pieces, in order of their ids.
+
+    The trainer of the library numbers the `##` characters as it meets them in a hash table with a
+    random seed, and breaks ties between pairs by these numbers. Given all of them beforehand, in
+    order, it gives the same vocabulary every time.
+    """
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        characters[word[0]] += count
+        for character in word[1:]:
+            characters["##" + character] += count
+            characters[character] += 0  # the trainer gives every character an entry of its own
+    room = vocab_size - len(SPECIAL_TOKENS)
+    if len(characters) > room:
+        # The rarest go; the trainer would keep them all, beyond vocab_size.
+        kept = sorted(characters, key=lambda token: (-characters[token], token))[:room]
+    else:
+        kept = list(characters)
+    alphabet = [*SPECIAL_TOKENS, *sorted(kept, key=lambda token: (len(token), token))]
+    if len(alphabet) >= vocab_size:
+        return alphabet
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    backend.train_from_iterator(_repeated(words), trainer)
+    vocab = backend.get_vocab()
+    return sorted(vocab, key=vocab.__getitem__)
+
+
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """Every word as often as it was counted, some at a time: the library takes no counts."""
+    at_once = 1000
+    for word in sorted(words):
+        whole, rest = divmod(words[word], at_once)
+        if whole:
+            text = " ".join([word] * at_once)
+            for _ in range(whole):
+                yield text
+        if rest:
+            yield " ".join([word] * rest)
 
 
 def _normalizer(do_lower_case: bool, chinese: bool, strip_accents: bool | None):

@@ -58,6 +58,19 @@ def test_saving_and_loading_keeps_every_id(tmp_path, sentences, do_lower_case):
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
 
 
+def test_saving_again_leaves_equal_files_alone_and_no_other(tmp_path):
+    tokenizer = WordPieceTokenizer(vocab_of("the"), do_lower_case=True)
+    tokenizer.save(tmp_path)
+    before = {path: path.stat() for path in tmp_path.iterdir()}
+    tokenizer.save(tmp_path)
+    for path, stat in before.items():
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+    (tmp_path / "vocab.txt").write_text("cut sho")
+    tokenizer.save(tmp_path)
+    assert (tmp_path / "vocab.txt").stat().st_size == before[tmp_path / "vocab.txt"].st_size
+    assert set(tmp_path.iterdir()) == before.keys()
+
+
 def test_casing_of_a_bare_vocabulary_is_told_from_its_entries(tmp_path):
     for words, lower in ((["the", "##s"], True), (["The", "the", "##S"], False)):
         path = tmp_path / "vocab.txt"
@@ -86,6 +99,37 @@ def test_a_cased_vocabulary_with_a_lower_casing_config_is_refused(tmp_path):
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"do_lower_case": True}))
     with pytest.raises(ValueError, match="the vocabulary is cased"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("do_lower_case", True), ("strip_accents", True), ("tokenize_chinese_chars", False)],
+)
+def test_two_files_that_disagree_are_refused(tmp_path, name, value):
+    WordPieceTokenizer(vocab_of("The", "the"), do_lower_case=False).save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"strip_accents": False}))
+    load_tokenizer(tmp_path)  # None means as do_lower_case says
+    file.write_text(json.dumps(config | {name: value}))
+    with pytest.raises(ValueError, match=f"{name} is .* in tokenizer.json, {value} in"):
+        load_tokenizer(tmp_path)
+    del config[name]
+    file.write_text(json.dumps(config))
+    load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [("tokenizer.json", "{}", "no 'model'"), ("tokenizer.json", "[]", "no JSON object"),
+     ("tokenizer.json", '{"model": {}}', "no vocabulary"),
+     ("tokenizer_config.json", "{", "not JSON")],
+)  # fmt: skip
+def test_a_broken_file_is_named(tmp_path, name, content, message):
+    WordPieceTokenizer(vocab_of("the"), do_lower_case=True).save(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name} .*{message}|{name} .*is {message}"):
         load_tokenizer(tmp_path)
 
 

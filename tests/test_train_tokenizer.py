@@ -1,0 +1,79 @@
+"""Learning a vocabulary: the same every time, never larger than asked."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax import train_tokenizer
+from bertjax.config import TrainTokenizerConfig
+from bertjax.tokenization import load_tokenizer, train_wordpiece
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Random words, so that many pairs are equally frequent."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randrange(1, 9))) for _ in range(3000)]
+    path = tmp_path / "text.txt"
+    path.write_text("".join(" ".join(rng.choices(words, k=10)) + ".\n" for _ in range(1000)))
+    return path
+
+
+def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path):
+    files = []
+    for name in ("one", "two"):
+        command = [sys.executable, "-m", "bertjax.train_tokenizer", f"--input={text}"]
+        subprocess.run(
+            [*command, f"--output={tmp_path / name}", "--vocab_size=500"],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        files.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
+    assert files[0] == files[1]
+    assert load_tokenizer(tmp_path / "one").vocab_size == 500
+
+
+def test_pairs_are_joined_in_order_of_how_often_they_occur():
+    tokenizer = train_wordpiece(["abc"] * 5 + ["xbc"] * 4 + ["xy"] * 3, vocab_size=100)
+    characters = ["a", "b", "c", "x", "y", "##b", "##c", "##y"]
+    # b+c occurs 9 times, then a+bc 5, x+bc 4 and x+y 3.
+    assert tokenizer.tokens == [*SPECIAL_TOKENS, *characters, "##bc", "abc", "xbc", "xy"]
+
+
+def test_equally_frequent_pairs_are_joined_in_alphabetical_order():
+    tokenizer = train_wordpiece(["ef cd ab"] * 3, vocab_size=100)
+    assert tokenizer.tokens[-3:] == ["ab", "cd", "ef"]
+
+
+@pytest.mark.parametrize("vocab_size", [6, 20, 37, 38, 60])
+def test_a_vocabulary_is_never_larger_than_asked(text, vocab_size):
+    tokenizer = train_wordpiece(text.read_text().splitlines(), vocab_size=vocab_size)
+    assert tokenizer.vocab_size == vocab_size
+
+
+def test_too_small_a_vocabulary_keeps_the_most_frequent_characters():
+    tokenizer = train_wordpiece(["ab c", "a c", "a"], vocab_size=7)
+    assert tokenizer.tokens == [*SPECIAL_TOKENS, "a", "c"]
+
+
+def test_a_vocabulary_without_room_for_a_character_is_refused():
+    with pytest.raises(ValueError, match="vocab_size=5 must be at least 6"):
+        TrainTokenizerConfig(input=("text",), output="out", vocab_size=5)
+
+
+def test_a_corpus_without_words_is_refused(tmp_path):
+    path = tmp_path / "empty.txt"
+    path.write_text("\n")
+    config = TrainTokenizerConfig(input=(str(path),), output=str(tmp_path / "out"))
+    with pytest.raises(ValueError, match="no word to learn"):
+        train_tokenizer.run(config)
+    assert not (tmp_path / "out").exists()
