@@ -260,7 +260,7 @@ class Metadata:
 
     Attributes:
         settings: the flags that decided the content.
-        inputs: files with sizes, packages with versions.
+        inputs: files with sizes and hashes, packages with versions.
         tokenizer_fingerprint: `tokenizer.fingerprint`; the tokenizer lies in the same directory.
         vocab_size: entries of its vocabulary.
         objective: "nsp", "sop" or "mlm".

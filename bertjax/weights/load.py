@@ -100,7 +100,8 @@ def _open_run(workdir: Path) -> Source:
     """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
     config = _read_json(workdir / "run.json")["config"]["model"]
     model = BertForPreTraining(BertConfig.from_dict(config))
-    options = ocp.CheckpointManagerOptions(read_only=True)
+    # Nothing is cleaned up or made: the run may be going on.
+    options = ocp.CheckpointManagerOptions(create=False)
     with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
         step = manager.latest_step()
         if step is None:
