@@ -37,6 +37,7 @@ from bertjax.train.step import compile_train_step, make_eval_step, make_train_st
 from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import init_params, load_model, save_hf
+from bertjax.weights.card import model_card, training_facts
 
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
@@ -278,9 +279,21 @@ def run(config: PretrainConfig) -> None:
         checkpointer.close()
     if step < config.num_steps:
         raise Interrupted(f"stopped after step {step} of {config.num_steps}")
-    params = jax.device_get(state.params)
-    save_hf(this.workdir.model, params, this.config.model, this.tokenizer)
-    print(f"model written to {this.workdir.model}")
+    _write_model(
+        this.workdir, jax.device_get(state.params), this.config.model, this.tokenizer, step
+    )
+
+
+def _write_model(
+    workdir: Workdir, params: Any, model: BertConfig, tokenizer: WordPieceTokenizer, step: int
+) -> None:
+    """Writes model/ with a card that says how far the training has come."""
+    facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
+    card = model_card(
+        workdir.path.name, "BertForPreTraining", model, tokenizer.do_lower_case, facts
+    )
+    save_hf(workdir.model, params, model, tokenizer, card=card)
+    print(f"model of step {step:,} written to {workdir.model}")
 
 
 def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
@@ -323,9 +336,8 @@ def export(workdir: str) -> None:
     loaded = load_model(workdir, "pretraining")
     if loaded.source.kind != "run":
         raise FileNotFoundError(f"No run in {workdir}: give --workdir of one.")
-    directory = Path(workdir) / "model"
-    save_hf(directory, loaded.params, loaded.config, loaded.tokenizer)
-    print(f"model written to {directory}")
+    step = int(loaded.source.config["step"])
+    _write_model(Workdir(Path(workdir)), loaded.params, loaded.config, loaded.tokenizer, step)
 
 
 def _summary(this: Run, step: int) -> str:

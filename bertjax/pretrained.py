@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tokenization import WordPieceTokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights.card import model_card
 from bertjax.weights.load import ARCHITECTURES
 
 Text = str | tuple[str, str]
@@ -140,6 +141,12 @@ class Pretrained:
             self.tokenizer,
             architecture=ARCHITECTURES[self.head][0],
             extra=extra,
+            card=model_card(
+                Path(directory).name,
+                ARCHITECTURES[self.head][0],
+                self.config,
+                self.tokenizer.do_lower_case,
+            ),
         )
 
 

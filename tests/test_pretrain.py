@@ -144,6 +144,19 @@ def test_the_model_directory_holds_the_last_parameters(config, whole):
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_model_card_has_the_facts_of_the_training(whole):
+    card = (whole / "model" / "README.md").read_text()
+    last = [line for line in lines_of(whole) if "eval/mlm_loss" in line][-1]
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    for fact in (
+        "| steps done | 20 |",
+        "12 steps of 48 rows of 16 tokens; 8 steps of 32 rows of 32 tokens",
+        "AdamW (google), peak 0.01",
+        f"| held-out MLM loss (nats) | {last['eval/mlm_loss']:.3f} |",
+    ):
+        assert fact in card
+
+
 def test_fill_mask_gives_the_best_words_first(whole, sentences):
     masked = sentences[0].rsplit(" ", 1)[0] + " [MASK] [MASK]"
     answers = fill_mask(load_model(whole), masked, top_k=4)

@@ -29,6 +29,7 @@ class Workdir:
         self.tokenizer = path / "tokenizer"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
+        self.metrics = path / "metrics.jsonl"
         self._run = path / "run.json"
 
     @property
@@ -49,6 +50,14 @@ class Workdir:
                 f"{self._run} cannot be read ({error}): restore it from a copy, or choose another "
                 "--workdir."
             ) from error
+
+    def last_evaluation(self) -> dict[str, Any] | None:
+        """The newest line of held-out metrics, None before the first."""
+        if not self.metrics.is_file():
+            return None
+        with self.metrics.open(encoding="utf-8") as lines:
+            evaluations = [line for line in lines if '"eval/' in line and line.endswith("\n")]
+        return json.loads(evaluations[-1]) if evaluations else None
 
     def claim(self, config: dict[str, Any], data_fingerprint: str) -> None:
         """Takes the folder for a config, or finds that its run is to go on.

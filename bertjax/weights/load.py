@@ -121,7 +121,8 @@ def _open_run(workdir: Path) -> Source:
         )["state"]
     flat: Any = flatten_dict(restored["params"], sep="/")
     tensors = dict(names.to_theirs(flat, model.config))
-    return Source("run", workdir, config, tensors, load_tokenizer(workdir / "tokenizer"))
+    found = {**config, "step": step, "architectures": ["BertForPreTraining"]}
+    return Source("run", workdir, found, tensors, load_tokenizer(workdir / "tokenizer"))
 
 
 def _map_leaves(tree: Any, function: Any) -> Any:

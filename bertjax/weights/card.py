@@ -1,0 +1,82 @@
+"""The model card (README.md) of a model directory: what it is and what it was trained on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bertjax
+from bertjax.model import BertConfig
+
+_HEAD = """---
+library_name: transformers
+tags:
+- bert
+---
+# {title}
+
+A BERT encoder: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens in the vocabulary
+({casing}), at most {positions} tokens of input. Written by bertjax {version}; transformers loads it
+as `{architecture}`.
+"""
+
+
+def model_card(
+    title: str,
+    architecture: str,
+    config: BertConfig,
+    do_lower_case: bool,
+    facts: Sequence[tuple[str, Any]] = (),
+) -> str:
+    """Markdown with what the model is, and a table of `facts` about its training, if any."""
+    text = _HEAD.format(
+        title=title,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        vocab=config.vocab_size,
+        casing="uncased" if do_lower_case else "cased",
+        positions=config.max_position_embeddings,
+        version=bertjax.__version__,
+        architecture=architecture,
+    )
+    if not facts:
+        return text
+    rows = "".join(f"| {name} | {value} |\n" for name, value in facts)
+    return f"{text}\n## Training\n\n| | |\n|---|---|\n{rows}"
+
+
+def training_facts(
+    config: Mapping[str, Any], step: int, evaluation: Mapping[str, float] | None
+) -> list[tuple[str, Any]]:
+    """What a card says of a pretraining run.
+
+    Args:
+        config: the run's, as run.json holds it.
+        step: updates done.
+        evaluation: the last line of held-out metrics, if there is one.
+    """
+    optimizer = config["optimizer"]
+    phases = "; ".join(
+        f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
+        for p in config["phases"]
+    )
+    facts: list[tuple[str, Any]] = [
+        ("objective", "masked language modelling, and sentence pairs where the data has labels"),
+        ("steps done", f"{step:,}"),
+        ("planned", phases),
+        ("masked", f"{config['mlm_probability']:.0%} of the tokens"),
+        ("optimizer", f"AdamW ({optimizer['recipe']}), peak {optimizer['learning_rate']:g}, "
+         f"warm-up {optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"),
+        ("started from", config["init"] or "random weights"),
+        ("computed in", config["dtype"]),
+        ("seed", config["seed"]),
+    ]  # fmt: skip
+    names = {
+        "eval/mlm_loss": "held-out MLM loss (nats)",
+        "eval/unigram_entropy": "unigram entropy of the held-out text (nats)",
+        "eval/mlm_accuracy": "held-out MLM accuracy",
+        "eval/nsp_accuracy": "held-out NSP accuracy",
+    }
+    measured = evaluation or {}
+    return facts + [
+        (names[key], f"{measured[key]:.3f}") for key in names if measured.get(key) is not None
+    ]
