@@ -277,6 +277,8 @@ def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_pat
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell's background job, as CI may be one, ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30
     while len(list(output.glob("chunks/*.json"))) < 3 and time.monotonic() < deadline:
