@@ -267,7 +267,12 @@ def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_pat
     text = tmp_path / "long.txt"
     text.write_text("\n".join([Path(config.input[0]).read_text()] * 60))
     flags = [f"--input={text}", f"--tokenizer={tokenizer_dir}", "--num_processes=2"]
-    command = [sys.executable, "-m", "bertjax.prepare", *flags, "--chunk_mb=0.05"]
+    # A shell's background job, as CI may be one, ignores SIGINT, and so would its children.
+    code = (
+        "import signal, sys; from bertjax import prepare; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(prepare.main())"
+    )
+    command = [sys.executable, "-c", code, *flags, "--chunk_mb=0.05"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     output = tmp_path / "interrupted"
     process = subprocess.Popen(
@@ -277,8 +282,6 @@ def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_pat
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell's background job, as CI may be one, ignores SIGINT, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30
     while len(list(output.glob("chunks/*.json"))) < 3 and time.monotonic() < deadline:
