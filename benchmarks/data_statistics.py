@@ -1,6 +1,6 @@
 """Counts what training reads of prepared data, beside what the rules of masking promise.
 
-    python benchmarks/statistics.py --data DIR --max_length 128 [--rows 100000]
+    python benchmarks/data_statistics.py --data DIR --max_length 128 [--rows 100000]
 
 Deviations are in sigma of the promised share; labels and lengths are those of the rows read.
 """
