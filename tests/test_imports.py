@@ -20,6 +20,7 @@ ALLOWED = {
     "train": {"model", "config", "data"},
     "pretrained": {"model", "weights", "tokenization", "data"},
     "embed": {"weights"},
+    "tasks": {"data", "tokenization"},
     "__init__": {"pretrained"},
 }
 

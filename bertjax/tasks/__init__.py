@@ -1,0 +1,1 @@
+"""Tasks to fine-tune on: their examples, features, answers and metrics."""

@@ -1,0 +1,123 @@
+"""What a task is: labelled examples, how a model reads them, and what its answers are worth.
+
+Training, evaluation and prediction know a task by the methods of `Task` alone. There is a subclass
+for each kind of answer (`text`, `tags`, `spans`, `choices`); where examples come from is a
+`Source`, of which there is one for every file format.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from bertjax.data.features import Feature, LabelKind
+from bertjax.tokenization import WordPieceTokenizer
+
+# A prediction is what JSON can hold. Fields by kind of answer:
+#   classes      label, probabilities {label: p}
+#   multi_label  labels, probabilities {label: p}
+#   regression   score
+#   tokens       labels, probabilities: one each a word
+#   span         answer, probability, null_odds, nbest
+#   choice       label (which choice, from 0), probabilities
+Prediction = dict[str, Any]
+# What the model says of one feature: arrays under the names of the head's outputs, of the feature's
+# own sequences or tokens alone (no padding, no neighbours in the row).
+Outputs = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example:
+    """One example as its file gives it; what a kind of task has no use for stays empty.
+
+    Attributes:
+        id: its name in the official files and in predictions.
+        where: file and row, for messages.
+        text: the text, the first of two, the question, or what precedes every choice.
+        pair: the second text, or the passage that holds the answer.
+        words: of a tagged sentence.
+        choices: endings to choose among.
+        label: None without one; the name of the class, a number, a tuple of names (several labels,
+            or a tag a word), or which choice is right, from 0.
+        answers: (text, first character in the passage) of each accepted answer; with an empty
+            tuple and `label="impossible"` the passage does not answer the question.
+    """
+
+    id: str
+    where: str
+    text: str = ""
+    pair: str | None = None
+    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    label: str | float | int | tuple[str, ...] | None = None
+    answers: tuple[tuple[str, int], ...] = ()
+
+
+class Source(Protocol):
+    """Where the examples of a task come from."""
+
+    splits: tuple[str, ...]
+    """Those that there are: "train", "dev", "test"; MNLI has dev_matched, dev_mismatched..."""
+
+    def examples(self, split: str) -> Iterator[Example]:
+        """The examples of a split in the order of its file, read as they are asked for."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """A kind of answer with the names of its classes, its source and its metric.
+
+    Attributes:
+        name: as on the command line.
+        source: where examples come from; None where a model is applied to texts alone.
+        labels: names of the classes in the order of their ids; empty where there are none.
+        best_metric: the metric that chooses the best checkpoint; higher is better.
+        max_length: tokens of a sequence at most, unless the run says otherwise.
+    """
+
+    name: str
+    source: Source | None = None
+    labels: tuple[str, ...] = ()
+    best_metric: str = "accuracy"
+    max_length: int = 128
+
+    head: ClassVar[str]
+    """Which of `bertjax.model.HEADS` answers."""
+    label_kind: ClassVar[LabelKind]
+
+    @abc.abstractmethod
+    def features(
+        self, example: Example, tokenizer: WordPieceTokenizer, max_length: int
+    ) -> Sequence[Feature]:
+        """What the model reads of an example: one feature, or several windows of a passage.
+
+        Raises:
+            ValueError: the example has an unknown label or an empty text; its row is named.
+        """
+
+    @abc.abstractmethod
+    def predict(
+        self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> Prediction:
+        """The answer of the model, from what it says of each feature of an example."""
+
+    @abc.abstractmethod
+    def score(self, pairs: Iterable[tuple[Example, Prediction]]) -> dict[str, float]:
+        """Metrics of predictions beside the labels of their examples, in the range 0..1."""
+
+    def id_of(self, label: Any, where: str) -> int:
+        """The id of a class.
+
+        Raises:
+            ValueError: it is none of `labels`.
+        """
+        try:
+            return self.labels.index(label)
+        except ValueError:
+            raise ValueError(
+                f"{where}: label {label!r} does not occur in training; known: "
+                f"{', '.join(self.labels)}. Correct the row, or add examples of it to --train."
+            ) from None
