@@ -117,7 +117,17 @@ class WordPieceTokenizer:
 
         More than `max_length` tokens are cut, from the end of the longer of the two.
         """
-        encoding = self._prompt_backend.encode(text, pair)
+        return self._cut(self._prompt_backend.encode(text, pair), pair, max_length)
+
+    def encode_pair(
+        self, text: str, pair: str | None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """As `encode_prompt`, but special tokens written in the texts are split."""
+        return self._cut(self._text_backend.encode(text, pair), pair, max_length)
+
+    def _cut(
+        self, encoding: tokenizers.Encoding, pair: str | None, max_length: int | None
+    ) -> tuple[list[int], list[int]]:
         ids, types = encoding.ids, encoding.type_ids
         if max_length is None or len(ids) <= max_length:
             return ids, types
