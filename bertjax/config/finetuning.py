@@ -69,8 +69,6 @@ class FinetuneConfig:
     log_every: int = 50
     """Steps between lines of metrics."""
     reader_threads: int = 2
-    peak_tflops: float | None = None
-    """Peak of one device, for MFU; None: its data sheet, or a measured matrix product."""
 
     def __post_init__(self):
         for field in (

@@ -92,11 +92,14 @@ def make_batch(
     labels: Labels,
     pad_token_id: int,
 ) -> tuple[Batch, list[Placement]]:
-    """Packs features into one batch; also says where each stands."""
+    """Packs features into one batch; also says where each stands.
+
+    The batch has the first of `shape.row_counts` that suffices, else as many rows as it needs.
+    """
     sizes = [len(feature.input_ids) for feature in features]
     counts = [len(feature.lengths) for feature in features]
     packed = pack(sizes, shape.row_length, shape.max_sequences, counts)
-    rows = next(count for count in shape.row_counts if count >= len(packed))
+    rows = next((count for count in shape.row_counts if count >= len(packed)), len(packed))
     placements: list[Any] = [None] * len(features)
     made = []
     for row, members in enumerate(packed + [[]] * (rows - len(packed))):

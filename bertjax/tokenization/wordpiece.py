@@ -134,7 +134,9 @@ class WordPieceTokenizer:
         first = types.index(1) if pair is not None else len(ids)
         a, b = ids[1 : first - 1], ids[first:-1]
         room = max_length - (2 if pair is None else 3)
-        keep_b = min(len(b), max(room - len(a), room // 2))
+        # As transformers does: the odd token goes to the longer one, to the second if equal.
+        half = room // 2 + (room % 2 if len(b) >= len(a) else 0)
+        keep_b = min(len(b), max(room - len(a), half))
         a, b = a[: room - keep_b], b[:keep_b]
         head = [self.cls_token_id, *a, self.sep_token_id]
         tail = [] if pair is None else [*b, self.sep_token_id]
