@@ -90,6 +90,7 @@ def save_hf(
     architecture: str = "BertForPreTraining",
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a directory that transformers loads without a warning.
 
@@ -103,6 +104,7 @@ def save_hf(
         architecture: the class of transformers that the weights are for.
         extra: more fields of `config.json`, such as id2label.
         card: the text of README.md, the model card.
+        files: more files, name -> text.
 
     Raises:
         OSError: no space; what was in `directory` stays.
