@@ -195,7 +195,7 @@ def load_model(
     if num_labels is not None and labels is not None and len(labels) != num_labels:
         labels = None
     model = HEADS[head](
-        config, jnp.dtype(dtype), num_labels=num_labels or (len(labels) if labels else 2)
+        config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
     filled = fill(source.tensors, model, str(source.where), seed)
     params = filled.params
@@ -242,6 +242,16 @@ def find_head(source: Source) -> str:
             "with the head that you need."
         )
     return next((head for head in fitting if ARCHITECTURES[head][0] == named), fitting[0])
+
+
+def _classes(source: Source) -> int:
+    """How many classes there are where the config does not say: transformers means 2 by that.
+
+    `bert_config.json` never says, so a TF1 classifier has as many as it has biases.
+    """
+    if source.kind == "tf1" and "classifier.bias" in source.tensors:
+        return len(source.tensors["classifier.bias"])
+    return 2
 
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:
