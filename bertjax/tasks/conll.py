@@ -88,16 +88,16 @@ def read_conll(path: Path | str) -> Iterator[Example]:
     path = Path(path)
     scheme = scheme_of(sentence.tags or () for sentence in read_sentences(path))
     return (
-        tagged_example(number, path, sentence, scheme)
+        tagged_example(str(number), path, sentence, scheme)
         for number, sentence in enumerate(read_sentences(path))
     )
 
 
-def tagged_example(number: int, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
+def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
     """The example of a sentence, its tags in IOB2."""
     tags = sentence.tags
     return Example(
-        id=str(number),
+        id=id,
         where=place(path, sentence.row),
         words=sentence.words,
         label=tags if tags is None or scheme is None else to_iob2(tags),
