@@ -6,7 +6,6 @@ Running the same command again resumes where the last checkpoint stands, bit for
 import argparse
 import dataclasses
 import json
-import math
 import shutil
 import sys
 import tempfile
@@ -22,9 +21,17 @@ from bertjax import command_line
 from bertjax.config import FinetuneConfig, Phase, load_config_file
 from bertjax.data.chunks import write_whole
 from bertjax.data.labelled import FeatureBatches, feature_batches, plan_rows
-from bertjax.finetune_report import best_metric, grading_metric, model_facts, print_scores, split_prefix, splits_of, variants
+from bertjax.finetune_report import (
+    best_metric,
+    grading_metric,
+    model_facts,
+    print_scores,
+    split_prefix,
+    splits_of,
+    variants,
+)
 from bertjax.predictor import Predictor, labels_of
-from bertjax.tasks import Task, check_task, make_task
+from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.training_data import TrainingData, write_training_data
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
@@ -81,9 +88,7 @@ class Run:
             shapes,
             self.state_sharding,
         )
-        self.predictor = Predictor(
-            task, self.model, loaded.tokenizer, self.max_length, self.mesh
-        )
+        self.predictor = Predictor(task, self.model, loaded.tokenizer, self.max_length, self.mesh)
 
     def new_state(self) -> TrainState:
         """The state before the first step, laid out over the devices."""
@@ -274,7 +279,8 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """
     config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
     use_compilation_cache()
-    task = make_task(config)
+    options = TaskOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
+    task = make_task(config.task, options)
     scores: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = None

@@ -118,6 +118,8 @@ def save_hf(
         tokenizer.save(beside)
         if card is not None:
             (beside / "README.md").write_text(card, encoding="utf-8")
+        for name, text in dict(files or {}).items():
+            (beside / name).write_text(text + "\n", encoding="utf-8")
 
 
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
