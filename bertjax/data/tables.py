@@ -4,7 +4,7 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 # One batch of rows is held at a time.
@@ -49,17 +49,41 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
     """(full name, random-access source) of the train split of `tfds:NAME[/CONFIG][:VERSION]`.
 
-    A dataset that was prepared as ArrayRecord is read from its folder. Another is prepared first,
-    for which many need TensorFlow.
-
     Raises:
         ValueError: the dataset is unknown, or cannot be read or prepared without TensorFlow.
     """
+    full_name, splits = open_tfds_splits(name.removeprefix(TFDS_PREFIX), data_dir, ("train",))
+    return full_name, splits["train"]
+
+
+def open_tfds_splits(
+    name: str,
+    data_dir: str | None,
+    splits: Sequence[str] | None = None,
+    *,
+    otherwise: str = "",
+) -> tuple[str, dict[str, Any]]:
+    """(full name, random-access source of each split) of a TensorFlow Dataset.
+
+    A dataset that was prepared as ArrayRecord is read from its folder. Another is prepared first,
+    for which many need TensorFlow.
+
+    Args:
+        name: NAME[/CONFIG][:VERSION].
+        data_dir: where TensorFlow Datasets keeps its data, its own default if None.
+        splits: those to open; all if None.
+        otherwise: what else errors should advise.
+
+    Raises:
+        ValueError: the dataset is unknown, or cannot be downloaded, read, or prepared without
+            TensorFlow.
+    """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
+    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+    from tensorflow_datasets.core.download.util import DownloadError
     from tensorflow_datasets.core.registered import DatasetNotFoundError
 
-    name = name.removeprefix(TFDS_PREFIX)
     data_dir = os.path.expanduser(data_dir) if data_dir else None
     try:
         try:
@@ -67,10 +91,16 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
         except DatasetNotFoundError:
             builder: Any = tfds.builder(name, data_dir=data_dir, file_format="array_record")
             builder.download_and_prepare()
-        source = builder.as_data_source(split="train")
+        splits = list(builder.info.splits) if splits is None else splits
+        sources = {split: builder.as_data_source(split=split) for split in splits}
     except (ImportError, NotImplementedError, DatasetNotFoundError) as error:
-        raise ValueError(_why_unreadable(name, data_dir, error)) from error
-    return f"{TFDS_PREFIX}{builder.info.full_name}", source
+        raise ValueError(_why_unreadable(name, data_dir, error) + otherwise) from error
+    except (OSError, DownloadError, NonMatchingChecksumError) as error:
+        raise ValueError(
+            f"tfds:{name} cannot be downloaded ({_first_line(error)}): prepare it where the "
+            f"network is, and name its folder with --tfds_data_dir.{otherwise}"
+        ) from error
+    return f"{TFDS_PREFIX}{builder.info.full_name}", sources
 
 
 def _why_unreadable(name: str, data_dir: str | None, error: Exception) -> str:
@@ -79,16 +109,20 @@ def _why_unreadable(name: str, data_dir: str | None, error: Exception) -> str:
         # Without TensorFlow many builders cannot even be found.
         return (
             f"tfds:{name} does not lie in {folder} as ArrayRecord, and cannot be prepared here "
-            f"({str(error).splitlines()[0]}): install bertjax[tf], or prepare it elsewhere with "
+            f"({_first_line(error)}): install bertjax[tf], or prepare it elsewhere with "
             "tfds build --file_format=array_record and name its folder with --tfds_data_dir."
         )
     import tensorflow_datasets as tfds
 
     near = difflib.get_close_matches(re.split("[/:]", name)[0], tfds.list_builders())
     return (
-        f"tfds:{name} cannot be read from {folder} ({str(error).splitlines()[0]}). "
+        f"tfds:{name} cannot be read from {folder} ({_first_line(error)}). "
         f"Datasets of like names: {near or 'none'}."
     )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
