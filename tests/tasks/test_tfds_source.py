@@ -8,13 +8,14 @@ import zipfile
 
 import pytest
 
+from bertjax.tasks.glue import GLUE, GlueSource
 from bertjax.tasks.tfds_source import TfdsSource, maker_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 COLA = "gj04\t1\t\tThe sailors rode.\ngj04\t0\t*\tRode the “the.\n"
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tA dog ran.\tA dog moved.\tentailment\n"
-STSB = "index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.8\n1\tc\td\t0\n"
+STSB = "index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.75\n1\tc\td\t0\n"
 MNLI = "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tHe left.\tHe went.\tx\tneutral\n"
 CONLL = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
 
@@ -149,8 +150,23 @@ def test_classes_and_scores_of_glue(prepared):
     assert (rte["text"], rte["pair"]) == ("A dog ran.", "A dog moved.")
     assert rte["label"] == "entailment"
     stsb = read("glue/stsb", prepared)
-    assert sorted(e["label"] for e in stsb["dev"]) == [0.0, pytest.approx(3.8)]
+    assert sorted(e["label"] for e in stsb["dev"]) == [0.0, 3.75]
     assert [e["label"] for e in stsb["test"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "task, archive",
+    [("cola", "CoLA.zip"), ("rte", "RTE.zip"), ("stsb", "STS-B.zip"), ("mnli", "MNLI.zip")],
+)
+def test_official_files_hold_the_same_examples(prepared, tmp_path, task, archive):
+    with zipfile.ZipFile(serve(archive, tmp_path)) as opened:
+        opened.extractall(tmp_path)
+    source = GlueSource(GLUE[task], tmp_path)
+    theirs = TfdsSource(f"glue/{task}", str(prepared))
+    assert source.splits == theirs.splits
+    for split in source.splits:
+        ours = {e.id: (e.text, e.pair, e.label) for e in source.examples(split)}
+        assert {e.id: (e.text, e.pair, e.label) for e in theirs.examples(split)} == ours
 
 
 def test_splits_of_mnli(prepared):
