@@ -30,7 +30,7 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
-    """`accuracy`, `f1` of the class `positive`, and `accuracy_f1`: their mean, which GLUE ranks by."""
+    """`accuracy`, `f1` of the class `positive`, and `accuracy_f1`, their mean, as GLUE ranks."""
     values = accuracy(golds, predictions)
     is_gold = [gold == positive for gold in golds]
     is_predicted = [answer == positive for answer in predictions]
