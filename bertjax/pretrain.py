@@ -28,7 +28,7 @@ from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.evaluate import evaluate
 from bertjax.train.flops import peak_flops, train_flops_per_row
-from bertjax.train.hooks import EvaluateAndSave, MetricLogger, StopSignal
+from bertjax.train.hooks import EvaluateAndSave, Interrupted, MetricLogger, StopSignal
 from bertjax.train.loop import fit
 from bertjax.train.objective import make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
@@ -40,10 +40,6 @@ from bertjax.weights import init_params, load_model, save_hf
 from bertjax.weights.card import model_card, training_facts
 
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; its checkpoint is written."""
 
 
 def make_masking(config: PretrainConfig, phase: Phase, tokenizer: WordPieceTokenizer) -> Masking:
@@ -365,7 +361,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, bool]:
         description="Pretrains a BERT; the same command again resumes. Two more flags: "
         "--config FILE sets the defaults of all others; --export writes the model of the newest "
         "checkpoint of --workdir and stops.",
-        default=load_config_file(first.config) if first.config else PretrainConfig(),
+        default=load_config_file(first.config, PretrainConfig)
+        if first.config
+        else PretrainConfig(),
     )
     return config, first.export
 

@@ -11,7 +11,11 @@ B rows, L tokens, P predictions a row, K sequences a row:
     masked_weights    [B, P] float32  1, or 0 where unused
     sequence_starts   [B, K] int32    where each [CLS] stands, 0 where unused
     example_ids       [B, K] int32    which example a sequence belongs to, -1 = empty slot
-    labels            [B, K] int32    class of each sequence, -1 = none
+    labels            what is to be learnt, by kind: NSP and classes [B, K] int32, -1 = none;
+                      multi_label [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32;
+                      span [B, K, 2] int32, places in the row; choice [B, K/C] int32
+    label_weights     float32, [B, L] for tokens, [B, K/C] for choices, else [B, K]: what each label
+                      counts in the loss of a task, 0 = none (pretraining goes without)
 """
 
 from collections.abc import Sequence

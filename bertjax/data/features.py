@@ -30,9 +30,9 @@ class Feature(NamedTuple):
             multi_label float32 [C] of 0 and 1; regression float32 [1]; tokens int32 [n], -1 where
             none is asked for; span int32 [2], first and last token counted from [CLS] (0 0: no
             answer in this window).
-        origins: where each token comes from, -1 = nowhere; not stored. Of a tagged sentence int [n],
-            the word that the token begins; of a passage int [n, 2], its first character and the one
-            behind its last.
+        origins: where each token comes from, -1 = nowhere; not stored. Of a tagged sentence int
+            [n], the word that the token begins; of a passage int [n, 2], its first character and
+            the one behind its last.
     """
 
     input_ids: np.ndarray

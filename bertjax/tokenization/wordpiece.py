@@ -117,14 +117,26 @@ class WordPieceTokenizer:
 
         More than `max_length` tokens are cut, from the end of the longer of the two.
         """
-        encoding = self._prompt_backend.encode(text, pair)
+        return self._cut(self._prompt_backend.encode(text, pair), pair, max_length)
+
+    def encode_pair(
+        self, text: str, pair: str | None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """As `encode_prompt`, but special tokens written in the texts are split."""
+        return self._cut(self._text_backend.encode(text, pair), pair, max_length)
+
+    def _cut(
+        self, encoding: tokenizers.Encoding, pair: str | None, max_length: int | None
+    ) -> tuple[list[int], list[int]]:
         ids, types = encoding.ids, encoding.type_ids
         if max_length is None or len(ids) <= max_length:
             return ids, types
         first = types.index(1) if pair is not None else len(ids)
         a, b = ids[1 : first - 1], ids[first:-1]
         room = max_length - (2 if pair is None else 3)
-        keep_b = min(len(b), max(room - len(a), room // 2))
+        # As transformers does: the odd token goes to the longer one, to the second if equal.
+        half = room // 2 + (room % 2 if len(b) >= len(a) else 0)
+        keep_b = min(len(b), max(room - len(a), half))
         a, b = a[: room - keep_b], b[:keep_b]
         head = [self.cls_token_id, *a, self.sep_token_id]
         tail = [] if pair is None else [*b, self.sep_token_id]

@@ -11,20 +11,29 @@ from orbax.checkpoint import checkpoint_managers
 
 
 class Checkpointer:
-    """Saves in the background; keeps the last `keep` and the one with the lowest metric.
+    """Saves in the background; keeps the last `keep` and the best one.
+
+    The best has the lowest `metric`, or the highest, of the last phase that was evaluated.
 
     Errors of a background save are raised by the next call, so no run goes on believing in a
     checkpoint that was not written. A save that was interrupted is never listed.
     """
 
-    def __init__(self, directory: str | Path, *, keep: int = 3, metric: str = "eval/mlm_loss"):
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        keep: int = 3,
+        metric: str = "eval/mlm_loss",
+        higher_is_better: bool = False,
+    ):
         self._directory = Path(directory).absolute()
+        self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
         policy = checkpoint_managers.AnyPreservationPolicy(
             [
                 checkpoint_managers.LatestN(keep),
                 checkpoint_managers.BestN(
-                    # Losses of phases of other lengths do not compare: a later phase is better.
-                    get_metric_fn=lambda metrics: metrics[metric] - 1e3 * metrics.get("phase", 0),
+                    get_metric_fn=self._badness,
                     reverse=True,
                     n=1,
                     keep_checkpoints_without_metrics=False,
@@ -35,6 +44,19 @@ class Checkpointer:
             preservation_policy=policy, cleanup_tmp_directories=True
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def _badness(self, metrics: Any) -> float:
+        """Lower is better. Losses of phases of other lengths do not compare: the later one wins."""
+        return self._sign * metrics[self._metric] - 1e3 * metrics.get("phase", 0)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best evaluation among those that are kept; the first, if several are."""
+        with self._explained():
+            self._manager.wait_until_finished()
+        found = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
+        graded = [(self._badness(metrics), step) for step, metrics in found if metrics]
+        return min(graded)[1] if graded else None
 
     @property
     def latest_step(self) -> int | None:

@@ -17,6 +17,10 @@ from bertjax.train.state import TrainState
 from bertjax.train.writers import MetricWriter
 
 
+class Interrupted(Exception):
+    """The run was asked to stop; its checkpoint is written."""
+
+
 class MetricLogger:
     """Writes the means over each `every` steps to files and to the terminal.
 
@@ -24,6 +28,7 @@ class MetricLogger:
         writer: where the numbers go.
         every: steps a line.
         num_steps: of the whole run, for the progress bar.
+        name: of the run, for the progress bar.
         step: that the run starts or resumes at.
         pending: sums since the last line, if the run was interrupted between two lines.
     """
@@ -36,6 +41,7 @@ class MetricLogger:
         num_steps: int,
         step: int,
         pending: dict[str, Any] | None = None,
+        name: str = "pretraining",
     ):
         self._writer, self._every, self._num_steps = writer, every, num_steps
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
@@ -52,7 +58,7 @@ class MetricLogger:
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("pretraining", total=num_steps, completed=step)
+        self._task = self._bar.add_task(name, total=num_steps, completed=step)
         self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
@@ -91,10 +97,12 @@ class MetricLogger:
         assert self._since is not None
         seconds = self._seconds + time.perf_counter() - self._since
         values = means(self._sums)
-        values["loss"] = sum(values.get(key, 0.0) for key in ("mlm_loss", "nsp_loss"))
+        if "loss" not in values:
+            values["loss"] = sum(values.get(key, 0.0) for key in ("mlm_loss", "nsp_loss"))
         values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
         if self._steps:
             values["tokens_per_second"] = self._tokens / seconds
+        if self._steps and self._flops_per_step:
             values["mfu"] = self._steps * self._flops_per_step / seconds / self._peak_flops
         self.report(step, {f"train/{key}": value for key, value in values.items()})
         self._sums, self._tokens, self._steps, self._seconds = {}, 0.0, 0, 0.0

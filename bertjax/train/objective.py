@@ -1,11 +1,11 @@
-"""The objective of pretraining as a function of parameters and batch."""
+"""What is minimised: pretraining, or the loss of a kind of task, as a function of parameters."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 
-from bertjax.model import BertForPreTraining
-from bertjax.model.losses import pretraining_loss, pretraining_sums
+from bertjax.model import BertWithHead, losses
 
 MODEL_INPUTS = (
     "input_ids",
@@ -16,35 +16,76 @@ MODEL_INPUTS = (
 )
 
 
-def make_loss_fn(model: BertForPreTraining):
-    """The loss of pretraining as `train.step` wants it: each row with its own dropout key.
+class Objective(NamedTuple):
+    """A loss as mergeable sums, and what it divides by.
+
+    Attributes:
+        inputs: keys of the batch that the model takes by name, besides `MODEL_INPUTS`.
+        weights: batch -> weights of the whole batch.
+        sums: (outputs, batch) -> sums of losses and metrics.
+        loss: (sums, weights) -> the scalar to minimise.
+    """
+
+    inputs: tuple[str, ...]
+    weights: Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+    sums: Callable[[Mapping[str, jax.Array], Mapping[str, jax.Array]], losses.Sums]
+    loss: Callable[[losses.Sums, Mapping[str, jax.Array]], jax.Array]
+
+
+PRETRAINING = Objective(
+    ("masked_positions",),
+    losses.pretraining_weights,
+    losses.pretraining_sums,
+    losses.pretraining_loss,
+)
+# By the kind of a task's labels.
+TASK_OBJECTIVES = {
+    kind: Objective((), losses.label_weights, sums, losses.task_loss)
+    for kind, sums in {
+        "classes": losses.class_sums,
+        "tokens": losses.class_sums,
+        "multi_label": losses.multi_label_sums,
+        "regression": losses.regression_sums,
+        "choice": losses.choice_sums,
+        "span": losses.span_sums,
+    }.items()
+}
+
+
+def make_loss_fn(model: BertWithHead, objective: Objective = PRETRAINING):
+    """The loss of an objective as `train.step` wants it: each row with its own dropout key.
 
     The model runs on one row and is mapped over the rows, so that a row's dropout depends on its
     key alone and not on the rows beside it. The products compile to the same ones.
     """
 
-    def one_row(params, inputs, masked_positions, dropout_key):
+    def one_row(params, inputs, named, dropout_key):
         outputs = model.apply(
             {"params": params},
             *(x[None] for x in inputs),
-            masked_positions=masked_positions[None],
+            **{key: x[None] for key, x in named.items()},
             deterministic=False,
             rngs={"dropout": dropout_key},
         )
         return jax.tree.map(lambda x: x[0], outputs)
 
-    dropout = max(model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) > 0
+    config = model.config
+    rates = (
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+        config.classifier_dropout or 0.0,
+    )
+    dropout = max(rates) > 0
 
     def loss_fn(params, batch, weights, dropout_keys):
         inputs = [batch[key] for key in MODEL_INPUTS]
+        named = {key: batch[key] for key in objective.inputs}
         if dropout and dropout_keys is not None:
             over_rows = jax.vmap(one_row, in_axes=(None, 0, 0, 0))
-            outputs: Any = over_rows(params, inputs, batch["masked_positions"], dropout_keys)
+            outputs: Any = over_rows(params, inputs, named, dropout_keys)
         else:
-            outputs: Any = model.apply(
-                {"params": params}, *inputs, masked_positions=batch["masked_positions"]
-            )
-        sums = pretraining_sums(outputs, batch)
-        return pretraining_loss(sums, weights), sums
+            outputs: Any = model.apply({"params": params}, *inputs, **named)
+        sums = objective.sums(outputs, batch)
+        return objective.loss(sums, weights), sums
 
     return loss_fn

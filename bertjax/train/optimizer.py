@@ -86,6 +86,10 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
             )
         curves[-1] = curves[-1]._replace(num_steps=curves[-1].num_steps + phase.num_steps)
         step += phase.num_steps
+    if config.warmup_proportion is not None:
+        curves = [
+            c._replace(warmup_steps=int(config.warmup_proportion * c.num_steps)) for c in curves
+        ]
     for curve in curves:
         if curve.warmup_steps >= curve.num_steps:
             raise ValueError(

@@ -1,0 +1,23 @@
+"""Run configs: frozen dataclasses, loaded from a file, overridden by flags, saved with the run.
+
+A config file is Python that defines `config`. `--config` looks in the current folder, then among
+the ones that come with the package.
+"""
+
+from bertjax.config.files import differences, load_config_file
+from bertjax.config.finetuning import FinetuneConfig
+from bertjax.config.preparation import PrepareConfig, TrainTokenizerConfig
+from bertjax.config.pretraining import Phase, PretrainConfig
+from bertjax.config.training import MeshConfig, OptimizerConfig
+
+__all__ = [
+    "FinetuneConfig",
+    "MeshConfig",
+    "OptimizerConfig",
+    "Phase",
+    "PrepareConfig",
+    "PretrainConfig",
+    "TrainTokenizerConfig",
+    "differences",
+    "load_config_file",
+]

@@ -1,0 +1,90 @@
+"""A fine-tuning run: `bertjax.finetune`."""
+
+import dataclasses
+from typing import Literal
+
+from bertjax.config.training import MeshConfig, OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tunes a model on a task; the same command again resumes (Devlin et al. 2018, 4)."""
+
+    task: str = ""
+    """cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad, squad2, swag, conll; or classify,
+    regress, tag, qa, choice on files of your own."""
+    init: str = "bert-base-uncased"
+    """Model to start from: a directory, the workdir of a run, a TF1 checkpoint, a hub name."""
+    workdir: str = ""
+    """Directory for checkpoints, metrics, predictions and the model; runs/TASK if not given."""
+    data_dir: str | None = None
+    """Folder with the task's official files; without it TensorFlow Datasets fetches them."""
+    tfds_data_dir: str | None = None
+    """Where TensorFlow Datasets keeps its data; its own default if not given."""
+    train: str | None = None
+    """A file of your own: CSV, TSV, JSON lines, SQuAD's JSON, CoNLL's columns."""
+    dev: str | None = None
+    test: str | None = None
+    max_length: int | None = None
+    """Tokens of a sequence at most; None: the task's (128; SQuAD 384)."""
+    batch_size: int = 32
+    """Examples (SQuAD: windows) an update, over all devices."""
+    accumulation_steps: int = 1
+    """Microbatches that an update is computed in: less memory, the same gradient."""
+    num_epochs: float = 3.0
+    max_steps: int | None = None
+    """Stop after so many updates; the schedule ends there, too."""
+    optimizer: OptimizerConfig = OptimizerConfig(
+        recipe="adamw",
+        learning_rate=5e-5,
+        schedule="hf",
+        warmup_steps=0,
+        warmup_proportion=0.1,
+    )
+    dropout: float | None = None
+    """Of hidden states, attention and classifier; None: as the model's config says."""
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    """What an example of each class counts in the loss, in the order of the labels; balanced: as
+    much as all others together would."""
+    evals_per_epoch: int = 1
+    """Evaluations on the dev split, each with a checkpoint; the best one becomes the model."""
+    patience: int = 0
+    """Stop after so many evaluations without a better one; 0: train to the end."""
+    seed: int = 0
+    seeds: int = 1
+    """Runs with seed, seed + 1, ...; mean and standard deviation are reported."""
+    sweep: bool = False
+    """Try the paper's grid (batch 16 and 32, rate 5e-5, 3e-5 and 2e-5, 2 to 4 epochs) and keep the
+    best on the dev split."""
+    submission: str | None = None
+    """The zip file that GLUE's server takes; this task's predictions are put in it. None: one in
+    the workdir."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What activations are computed in; parameters and optimizer are float32 in any case."""
+    mesh: MeshConfig = MeshConfig()
+    unroll: int = 1
+    """Layers written out in each step of the scan over layers: faster, but slower to compile."""
+    remat: bool = False
+    """Recompute each layer in the backward pass: less memory, a third more work."""
+    log_every: int = 50
+    """Steps between lines of metrics."""
+    reader_threads: int = 2
+
+    def __post_init__(self):
+        for field in (
+            *("batch_size", "accumulation_steps", "evals_per_epoch", "seeds", "unroll"),
+            *("log_every", "reader_threads"),
+            *(("max_steps",) if self.max_steps is not None else ()),
+        ):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        if not self.num_epochs > 0:
+            raise ValueError(f"num_epochs={self.num_epochs}: it must be positive.")
+        if self.seed < 0 or self.patience < 0:
+            raise ValueError(f"seed={self.seed}, patience={self.patience}: at least 0 each.")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout}: choose it in [0, 1).")
+        if self.sweep and self.seeds > 1:
+            raise ValueError(
+                f"--sweep and --seeds {self.seeds}: sweep first, then run the best with its seeds."
+            )

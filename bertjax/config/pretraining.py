@@ -1,0 +1,111 @@
+"""A pretraining run: `bertjax.pretrain`."""
+
+import dataclasses
+from typing import Literal
+
+from bertjax.config.training import MeshConfig, OptimizerConfig
+from bertjax.model.config import BertConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Steps at one sequence length; a run has one or several, in order."""
+
+    num_steps: int
+    max_length: int
+    """Tokens a row; the data must have been prepared at this length."""
+    batch_size: int
+    """Rows an update, over all devices."""
+    accumulation_steps: int = 1
+    """Microbatches that an update is computed in: less memory, the same gradient."""
+    max_predictions: int | None = None
+    """Masked tokens a row at most; None: the share `mlm_probability` of the row, rounded up."""
+    learning_rate_curve: Literal["continue", "restart"] = "continue"
+    """Go on along the run's curve, or begin a new one (of this phase and those that continue it)
+    with its own warm-up; the moments of the optimizer are kept in any case."""
+    learning_rate: float | None = None
+    """Peak of the new curve, where it restarts; None: the optimizer's."""
+    warmup_steps: int | None = None
+    """Warm-up of the new curve, where it restarts; None: the optimizer's."""
+
+    def __post_init__(self):
+        for field in (
+            *("num_steps", "max_length", "batch_size", "accumulation_steps"),
+            *(("max_predictions",) if self.max_predictions is not None else ()),
+        ):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        if self.batch_size % self.accumulation_steps:
+            raise ValueError(
+                f"batch_size={self.batch_size} does not divide into "
+                f"accumulation_steps={self.accumulation_steps} equal microbatches."
+            )
+        if self.learning_rate_curve == "continue" and (
+            self.learning_rate is not None or self.warmup_steps is not None
+        ):
+            raise ValueError(
+                f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps} of a phase "
+                "hold only for a new curve: set learning_rate_curve='restart', or change the "
+                "optimizer's."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """A pretraining run: which model, on what data, by which recipe."""
+
+    data: str = ""
+    """Directory that bertjax.prepare wrote."""
+    workdir: str = ""
+    """Directory for checkpoints, metrics and the model; running again there resumes."""
+    init: str | None = None
+    """Model to start from: a model directory, or the workdir of another run."""
+    model: BertConfig = BertConfig()
+    phases: tuple[Phase, ...] = ()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mlm_probability: float = 0.15
+    """Share of the tokens that are predicted."""
+    whole_word_masking: bool = False
+    """Mask all pieces of a word together."""
+    seed: int = 0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What activations are computed in; parameters and optimizer are float32 in any case."""
+    mesh: MeshConfig = MeshConfig()
+    unroll: int = 1
+    """Layers written out in each step of the scan over layers: faster, but slower to compile."""
+    remat: bool = False
+    """Recompute each layer in the backward pass: less memory, a third more work."""
+    log_every: int = 100
+    """Steps between lines of metrics."""
+    eval_every: int = 1_000
+    """Steps between evaluations on the held-out rows; 0: only at the end of each phase."""
+    eval_rows: int = 10_000
+    """Held-out rows used at most."""
+    save_every: int = 1_000
+    """Steps between checkpoints; one is also written at the end and on interruption."""
+    keep_checkpoints: int = 3
+    """The last N are kept, and besides the one of the lowest held-out loss."""
+    reader_threads: int = 4
+    peak_tflops: float | None = None
+    """Peak of one device, for MFU; None: its data sheet, or a measured matrix product."""
+
+    def __post_init__(self):
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed}: it must be at least 0.")
+        if not 0.0 < self.mlm_probability < 1.0:
+            raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
+        for field in ("log_every", "save_every", "eval_rows", "keep_checkpoints", "unroll"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        for phase in self.phases:
+            if phase.max_length > self.model.max_position_embeddings:
+                raise ValueError(
+                    f"max_length={phase.max_length} exceeds max_position_embeddings="
+                    f"{self.model.max_position_embeddings}: shorten the phase, or give the model "
+                    "more positions."
+                )
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of all phases together."""
+        return sum(phase.num_steps for phase in self.phases)

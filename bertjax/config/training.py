@@ -1,0 +1,52 @@
+"""What all training shares: the optimizer and the mesh of devices."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW with decoupled weight decay and linear warm-up and decay."""
+
+    recipe: Literal["google", "adamw"] = "google"
+    """google: Adam without bias correction, as BERT was trained; adamw: with it."""
+    learning_rate: float = 1e-4
+    """The peak, reached after the warm-up."""
+    warmup_steps: int = 10_000
+    warmup_proportion: float | None = None
+    """Warm-up as a share of all steps; with it, warmup_steps must be 0."""
+    schedule: Literal["google", "hf"] = "google"
+    """Linear decay to 0, counted from step 0 (google) or from the end of the warm-up (hf)."""
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    """Applied to all but biases and LayerNorms; embeddings are decayed too."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+
+    def __post_init__(self):
+        if self.learning_rate <= 0 or self.warmup_steps < 0 or self.max_grad_norm < 0:
+            raise ValueError(
+                f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps}, "
+                f"max_grad_norm={self.max_grad_norm}: the rate must be positive, the others at "
+                "least 0."
+            )
+        if self.warmup_proportion is not None and (
+            self.warmup_steps or not 0 <= self.warmup_proportion < 1
+        ):
+            raise ValueError(
+                f"warmup_proportion={self.warmup_proportion}, warmup_steps={self.warmup_steps}: "
+                "give one of them, the share in [0, 1) with warmup_steps=0, or the steps with "
+                "warmup_proportion=None."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How many devices split the rows (data), the parameters (fsdp), the matrices (tensor)."""
+
+    data: int = -1
+    """-1: all devices that the other axes leave."""
+    fsdp: int = 1
+    tensor: int = 1
