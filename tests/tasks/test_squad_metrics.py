@@ -1,5 +1,7 @@
 """SQuAD's metrics against the rules of the official scripts, restated another way."""
 
+import json
+
 import numpy as np
 import pytest
 
