@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax import command_line
 from bertjax.pretrained import Pretrained
-from bertjax.weights import load_model, names
+from bertjax.weights import LoadedModel, load_model, names
 from bertjax.weights.load import ARCHITECTURES
 from bertjax.weights.tf1 import save_tf1
 
@@ -58,19 +58,31 @@ def run(config: ConvertConfig) -> None:
         print(f"{config.src} has no {part}: a fresh one is written")
     if config.to == "hf":
         model.save(config.dst)
+        for part in loaded.unused:
+            print(f"{part} is left out: {ARCHITECTURES[loaded.head][0]} has none")
     else:
         if loaded.head in ("token_classification", "multiple_choice"):
             raise ValueError(
                 f"{config.src} is a model for {loaded.head}: Google's TF1 code has no such head. "
                 "Use --to hf."
             )
-        flat: Any = flatten_dict(loaded.params, sep="/")
-        tensors = names.to_theirs(flat, loaded.config)
-        save_tf1(config.dst, tensors, loaded.config.to_dict(), loaded.tokenizer.tokens)
+        config_json, vocab = loaded.config.to_dict(), loaded.tokenizer.tokens
+        save_tf1(config.dst, _google_tensors(loaded), config_json, vocab)
     print(f"{loaded.head}, {sum(x.size for x in jax.tree.leaves(loaded.params)):,} parameters")
     print(f"written to {config.dst}")
     if config.verify:
         verify(model, Path(config.dst))
+
+
+def _google_tensors(loaded: LoadedModel) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors by PyTorch name, with the pooler that Google's SQuAD graph has unused."""
+    flat: Any = flatten_dict(loaded.params, sep="/")
+    yield from names.to_theirs(flat, loaded.config)
+    if "bert/pooler" in loaded.unused:
+        for stored in loaded.source.tensors:
+            name = names.normalized(stored, loaded.config)
+            if name and name.startswith("bert.pooler."):
+                yield name, loaded.source.tensors[stored]
 
 
 def verify(model: Pretrained, written: Path) -> None:

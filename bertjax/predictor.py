@@ -107,9 +107,7 @@ class Predictor:
         longest = max(len(feature.input_ids) for feature in features)
         length = next((n for n in ROW_LENGTHS if n >= longest), -(-longest // 512) * 512)
         shape = row_shape(length, self._labels.num_choices, ())
-        batch, placements = make_batch(
-            features, shape, self._labels, self._tokenizer.pad_token_id
-        )
+        batch, placements = make_batch(features, shape, self._labels, self._tokenizer.pad_token_id)
         return {key: batch[key] for key in MODEL_INPUTS}, placements
 
     def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
@@ -152,4 +150,3 @@ class Predictor:
             else:
                 span = slot
             found[index] = {key: values[row, span] for key, values in joined.items()}
-

@@ -96,14 +96,19 @@ def prepared(tmp_path_factory, sentences, tokenizer) -> Path:
 LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 
 
-def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0):
-    """A model directory with random weights, biases and LayerNorms included."""
+def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread=0.05):
+    """A model directory with random weights: `spread` is added to what a matrix starts with.
+
+    Biases and LayerNorms move, too, so that a test sees where each one goes.
+    """
     model = HEADS[head](config, num_labels=3)
     rng = np.random.default_rng(seed)
-    params = jax.tree.map(
-        lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32),
-        init_params(model, seed),
-    )
+
+    def moved(path, x):
+        scale = 0.05 if path[-1].key in ("bias", "scale") else spread
+        return np.asarray(x + scale * rng.normal(size=x.shape), np.float32)
+
+    params = jax.tree_util.tree_map_with_path(moved, init_params(model, seed))
     with_labels = head in ("sequence_classification", "token_classification")
     save_hf(
         folder,

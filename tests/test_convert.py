@@ -43,12 +43,13 @@ def test_shards_with_an_index_are_one_model(tmp_path, tiny_config, tokenizer, wr
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_bin_files_become_safetensors_bit_for_bit(
-    zipped, tmp_path, tiny_config, tokenizer, written
+    zipped, head, tmp_path, tiny_config, tokenizer, written
 ):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
-    source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
+    source = written(tmp_path / "a", tiny_config, head, tokenizer)
     whole = (source / "model.safetensors").read_bytes()
     tensors = load_file(source / "model.safetensors")
     state = {

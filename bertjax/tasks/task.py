@@ -7,7 +7,9 @@ for each kind of answer (`text`, `tags`, `spans`, `choices`); where examples com
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -66,6 +68,10 @@ class Source(Protocol):
         ...
 
 
+Pairs = Iterable[tuple[Example, Prediction]]
+Export = Callable[[Path, str, Pairs], Iterator[tuple[Example, Prediction]]]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
     """A kind of answer with the names of its classes, its source and its metric.
@@ -76,6 +82,7 @@ class Task(abc.ABC):
         labels: names of the classes in the order of their ids; empty where there are none.
         best_metric: the metric that chooses the best checkpoint; higher is better.
         max_length: tokens of a sequence at most, unless the run says otherwise.
+        export: (folder, split, pairs) -> the same pairs, written as the official scorer reads them.
     """
 
     name: str
@@ -83,6 +90,7 @@ class Task(abc.ABC):
     labels: tuple[str, ...] = ()
     best_metric: str = "accuracy"
     max_length: int = 128
+    export: Export | None = None
 
     head: ClassVar[str]
     """Which of `bertjax.model.HEADS` answers."""
@@ -107,6 +115,51 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def score(self, pairs: Iterable[tuple[Example, Prediction]]) -> dict[str, float]:
         """Metrics of predictions beside the labels of their examples, in the range 0..1."""
+
+    @property
+    def num_labels(self) -> int | None:
+        """Classes of the head; None where the head has no such choice."""
+        return {"regression": 1, "span": None, "choice": None}.get(
+            self.label_kind, len(self.labels)
+        )
+
+    def written(
+        self, folder: Path, split: str, pairs: Iterable[tuple[Example, Prediction]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Passes predictions on, and writes them to `folder` as they pass: JSON, one a line.
+
+        Subclasses and `export` also write what the task's official scorer reads.
+        """
+        path = folder / f"{split}.jsonl"
+        beside = path.with_name(path.name + ".writing")
+        if self.export is not None:
+            pairs = self.export(folder, split, pairs)
+        with beside.open("w", encoding="utf-8") as lines:
+            for example, prediction in pairs:
+                line = {"id": example.id, **prediction}
+                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+                yield example, prediction
+        beside.replace(path)
+
+    def hf_config(self) -> dict[str, Any]:
+        """What `config.json` says of the task: the labels, and what kind of problem it is."""
+        if self.num_labels is None:
+            return {}
+        labels = self.labels or ("LABEL_0",)
+        found: dict[str, Any] = {
+            "id2label": {str(i): label for i, label in enumerate(labels)},
+            "label2id": {label: i for i, label in enumerate(labels)},
+        }
+        problem = {
+            "classes": "single_label_classification",
+            "multi_label": "multi_label_classification",
+            "regression": "regression",
+        }.get(self.label_kind)
+        return found | ({"problem_type": problem} if problem else {})
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        """What `task.json` in a model directory says, for `bertjax.predict`."""
+        return {"task": self.name, "label_kind": self.label_kind, "max_length": max_length}
 
     def id_of(self, label: Any, where: str) -> int:
         """The id of a class.

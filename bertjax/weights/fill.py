@@ -53,7 +53,12 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def fill(
-    tensors: Mapping[str, np.ndarray], model: BertWithHead, where: str, seed: int = 0
+    tensors: Mapping[str, np.ndarray],
+    model: BertWithHead,
+    where: str,
+    seed: int = 0,
+    *,
+    skip: tuple[str, ...] = (),
 ) -> Filled:
     """Puts each tensor in its place; heads that are missing as a whole are initialised.
 
@@ -62,6 +67,7 @@ def fill(
         model: what the parameters are for.
         where: the source, for errors.
         seed: of the initialisation.
+        skip: tensors whose names begin so are left out.
 
     Raises:
         ValueError: names every missing, unexpected, misshaped and not finite tensor at once.
@@ -73,7 +79,7 @@ def fill(
     unexpected, misshaped = [], []
     for stored in sorted(tensors):
         name = names.normalized(stored, config)
-        if name is None:
+        if name is None or stored.startswith(skip):
             continue
         mapped = names.find(name, config)
         part = mapped and next((p for p in PARTS if mapped.path.startswith(p)), None)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.model import BertConfig
 from bertjax.tokenization import WordPieceTokenizer
 from bertjax.weights import names
+from bertjax.weights.replace import replaced_whole
 from bertjax.weights.torch_bin import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -90,28 +90,25 @@ def save_hf(
     architecture: str = "BertForPreTraining",
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a directory that transformers loads without a warning.
 
-    It is written beside and renamed, so that a directory that was there stays whole until then.
-
     Args:
-        directory: to write.
+        directory: to write, whole; a model that is there is replaced.
         params: a tree of arrays; it is written tensor by tensor, so memory does not double.
         config: the architecture.
         tokenizer: its files are written, too.
         architecture: the class of transformers that the weights are for.
         extra: more fields of `config.json`, such as id2label.
         card: the text of README.md, the model card.
+        files: more files, name -> text.
 
     Raises:
+        ValueError: `directory` holds something else than a model.
         OSError: no space; what was in `directory` stays.
     """
-    directory = Path(directory)
-    beside = directory.with_name(directory.name + ".writing")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    try:
+    with replaced_whole(directory) as beside:
         flat: Any = flatten_dict(dict(params), sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
         content = {"architectures": [architecture], "dtype": "float32", **config.to_dict()}
@@ -121,20 +118,8 @@ def save_hf(
         tokenizer.save(beside)
         if card is not None:
             (beside / "README.md").write_text(card, encoding="utf-8")
-    except OSError as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise OSError(
-            f"Writing {directory} failed ({error}); what was there is as it was. Make room, then "
-            "run the command again."
-        ) from error
-    if directory.exists():
-        old = directory.with_name(directory.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        directory.rename(old)
-        beside.rename(directory)
-        shutil.rmtree(old)
-    else:
-        beside.rename(directory)
+        for name, text in dict(files or {}).items():
+            (beside / name).write_text(text + "\n", encoding="utf-8")
 
 
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:

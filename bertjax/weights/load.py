@@ -157,6 +157,7 @@ def load_model(
     head: str | None = "pretraining",
     *,
     num_labels: int | None = None,
+    new_labels: bool = False,
     vocab_size: int | None = None,
     dtype: DTypeLike = jnp.float32,
     seed: int = 0,
@@ -168,6 +169,8 @@ def load_model(
         head: what the model is to answer; a head that the source lacks is initialised. None:
             the head that the source has.
         num_labels: classes of a new classifier; None: as the config of the source says.
+        new_labels: the classes are a new task's: a classifier of another number of them is
+            initialised instead of refused.
         vocab_size: rows of the word embedding, for a grown vocabulary; None: as it is.
         dtype: what activations are computed in.
         seed: of what has to be initialised.
@@ -195,9 +198,10 @@ def load_model(
     if num_labels is not None and labels is not None and len(labels) != num_labels:
         labels = None
     model = HEADS[head](
-        config, jnp.dtype(dtype), num_labels=num_labels or (len(labels) if labels else 2)
+        config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
-    filled = fill(source.tensors, model, str(source.where), seed)
+    skip = _CLASSIFIER if new_labels and _classes(source) != num_labels else ()
+    filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = filled.params
     if vocab_size is not None and vocab_size != config.vocab_size:
         old, config = config, dataclasses.replace(config, vocab_size=vocab_size)
@@ -207,6 +211,8 @@ def load_model(
         model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
     )
 
+
+_CLASSIFIER = ("classifier.",)
 
 # The class of transformers for each head, and the parts of a checkpoint that the head uses.
 ARCHITECTURES = {
@@ -242,6 +248,15 @@ def find_head(source: Source) -> str:
             "with the head that you need."
         )
     return next((head for head in fitting if ARCHITECTURES[head][0] == named), fitting[0])
+
+
+def _classes(source: Source) -> int:
+    """How many classes there are where the config does not say: as many as there are biases.
+
+    `bert_config.json` never says; transformers means 2 if it does not.
+    """
+    biases = source.tensors.get("classifier.bias")
+    return 2 if biases is None else len(biases)
 
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:

@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.weights.replace import replaced_whole
 from bertjax.weights.tf1_names import NAMES, Tf1Name, from_pytorch, from_tf1, is_parameter
 
 
@@ -143,12 +143,11 @@ def save_tf1(
 ) -> None:
     """Writes a directory that google-research/bert reads as `init_checkpoint` and its companions.
 
-    It is written beside and renamed, so that a directory that was there stays whole until then.
     Tensors are taken one at a time. The heads are those that Google has: pretraining, classifier,
     SQuAD. Its SQuAD graph has a pooler too; without one, `init_checkpoint` leaves it as it starts.
 
     Args:
-        directory: to write; a directory that is there is replaced.
+        directory: to write, whole; a model that is there is replaced.
         tensors: PyTorch names and arrays.
         config_json: the architecture, under the names that both config files share.
         vocab: the lines of `vocab.txt`; the casing is not written anywhere.
@@ -156,7 +155,9 @@ def save_tf1(
 
     Raises:
         ValueError: Google's code could not compute this model or has no name for a tensor, all of
-            which are listed; or tensors are missing; or the vocabulary does not fit.
+            which are listed; or tensors are missing; or the vocabulary does not fit; or
+            `directory` holds something else than a model.
+        OSError: no space; what was in `directory` stays.
         ImportError: TensorFlow is not installed.
     """
     tf = _tensorflow()
@@ -168,7 +169,7 @@ def save_tf1(
             f"A vocabulary of {len(vocab)} tokens with vocab_size={config['vocab_size']}: each "
             "must have its row in the word embedding and its line in vocab.txt."
         )
-    with _replaced_whole(Path(directory)) as beside:
+    with replaced_whole(directory) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
         # Mapped, the tensors need no memory of ours: TensorFlow takes aligned arrays as they are.
@@ -257,26 +258,10 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
         )
         settings = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
         with tf.compat.v1.Session(config=settings) as session:
-            session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
-
-
-@contextlib.contextmanager
-def _replaced_whole(directory: Path) -> Iterator[Path]:
-    """A fresh folder beside `directory` that takes its place if nothing goes wrong."""
-    beside = directory.with_name(directory.name + ".writing")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    try:
-        yield beside
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    old = directory.with_name(directory.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if directory.exists():
-        directory.rename(old)
-    beside.rename(directory)
-    shutil.rmtree(old, ignore_errors=True)
+            try:
+                session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
+            except tf.errors.OpError as error:  # Its message is a page, of which this is the gist.
+                raise OSError(error.message.splitlines()[0]) from error
 
 
 def _tensorflow() -> ModuleType:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from bertjax import convert
 from bertjax.model import BertConfig
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import names, tf1
@@ -151,6 +152,24 @@ def google_variables(head: str) -> dict[str, np.ndarray]:
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def google_directory(tf, folder, head: str) -> dict[str, np.ndarray]:
+    """Writes what google-research/bert publishes; returns the variables."""
+    folder.mkdir()
+    write_as_google(tf, folder / "bert_model.ckpt", variables := google_variables(head))
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG.to_dict()))
+    (folder / "vocab.txt").write_text("\n".join(VOCAB), encoding="utf-8")
+    return variables
+
+
+def variables_in(tf, folder) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def run(*argv) -> int:
+    return convert.main([str(a) for a in argv])
+
+
 def test_every_pytorch_name_of_a_pretraining_model_has_its_own_tf1_name(tiny, tiny_config):
     theirs = [n for n, _ in names.to_theirs(flatten_dict(tiny[1], sep="/"), tiny_config)]
     entries = [from_pytorch(name) for name in theirs]
@@ -204,9 +223,44 @@ def test_google_s_variables_come_back_bit_for_bit(tmp_path, tf, head):
     opened = open_tf1(tmp_path / "bert_model.ckpt")
     assert {name: value.shape for name, value in opened.items()} == PYTORCH | PYTORCH_HEADS[head]
     save(tmp_path / "again", dict(opened))
-    reader = tf.train.load_checkpoint(str(tmp_path / "again" / "bert_model.ckpt"))
-    found = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    assert_same_bits(found, variables)
+    assert_same_bits(variables_in(tf, tmp_path / "again"), variables)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("head", HEADS)
+def test_the_command_brings_google_s_variables_back_bit_for_bit(tmp_path, tf, head, capsys):
+    variables = google_directory(tf, tmp_path / "google", head)
+    assert run(tmp_path / "google", tmp_path / "again", "--to", "tf1") == 0
+    assert_same_bits(variables_in(tf, tmp_path / "again"), variables)
+    assert run(tmp_path / "google" / "bert_model.ckpt", tmp_path / "hf") == 0
+    assert ("bert/pooler is left out" in capsys.readouterr().out) == (head == "squad")
+    assert run(tmp_path / "hf", tmp_path / "back", "--to", "tf1") == 0
+    if head == "squad":  # BertForQuestionAnswering has no pooler, Google's graph has it unused
+        variables = {k: v for k, v in variables.items() if "pooler" not in k}
+    assert_same_bits(variables_in(tf, tmp_path / "back"), variables)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("head", ["pretraining", "sequence_classification", "question_answering"])
+def test_hugging_face_weights_come_back_from_tf1_bit_for_bit(
+    head, tmp_path, tiny_config, tokenizer, written
+):
+    source = written(tmp_path / "a", tiny_config, head, tokenizer)
+    assert run(source, tmp_path / "b", "--to", "tf1") == 0
+    assert run(tmp_path / "b", tmp_path / "c") == 0
+    for name in ("model.safetensors", "vocab.txt"):
+        assert (tmp_path / "c" / name).read_bytes() == (source / name).read_bytes()
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("head", ["token_classification", "multiple_choice"])
+def test_heads_that_google_lacks_are_refused(
+    head, tmp_path, tiny_config, tokenizer, written, capsys
+):
+    source = written(tmp_path / "a", tiny_config, head, tokenizer)
+    assert run(source, tmp_path / "b", "--to", "tf1") == 1
+    assert f"is a model for {head}" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
 
 
 @needs_tensorflow

@@ -1,0 +1,103 @@
+"""The runs that a fine-tuning command stands for, and the table of their scores."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bertjax.config import FinetuneConfig
+from bertjax.tasks import Task
+
+# Devlin et al. 2018, A.3.
+SWEEP_BATCH_SIZES = (16, 32)
+SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
+SWEEP_EPOCHS = (2, 3, 4)
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
+    """The runs of a command: (name of its folder, config); one run alone has no name."""
+    if config.sweep:
+        grid = itertools.product(SWEEP_BATCH_SIZES, SWEEP_LEARNING_RATES, SWEEP_EPOCHS)
+        return [
+            _variant(
+                config,
+                f"batch{batch_size}_rate{rate:g}_epochs{epochs}",
+                batch_size=batch_size,
+                num_epochs=float(epochs),
+                optimizer=dataclasses.replace(config.optimizer, learning_rate=rate),
+            )
+            for batch_size, rate, epochs in grid
+        ]
+    if config.seeds > 1:
+        seeds = range(config.seed, config.seed + config.seeds)
+        return [_variant(config, f"seed{seed}", seed=seed) for seed in seeds]
+    return [("", config)]
+
+
+def _variant(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, FinetuneConfig]:
+    alone = {"sweep": False, "seeds": 1, "workdir": f"{config.workdir}/{name}"}
+    return name, dataclasses.replace(config, **alone, **changes)
+
+
+def splits_of(task: Task, kind: str) -> list[str]:
+    """The splits of a task that are for `kind`: dev or test."""
+    splits = task.source.splits if task.source else ()
+    return [split for split in splits if split.split("_")[0] == kind]
+
+
+def split_prefix(split: str) -> str:
+    """What the metrics of a dev split are called by: nothing, or "matched_"."""
+    return "" if split == "dev" else split.removeprefix("dev_") + "_"
+
+
+def best_metric(task: Task) -> str:
+    """The name of the metric that chooses the best checkpoint, of the first dev split."""
+    dev = splits_of(task, "dev")
+    return (split_prefix(dev[0]) if dev else "") + task.best_metric
+
+
+def grading_metric(task: Task) -> str | None:
+    """The same metric as scores name it; None without a dev split."""
+    dev = splits_of(task, "dev")
+    return f"{dev[0]}/{task.best_metric}" if dev else None
+
+
+def print_scores(scores: Scores, task: Task) -> None:
+    """A table of all runs; with several, their mean and standard deviation or the best."""
+    names = sorted({key for found in scores.values() for key in found})
+    if not names:
+        return
+    table = Table("", *names, title=task.name)
+    for name, found in scores.items():
+        table.add_row(name or "score", *(f"{100 * found[key]:.2f}" for key in names))
+    if len(scores) > 1:
+        every = np.array([[found[key] for key in names] for found in scores.values()])
+        table.add_section()
+        table.add_row("mean", *(f"{100 * x:.2f}" for x in every.mean(0)))
+        table.add_row("std", *(f"{100 * x:.2f}" for x in every.std(0, ddof=1)))
+        metric = grading_metric(task)
+        if metric in names:
+            best = max(scores, key=lambda name: scores[name][metric])
+            table.caption = f"best by {metric}: {best}"
+    Console(width=max(80, 24 * (len(names) + 1))).print(table)
+
+
+def model_facts(
+    config: FinetuneConfig, num_steps: int, features: int, scores: Mapping[str, float]
+) -> list[tuple[str, Any]]:
+    """What the card of a fine-tuned model says of its training."""
+    return [
+        ("task", config.task),
+        ("started from", config.init),
+        ("training features", f"{features:,}"),
+        ("updates", f"{num_steps:,} of {config.batch_size} features"),
+        ("learning rate", f"{config.optimizer.learning_rate:g}"),
+        ("seed", config.seed),
+        *((key, f"{value:.4f}") for key, value in scores.items()),
+    ]

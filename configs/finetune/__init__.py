@@ -1,0 +1,1 @@
+"""Pretraining runs, one a file."""
