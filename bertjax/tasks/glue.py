@@ -1,12 +1,12 @@
 """The tasks of GLUE, read from the official files as published (Wang et al. 2018)."""
 
 import dataclasses
-import difflib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from bertjax.tasks.files import existing, path_of_split, task_folder
 from bertjax.tasks.table_files import place, read_number, read_tsv
 from bertjax.tasks.task import Example
 
@@ -197,18 +197,8 @@ class GlueSource:
         """
         self.spec = spec
         self.counts: Counter = Counter()
-        data_dir = Path(data_dir).expanduser()
-        folders = (data_dir / spec.folder, data_dir / spec.name.upper(), data_dir)
-        for self.folder in folders:
-            self._paths = _find_files(spec, self.folder)
-            if self._paths:
-                break
-        else:
-            names = sorted({name for names in spec.files.values() for name in names})
-            raise FileNotFoundError(
-                f"No file of {spec.name} ({', '.join(names)}) lies in {data_dir} or "
-                f"{folders[0]}: give --data_dir the official files, or leave it out for TFDS."
-            )
+        self.folder = task_folder(spec.name, data_dir, (spec.folder, spec.name.upper()), spec.files)
+        self._paths = _find_files(spec, self.folder)
         self.splits = tuple(self._paths)
 
     def path(self, split: str) -> Path:
@@ -217,14 +207,7 @@ class GlueSource:
         Raises:
             ValueError: there is no such split.
         """
-        if split not in self._paths:
-            near = difflib.get_close_matches(split, self.splits, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(
-                f"{self.spec.name} has no split {split!r} in {self.folder}.{hint} "
-                f"There are: {', '.join(self.splits)}."
-            )
-        return self._paths[split]
+        return path_of_split(self.spec.name, split, self._paths)
 
     def examples(self, split: str) -> Iterator[Example]:
         """The examples of a split in the order of its file, read as they are asked for.
@@ -267,7 +250,7 @@ class GlueSource:
 
     def _chosen(self, split: str, path: Path) -> Iterator[Example]:
         """Those examples of Microsoft's MRPC files that GLUE gives to a split."""
-        ids = _existing(self.folder, MRPC_DEV_IDS)
+        ids = existing(self.folder, MRPC_DEV_IDS)
         if split == "test" or ids is None:
             return self._read(split, path)
         dev = {tuple(fields[:2]) for _, fields in read_tsv(ids)}
@@ -332,13 +315,9 @@ def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...
 
 
 def _find_files(spec: GlueSpec, folder: Path) -> dict[str, Path]:
-    found = {split: _existing(folder, names) for split, names in spec.files.items()}
+    found = {split: existing(folder, names) for split, names in spec.files.items()}
     paths = {split: path for split, path in found.items() if path is not None}
-    if "dev" in paths and paths["dev"].suffix == ".txt" and not _existing(folder, MRPC_DEV_IDS):
+    if "dev" in paths and paths["dev"].suffix == ".txt" and not existing(folder, MRPC_DEV_IDS):
         # Without GLUE's list nobody can tell which rows of Microsoft's file are its dev split.
         del paths["dev"]
     return paths
-
-
-def _existing(folder: Path, names: tuple[str, ...]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)

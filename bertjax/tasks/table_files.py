@@ -12,10 +12,89 @@ from pathlib import Path
 from typing import Any, TextIO
 
 # Far longer than any text, far shorter than what an unclosed quote swallows of a large file.
-MAX_FIELD_CHARACTERS = 1 << 28
+MAX_FIELD_CHARACTERS = 1 << 26
 CSV_SUFFIXES = (".csv",)
 TSV_SUFFIXES = (".tsv", ".tab")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
+TEXT_SUFFIXES = (".txt",)
+
+
+class Table:
+    """Rows with named columns: CSV or TSV with a header, JSON lines, or a text a line (.txt).
+
+    Attributes:
+        path: the file.
+        columns: names of the columns; of JSON lines, those of the first object.
+        is_json: whether values are JSON's, not text.
+    """
+
+    def __init__(self, path: Path | str):
+        """Reads the header.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: its name says no format, or it has no header.
+        """
+        self.path = Path(path).expanduser()
+        suffix = self.path.suffix.lower()
+        if not self.path.is_file():
+            raise FileNotFoundError(f"There is no file {self.path}.")
+        if suffix not in (*CSV_SUFFIXES, *TSV_SUFFIXES, *JSON_SUFFIXES, *TEXT_SUFFIXES):
+            raise ValueError(
+                f"{self.path}: the name does not tell its format. Name it .csv, .tsv, .jsonl "
+                "(one JSON object a line) or .txt (one text a line)."
+            )
+        self.is_json = suffix in JSON_SUFFIXES
+        self._is_text = suffix in TEXT_SUFFIXES
+        self._read = read_csv if suffix in CSV_SUFFIXES else read_tsv
+        self.columns = self._find_columns()
+
+    def _find_columns(self) -> tuple[str, ...]:
+        if self._is_text:
+            return ("text",)
+        rows = read_json_lines(self.path) if self.is_json else self._read(self.path)
+        number, first = next(rows, (1, ()))
+        columns = tuple(first) if self.is_json else tuple(name.strip() for name in first)
+        # A nameless first column is the index that pandas writes.
+        broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
+        if not columns or broken:
+            reads = f"reads {', '.join(columns)[:200]!r}" if columns else "is missing"
+            raise ValueError(
+                f"{place(self.path, number)} {reads}, but the first row must name the columns, "
+                "each by another name: text,label for example."
+            )
+        return columns
+
+    def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(row number, values by column) of each row.
+
+        Raises:
+            ValueError: a row is damaged, or has another number of fields than the header.
+        """
+        if self._is_text:
+            for number, line in read_lines(self.path):
+                if line.strip():
+                    yield number, {"text": line}
+        elif self.is_json:
+            yield from read_json_lines(self.path)
+        else:
+            rows = self._read(self.path)
+            next(rows)
+            for number, fields in rows:
+                if len(fields) != len(self.columns):
+                    raise ValueError(self._miscounted(number, len(fields)))
+                yield number, dict(zip(self.columns, fields, strict=True))
+
+    def _miscounted(self, number: int, count: int) -> str:
+        remedy = (
+            "write fields that hold a comma or a line end in quotes."
+            if self._read is read_csv
+            else "tabs part fields and quotes mean nothing; texts with tabs need a .csv."
+        )
+        return (
+            f"{place(self.path, number)} has {count} fields, the first row has "
+            f"{len(self.columns)} ({', '.join(self.columns)[:200]}): {remedy}"
+        )
 
 
 def place(path: Path | str, row: int) -> str:
