@@ -56,6 +56,16 @@ class SpanTask(Task):
     head: ClassVar[str] = "question_answering"
     label_kind: ClassVar[LabelKind] = "span"
 
+    def description(self, max_length: int) -> dict[str, Any]:
+        """Also how passages are cut and answers chosen."""
+        return super().description(max_length) | {
+            "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+            "max_answer_length": self.max_answer_length,
+            "with_impossible": self.with_impossible,
+            "null_threshold": self.null_threshold,
+        }
+
     def __post_init__(self):
         for field in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
             if getattr(self, field) < 1:
