@@ -32,6 +32,7 @@ from bertjax.finetune_report import (
 )
 from bertjax.predictor import Predictor, labels_of
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
+from bertjax.tasks.columns import Columns
 from bertjax.tasks.training_data import TrainingData, write_training_data
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
@@ -279,8 +280,7 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """
     config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
     use_compilation_cache()
-    options = TaskOptions(data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir)
-    task = make_task(config.task, options)
+    task = make_task(config.task, task_options(config))
     scores: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = None
@@ -303,6 +303,32 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
                 _keep_the_best(Path(config.workdir), task, name, scores)
     print_scores(scores, task)
     return scores
+
+
+def task_options(config: FinetuneConfig) -> TaskOptions:
+    """What the flags say of the task's data."""
+    return TaskOptions(
+        data_dir=config.data_dir,
+        tfds_data_dir=config.tfds_data_dir,
+        train=config.train,
+        dev=config.dev,
+        test=config.test,
+        columns=Columns(
+            text=config.text_column,
+            pair=config.pair_column,
+            label=config.label_column,
+            id=config.id_column,
+            choices=config.choice_columns,
+        ),
+        label_separator=config.label_separator,
+        submission=config.submission,
+        span_options={
+            "doc_stride": config.doc_stride,
+            "max_query_length": config.max_query_length,
+            "max_answer_length": config.max_answer_length,
+            "null_threshold": config.null_threshold,
+        },
+    )
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:

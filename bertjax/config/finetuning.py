@@ -25,8 +25,27 @@ class FinetuneConfig:
     """A file of your own: CSV, TSV, JSON lines, SQuAD's JSON, CoNLL's columns."""
     dev: str | None = None
     test: str | None = None
+    text_column: str | None = None
+    """Column of the text, or of the first of two; guessed, and said so, if not given."""
+    pair_column: str | None = None
+    """Column of the second text; of what begins every choice."""
+    label_column: str | None = None
+    id_column: str | None = None
+    choice_columns: tuple[str, ...] = ()
+    """Columns of the choices, or the one of JSON lines that lists them."""
+    label_separator: str | None = None
+    """What stands between the labels of an example that may have several: makes classify
+    multi-label, as lists in JSON lines do."""
     max_length: int | None = None
     """Tokens of a sequence at most; None: the task's (128; SQuAD 384)."""
+    doc_stride: int = 128
+    """Question answering: tokens between the beginnings of two windows of a long passage."""
+    max_query_length: int = 64
+    """Question answering: tokens of a question; the rest is cut."""
+    max_answer_length: int = 30
+    """Question answering: tokens of an answer at most."""
+    null_threshold: float = 0.0
+    """SQuAD 2.0: odds above which there is no answer; `null_odds` in the predictions."""
     batch_size: int = 32
     """Examples (SQuAD: windows) an update, over all devices."""
     accumulation_steps: int = 1

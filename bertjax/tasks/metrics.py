@@ -175,13 +175,13 @@ def _check_lengths(golds: Sequence[Any], predictions: Sequence[Any]) -> None:
         raise ValueError("There is nothing to score: no example has a label.")
 
 
-# The official metric of each task by its name; labels are the names that the official files give.
+# The metric of each task by its name; its labels are the names of the classes.
 METRICS: Mapping[str, Metric] = {
     "cola": matthews,
     "sst2": accuracy,
     "mrpc": functools.partial(accuracy_and_f1, positive="equivalent"),
     "stsb": pearson_spearman,
-    "qqp": functools.partial(accuracy_and_f1, positive="equivalent"),
+    "qqp": functools.partial(accuracy_and_f1, positive="duplicate"),
     "mnli": accuracy,
     "qnli": accuracy,
     "rte": accuracy,
@@ -189,4 +189,9 @@ METRICS: Mapping[str, Metric] = {
     "ax": matthews,
     "swag": accuracy,
     "conll": entity_f1,
+    "classify": accuracy,
+    "multi_label": multi_label,
+    "regress": pearson_spearman,
+    "tag": entity_f1,
+    "choice": accuracy,
 }

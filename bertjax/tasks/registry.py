@@ -2,12 +2,34 @@
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
+from bertjax.tasks.choices import ChoiceTask
+from bertjax.tasks.columns import Columns, CustomKind
+from bertjax.tasks.conll import CONLL_LABELS, ConllSource
+from bertjax.tasks.custom import CustomSource, learn_labels
+from bertjax.tasks.exports import conll_export, glue_export, squad_export
 from bertjax.tasks.glue import GLUE, GlueSource, GlueSpec
 from bertjax.tasks.metrics import METRICS
+from bertjax.tasks.spans import SpanTask
+from bertjax.tasks.squad import SquadSource
+from bertjax.tasks.swag import SwagSource
+from bertjax.tasks.tags import TagTask
 from bertjax.tasks.task import Source, Task
-from bertjax.tasks.text import ClassificationTask, RegressionTask
+from bertjax.tasks.text import ClassificationTask, MultiLabelTask, RegressionTask
+
+# What a checkpoint is chosen by, where it is not accuracy.
+BEST_METRICS = {
+    "cola": "matthews",
+    "ax": "matthews",
+    "mrpc": "accuracy_f1",
+    "qqp": "accuracy_f1",
+    "stsb": "pearson_spearman",
+    "regress": "pearson_spearman",
+    "multi_label": "micro_f1",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,36 +39,131 @@ class TaskOptions:
     Attributes:
         data_dir: folder of the official files; None: TensorFlow Datasets.
         tfds_data_dir: where TensorFlow Datasets keeps its data.
+        train, dev, test: files of the user's own.
+        columns: of these files.
+        label_separator: between the labels of an example that has several.
+        submission: GLUE's zip; None: one beside the predictions.
+        span_options: fields of `SpanTask`.
     """
 
     data_dir: str | None = None
     tfds_data_dir: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    columns: Columns = Columns()
+    label_separator: str | None = None
+    submission: str | None = None
+    span_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The user's own files by split."""
+        given = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {split: file for split, file in given.items() if file is not None}
 
 
-def _glue(spec: GlueSpec) -> Callable[[TaskOptions], Task]:
-    def make(options: TaskOptions) -> Task:
-        assert options.data_dir
-        source: Source = GlueSource(spec, options.data_dir)
-        metric = METRICS[spec.name]
-        if spec.kind == "regression":
-            return RegressionTask(
-                name=spec.name, source=source, metric=metric, best_metric="pearson_spearman"
-            )
-        best = {"cola": "matthews", "ax": "matthews", "mrpc": "accuracy_f1", "qqp": "accuracy_f1"}
-        return ClassificationTask(
-            name=spec.name,
-            source=source,
-            labels=spec.labels,
-            metric=metric,
-            best_metric=best.get(spec.name, "accuracy"),
-        )
+def _glue(spec: GlueSpec, options: TaskOptions) -> Task:
+    assert options.data_dir
+    source: Source = GlueSource(spec, options.data_dir)
+    fields: dict[str, Any] = {
+        "name": spec.name,
+        "source": source,
+        "metric": METRICS[spec.name],
+        "best_metric": BEST_METRICS.get(spec.name, "accuracy"),
+        "export": glue_export(spec, options.submission),
+    }
+    if spec.kind == "regression":
+        return RegressionTask(**fields)
+    return ClassificationTask(labels=spec.labels, **fields)
 
-    return make
+
+def _squad(name: str, version: Literal["1.1", "2.0"], options: TaskOptions) -> Task:
+    assert options.data_dir
+    return SpanTask(
+        name=name,
+        source=SquadSource.in_directory(options.data_dir, version),
+        with_impossible=version == "2.0",
+        export=squad_export,
+        **options.span_options,
+    )
+
+
+def _conll(options: TaskOptions) -> Task:
+    assert options.data_dir
+    return TagTask(
+        name="conll",
+        source=ConllSource(options.data_dir),
+        labels=CONLL_LABELS,
+        metric=METRICS["conll"],
+        export=conll_export,
+    )
+
+
+def _swag(options: TaskOptions) -> Task:
+    if options.data_dir is None:
+        raise ValueError("swag has no builder in TensorFlow Datasets: give --data_dir.")
+    source = SwagSource(options.data_dir)
+    return ChoiceTask(name="swag", source=source, metric=METRICS["swag"], num_choices=4)
+
+
+def _qa(options: TaskOptions) -> Task:
+    if not options.files:
+        raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
+    source = SquadSource(options.files)
+    with_impossible = any(
+        example.label is not None for split in source.splits for example in source.examples(split)
+    )
+    return SpanTask(
+        name="qa",
+        source=source,
+        with_impossible=with_impossible,
+        export=squad_export,
+        **options.span_options,
+    )
+
+
+def _custom(kind: CustomKind, options: TaskOptions) -> Task:
+    source = CustomSource(
+        kind,
+        **options.files,
+        columns=options.columns,
+        label_separator=options.label_separator,
+    )
+    if source.note:
+        print(source.note)
+    name = "multi_label" if source.multi_label else kind
+    fields: dict[str, Any] = {
+        "name": kind,
+        "source": source,
+        "metric": METRICS[name],
+        "best_metric": BEST_METRICS.get(name, "f1" if kind == "tag" else "accuracy"),
+    }
+    if kind == "regress":
+        return RegressionTask(**fields)
+    if kind == "choice":
+        return ChoiceTask(num_choices=source.num_choices, **fields)
+    labels = learn_labels(source)
+    if kind == "tag":
+        return TagTask(labels=labels, export=conll_export, **fields)
+    task = MultiLabelTask if source.multi_label else ClassificationTask
+    return task(labels=labels, **fields)
 
 
 TASKS: Mapping[str, Callable[[TaskOptions], Task]] = {
-    name: _glue(spec) for name, spec in GLUE.items()
+    **{name: functools.partial(_glue, spec) for name, spec in GLUE.items()},
+    "squad": functools.partial(_squad, "squad", "1.1"),
+    "squad2": functools.partial(_squad, "squad2", "2.0"),
+    "swag": _swag,
+    "conll": _conll,
+    "classify": functools.partial(_custom, "classify"),
+    "regress": functools.partial(_custom, "regress"),
+    "tag": functools.partial(_custom, "tag"),
+    "qa": _qa,
+    "choice": functools.partial(_custom, "choice"),
 }
+# Those of them on files of the user's own.
+CUSTOM = ("classify", "regress", "tag", "qa", "choice")
 
 
 def check_task(name: str) -> None:
@@ -70,4 +187,12 @@ def make_task(name: str, options: TaskOptions) -> Task:
         FileNotFoundError: its data is not there.
     """
     check_task(name)
+    own, official = options.files, options.data_dir or options.tfds_data_dir
+    if own and name not in CUSTOM:
+        raise ValueError(
+            f"--task={name} reads its official files, but --{next(iter(own))} was given: use "
+            f"--data_dir, or one of --task={'|'.join(CUSTOM)} for files of your own."
+        )
+    if official and name in CUSTOM:
+        raise ValueError(f"--task={name} reads your own files: give --train instead of {official}.")
     return TASKS[name](options)

@@ -110,6 +110,17 @@ class WordPieceTokenizer:
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids as `encode` gives them, and where in the text each token stands.
+
+        Returns:
+            ids int32 [n], and int32 [n, 2]: the first character of each token, and the one behind
+            its last. Pieces of one character, as a Korean syllable may have them, share its place.
+        """
+        encoding = self._text_backend.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        return np.array(encoding.ids, np.int32), offsets
+
     def encode_prompt(
         self, text: str, pair: str | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:

@@ -1,6 +1,7 @@
 """Orbax checkpoints of the training state and of how far the run has come."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,17 @@ class Checkpointer:
             ]
         )
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, cleanup_tmp_directories=True
+            preservation_policy=policy,
+            # Without it the metrics are not written, and a resumed run forgets which was the best.
+            best_fn=lambda metrics: -self._badness(metrics),
+            cleanup_tmp_directories=True,
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def _badness(self, metrics: Any) -> float:
         """Lower is better. Losses of phases of other lengths do not compare: the later one wins."""
+        if self._metric not in metrics:
+            return math.inf
         return self._sign * metrics[self._metric] - 1e3 * metrics.get("phase", 0)
 
     @property
@@ -55,8 +61,9 @@ class Checkpointer:
         with self._explained():
             self._manager.wait_until_finished()
         found = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
-        graded = [(self._badness(metrics), step) for step, metrics in found if metrics]
-        return min(graded)[1] if graded else None
+        graded = [(self._badness(metrics or {}), step) for step, metrics in found]
+        known = [pair for pair in graded if pair[0] < math.inf]
+        return min(known)[1] if known else None
 
     @property
     def latest_step(self) -> int | None:
@@ -94,7 +101,8 @@ class Checkpointer:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
-        kept = dict(metrics) if metrics else None
+        # Without any, Orbax would warn each time.
+        kept = dict(metrics or {})
         with self._explained():
             self._manager.check_for_errors()
             if not self._manager.save(step, args=items, metrics=kept, force=True):

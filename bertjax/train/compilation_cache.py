@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 
 
 def use_compilation_cache() -> None:
     """Turns on jax's persistent cache in the user's cache folder, unless one is set already."""
-    if jax.config.jax_compilation_cache_dir is None:
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is None:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(root) / "bertjax" / "xla"))
+        config.update("jax_compilation_cache_dir", str(Path(root) / "bertjax" / "xla"))

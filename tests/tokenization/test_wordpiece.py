@@ -40,6 +40,21 @@ def test_special_tokens_written_in_a_corpus_are_split_and_those_of_a_prompt_are_
     assert types == [0, 0, 0, 1, 1]
 
 
+def test_offsets_are_characters_of_the_text_as_it_was_written():
+    vocab = vocab_of("[", "]", "mask", "cafe", "中", "##s", "ᄒ", "##ᅡ")
+    tokenizer = WordPieceTokenizer(vocab, do_lower_case=True)
+    text = " [MASK]\t\x00CAFÉs 中\U0001d54f하"
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    (expected,) = tokenizer.encode([text])
+    assert ids.tolist() == expected
+    found = [text[begin:end] for begin, end in offsets]
+    # A syllable of two pieces is the place of both.
+    assert found == ["[", "MASK", "]", "CAFÉ", "s", "中", "\U0001d54f하"]
+    assert tokenizer.encode_with_offsets("하")[1].tolist() == [[0, 1], [0, 1]]
+    ids, offsets = tokenizer.encode_with_offsets(" ")
+    assert ids.shape == (0,) and offsets.shape == (0, 2)
+
+
 def test_a_word_of_more_than_100_characters_is_unknown():
     tokenizer = WordPieceTokenizer(vocab_of("a", "##a"), do_lower_case=True)
     assert len(tokenizer.encode(["a" * 100])[0]) == 100

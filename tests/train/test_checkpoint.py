@@ -42,6 +42,18 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 5, 6]
 
 
+def test_the_best_is_known_and_kept_also_by_a_run_that_was_resumed(tmp_path, caplog):
+    for steps in ([(1, 0.3), (2, 0.8), (3, None)], [(4, 0.5), (5, None), (6, 0.8)]):
+        checkpointer = Checkpointer(tmp_path, keep=1, metric="eval/f1", higher_is_better=True)
+        for step, f1 in steps:
+            metrics = None if f1 is None else {"eval/f1": f1}
+            checkpointer.save(step, state_of(step), {}, metrics)
+        assert checkpointer.best_step == 2
+        checkpointer.close()
+    assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 6]
+    assert not [record for record in caplog.records if "metric" in record.getMessage()]
+
+
 def test_donating_the_state_after_a_save_does_not_change_the_checkpoint(tmp_path):
     double = jax.jit(lambda s: jax.tree.map(lambda x: x * 2, s), donate_argnums=0)
     checkpointer = Checkpointer(tmp_path)

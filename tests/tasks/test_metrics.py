@@ -1,0 +1,159 @@
+"""Metrics against values worked out by hand, and against independent restatements."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bertjax.tasks.metrics import (
+    METRICS,
+    accuracy,
+    accuracy_and_f1,
+    confusion_table,
+    entities,
+    entity_f1,
+    matthews,
+    multi_label,
+    pearson_spearman,
+)
+
+
+def test_accuracy_is_the_share_of_equal_pairs():
+    assert accuracy(["a", "b", "c", "a"], ["a", "b", "b", "b"]) == {"accuracy": 0.5}
+
+
+def test_f1_is_that_of_the_positive_class_and_the_mean_is_given():
+    golds, answers = [1, 1, 1, 0, 0], [1, 1, 0, 1, 0]  # precision 2/3, recall 2/3
+    values = accuracy_and_f1(golds, answers, positive=1)
+    assert values == pytest.approx({"accuracy": 0.6, "f1": 2 / 3, "accuracy_f1": (0.6 + 2 / 3) / 2})
+    assert accuracy_and_f1(golds, answers, positive=0)["f1"] == pytest.approx(0.5)
+    assert accuracy_and_f1([0, 0], [0, 0], positive=1)["f1"] == 0.0
+
+
+def test_matthews_follows_its_formula_and_is_0_for_constants():
+    rng = np.random.default_rng(0)
+    gold, answer = rng.integers(0, 2, (2, 50))
+    tp, tn = sum(gold & answer), sum((1 - gold) & (1 - answer))
+    fp, fn = sum((1 - gold) & answer), sum(gold & (1 - answer))
+    expected = (tp * tn - fp * fn) / np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    assert matthews(gold.tolist(), answer.tolist())["matthews"] == pytest.approx(expected)
+    assert matthews([0, 1, 0], [0, 0, 0]) == {"matthews": 0.0}
+    assert matthews(["x", "x"], ["x", "x"]) == {"matthews": 0.0}
+
+
+def test_correlations_follow_their_formulas_and_are_0_for_constants():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 5, 40).astype(float)  # with ties
+    y = x + rng.normal(size=40)
+    ranks = [[(np.sum(v < a) + np.sum(v <= a) + 1) / 2 for a in v] for v in (x, y)]
+    pearson, spearman = np.corrcoef(x, y)[0, 1], np.corrcoef(*ranks)[0, 1]
+    expected = {
+        "pearson": pearson,
+        "spearman": spearman,
+        "pearson_spearman": (pearson + spearman) / 2,
+    }
+    assert pearson_spearman(x.tolist(), y.tolist()) == pytest.approx(expected)
+    zero = dict.fromkeys(expected, 0.0)
+    assert pearson_spearman([1.0, 2.0], [3.0, 3.0]) == zero
+    assert pearson_spearman([1.0], [3.0]) == zero
+    assert pearson_spearman([1.0, 2.0, 3.0], [1.0, float("nan"), 2.0]) == zero
+    almost = pearson_spearman([1.0, 2.0, 3.0], [1.0, 1.0 + 1e-15, 1.0])
+    assert all(np.isfinite(value) for value in almost.values())
+
+
+def test_multi_label_counts_decisions_classes_and_whole_examples():
+    golds = [("a", "b"), (), ("c",), ("a",)]
+    answers = [("b", "a"), ("a",), (), ("a",)]
+    # a: 2 right, 1 too many; b: right; c: missed
+    expected = {"micro_f1": 6 / 8, "macro_f1": (4 / 5 + 1 + 0) / 3, "subset_accuracy": 0.5}
+    assert multi_label(golds, answers) == pytest.approx(expected)
+    with_d = multi_label(golds, answers, labels=("a", "b", "c", "d"))
+    assert with_d["macro_f1"] == pytest.approx((4 / 5 + 1 + 0 + 0) / 4)
+    assert with_d["micro_f1"] == pytest.approx(6 / 8)
+    nothing = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 1.0}
+    assert multi_label([(), ()], [(), ()]) == nothing
+
+
+def test_entities_start_where_conlleval_starts_them():
+    assert entities(["B-PER", "I-PER", "O", "B-LOC"]) == [(0, 2, "PER"), (3, 4, "LOC")]
+    assert entities(["I-PER", "I-PER", "O", "I-LOC"]) == [(0, 2, "PER"), (3, 4, "LOC")]
+    assert entities(["B-PER", "B-PER"]) == [(0, 1, "PER"), (1, 2, "PER")]
+    assert entities(["B-PER", "I-LOC"]) == [(0, 1, "PER"), (1, 2, "LOC")]
+    assert entities(["B-a-b", "I-a-b"]) == [(0, 2, "a-b")]
+    assert entities(["O", "NN", "O"]) == entities([]) == []
+
+
+def _entities_by_boundaries(tags):
+    """conlleval's way: is there a chunk's end, or its start, between two neighbours?"""
+    parts = [("O", "")] + [t.split("-", 1) if "-" in t else (t, "") for t in tags] + [("O", "")]
+    starts, ends = [], []
+    for index, ((a, kind_a), (b, kind_b)) in enumerate(itertools.pairwise(parts)):
+        if a != "O" and (b in "BO" or kind_a != kind_b):
+            ends.append((index, kind_a))
+        if b == "B" or (b == "I" and (a == "O" or kind_a != kind_b)):
+            starts.append((index, kind_b))
+    pairs = zip(starts, ends, strict=True)
+    return {(start, end, kind) for (start, kind), (end, _) in pairs}
+
+
+def test_entity_f1_equals_a_restatement_on_random_tags():
+    rng = np.random.default_rng(0)
+    known = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    sentences = [rng.choice(known, rng.integers(0, 12)).tolist() for _ in range(400)]
+    guesses = [
+        [tag if rng.random() < 0.7 else str(rng.choice(known)) for tag in tags]
+        for tags in sentences
+    ]
+    golds = {(i, *e) for i, tags in enumerate(sentences) for e in _entities_by_boundaries(tags)}
+    found = {(i, *e) for i, tags in enumerate(guesses) for e in _entities_by_boundaries(tags)}
+    precision, recall = len(golds & found) / len(found), len(golds & found) / len(golds)
+    values = entity_f1(sentences, guesses)
+    assert values["precision"] == pytest.approx(precision)
+    assert values["recall"] == pytest.approx(recall)
+    assert values["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    words = [a == b for s, g in zip(sentences, guesses, strict=True) for a, b in zip(s, g)]  # noqa: B905
+    assert values["accuracy"] == pytest.approx(np.mean(words))
+    assert 0.2 < values["f1"] < 0.8
+
+
+def test_entity_f1_without_entities_is_0():
+    zero = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0}
+    assert entity_f1([["O", "O"]], [["O", "O"]]) == zero
+
+
+def test_entity_f1_names_the_sentence_with_too_few_tags():
+    with pytest.raises(ValueError, match="Sentence 2 has 2 words but 1 predicted tags"):
+        entity_f1([["O"], ["O", "O"]], [["O"], ["O"]])
+
+
+def test_confusion_table_has_the_gold_classes_as_rows():
+    table = confusion_table(["no", "no", "yes"], ["no", "yes", "yes"], ("yes", "no"))
+    assert [line.split() for line in table.splitlines()] == [
+        ["gold", "\\", "predicted", "yes", "no"],
+        ["yes", "1", "0"],
+        ["no", "1", "1"],
+    ]
+    assert len({len(line) for line in table.splitlines()}) == 1
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_every_metric_refuses_other_lengths_and_nothing(name):
+    with pytest.raises(ValueError, match="2 labels, but 1 predictions"):
+        METRICS[name](["1", "2"], ["1"])
+    with pytest.raises(ValueError, match="nothing to score"):
+        METRICS[name]([], [])
+
+
+def test_every_metric_of_perfect_predictions_is_1():
+    names = ["equivalent", "duplicate", "equivalent", "duplicate"]
+    other = {
+        "stsb": [1.0, 2.5, 4.0],
+        "regress": [1.0, 2.5, 4.0],
+        "conll": [["B-X", "O"], ["O", "I-Y"]],
+        "tag": [["B-X", "O"], ["O", "I-Y"]],
+        "multi_label": [("a", "b"), ("b",), ()],
+    }
+    for name, metric in METRICS.items():
+        golds = other.get(name, names)
+        values = metric(golds, golds)
+        assert values and list(values.values()) == pytest.approx([1.0] * len(values)), name

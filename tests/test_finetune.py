@@ -1,0 +1,323 @@
+"""Fine-tuning from files to a model directory: all kinds of tasks, resumed runs, seeds."""
+
+import csv
+import dataclasses
+import json
+import os
+import signal
+import zipfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertjax import finetune
+from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.train.hooks import Interrupted
+from bertjax.weights import load_model
+
+RATE = OptimizerConfig(
+    recipe="adamw", learning_rate=3e-3, schedule="hf", warmup_steps=0, warmup_proportion=0.1
+)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory, tiny_config, tokenizer, written):
+    """A model directory to start from."""
+    config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
+    return written(tmp_path_factory.mktemp("encoder") / "model", config, "pretraining", tokenizer)
+
+
+def write_csv(path: Path, rows) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def write_lines(path: Path, rows) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def json_lines(path: Path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def classify_rows(sentences, count):
+    """The class is whether a sentence begins with a letter of the first half."""
+    return [["text", "label"]] + [[s, "low" if s[0] <= "e" else "high"] for s in sentences[:count]]
+
+
+def squad_of(sentences, count):
+    paragraphs = [
+        {
+            "context": " ".join(sentences[i : i + 4]),
+            "qas": [
+                {
+                    "id": f"q{i}",
+                    "question": sentences[i][:8],
+                    "answers": [{"text": sentences[i + 1].split()[0], "answer_start": 0}],
+                }
+            ],
+        }
+        for i in range(count)
+    ]
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory, sentences):
+    """Train and dev files for each kind of task."""
+    folder = tmp_path_factory.mktemp("files")
+    made = {}
+    for split, part in (("train", sentences[:64]), ("dev", sentences[100:130])):
+        words = [s.rstrip(".").split() for s in part]
+        rows = {
+            "classify": write_csv(folder / f"c_{split}.csv", classify_rows(part, len(part))),
+            "regress": write_lines(
+                folder / f"r_{split}.jsonl",
+                [
+                    {"sentence1": a, "sentence2": b, "score": len(a) / 10}
+                    for a, b in zip(part, part[1:], strict=False)
+                ],
+            ),
+            "multi": write_lines(
+                folder / f"m_{split}.jsonl",
+                [{"text": s, "labels": [x for x in "abc" if x in s]} for s in part],
+            ),
+            "tag": write_lines(
+                folder / f"t_{split}.jsonl",
+                [{"words": w, "tags": ["B-X" if x[0] <= "e" else "O" for x in w]} for w in words],
+            ),
+            "choice": write_csv(
+                folder / f"h_{split}.csv",
+                [["text", "choice1", "choice2", "label"]]
+                + [[s, s[:6], s[-6:], str(i % 2)] for i, s in enumerate(part)],
+            ),
+            "qa": str(folder / f"q_{split}.json"),
+        }
+        Path(rows["qa"]).write_text(json.dumps(squad_of(list(part), len(part) - 4)))
+        for kind, file in rows.items():
+            made.setdefault(kind, {})[split] = file
+    return made
+
+
+@pytest.fixture(scope="session")
+def config(encoder, files) -> FinetuneConfig:
+    """Two epochs of four updates of classification, dropout on."""
+    return FinetuneConfig(
+        task="classify",
+        init=str(encoder),
+        **files["classify"],
+        max_length=32,
+        batch_size=16,
+        num_epochs=2,
+        optimizer=RATE,
+        log_every=2,
+    )
+
+
+def of_task(config, kind, given, workdir):
+    task = "classify" if kind == "multi" else kind
+    return dataclasses.replace(config, task=task, workdir=str(workdir), max_length=60, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "head"),
+    [
+        ("regress", "pearson_spearman", "sequence_classification"),
+        ("multi", "micro_f1", "sequence_classification"),
+        ("tag", "f1", "token_classification"),
+        ("choice", "accuracy", "multiple_choice"),
+        ("qa", "f1", "question_answering"),
+    ],
+)
+def test_every_kind_of_task_trains_and_leaves_model_and_predictions(
+    config, files, tmp_path, kind, metric, head
+):
+    scores = finetune.run(of_task(config, kind, files[kind], tmp_path / "run"))
+    assert 0 <= scores[""][f"dev/{metric}"] <= 1
+    lines = json_lines(tmp_path / "run/predictions/dev.jsonl")
+    loaded = load_model(tmp_path / "run/model", None)
+    assert loaded.head == head and not loaded.absent
+    task = json.loads((tmp_path / "run/model/task.json").read_text())
+    assert task["max_length"] == 60
+    if kind == "tag":
+        assert loaded.labels == ["O", "B-X", "I-X"]
+        assert all(len(x["labels"]) == len(x["probabilities"]) for x in lines)
+    if kind == "qa":
+        answers = json.loads((tmp_path / "run/predictions/dev_answers.json").read_text())
+        assert answers == {x["id"]: x["answer"] for x in lines}
+    if kind == "multi":
+        problem = json.loads((tmp_path / "run/model/config.json").read_text())["problem_type"]
+        assert problem == "multi_label_classification" and loaded.labels == ["a", "b", "c"]
+
+
+@pytest.fixture(scope="session")
+def whole(config, tmp_path_factory):
+    """The workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    finetune.run(dataclasses.replace(config, workdir=str(workdir), num_epochs=6))
+    return workdir
+
+
+def evaluations(workdir):
+    return [line for line in json_lines(workdir / "metrics.jsonl") if "eval/accuracy" in line]
+
+
+def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(whole, sentences):
+    found = [line["eval/accuracy"] for line in evaluations(whole)]
+    scores = json.loads((whole / "scores.json").read_text())
+    assert len(found) == 6
+    assert scores["dev/accuracy"] == max(found) > 0.8
+    predictions = json_lines(whole / "predictions/dev.jsonl")
+    golds = ["low" if s[0] <= "e" else "high" for s in sentences[100:130]]
+    right = [p["label"] == gold for p, gold in zip(predictions, golds, strict=True)]
+    assert np.mean(right) == scores["dev/accuracy"]
+    assert all(abs(sum(p["probabilities"].values()) - 1) < 1e-9 for p in predictions)
+
+
+@pytest.mark.parametrize("stop_after", [3, 8])
+def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
+    workdir = tmp_path / "run"
+    config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
+    original = finetune.fit
+
+    def fit(*args, hooks, **kwargs):
+        def interrupt(step, state, metrics):
+            if step == stop_after:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return original(*args, hooks=(*hooks, interrupt), **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune, "fit", fit)
+        with pytest.raises(Interrupted):
+            finetune.run(config)
+    finetune.run(config)
+
+    def without_clock(folder):
+        lines = json_lines(folder / "metrics.jsonl")
+        return [{k: v for k, v in line.items() if "per_second" not in k} for line in lines]
+
+    assert without_clock(workdir) == without_clock(whole)
+    resumed, uninterrupted = (
+        load_file(folder / "model/model.safetensors") for folder in (workdir, whole)
+    )
+    for name, tensor in uninterrupted.items():
+        np.testing.assert_array_equal(resumed[name], tensor)
+
+
+def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
+    config, tmp_path, monkeypatch, capsys
+):
+    config = dataclasses.replace(config, workdir=str(tmp_path / "run"), seeds=2, num_epochs=1)
+    scores = finetune.run(config)
+    assert set(scores) == {"seed0", "seed1"}
+    assert {"mean", "std"} <= set(capsys.readouterr().out.split())
+    best = max(scores, key=lambda name: scores[name]["dev/accuracy"])
+    for part in ("model/model.safetensors", "predictions/dev.jsonl"):
+        top, own = (tmp_path / "run" / part), (tmp_path / "run" / best / part)
+        assert top.read_bytes() == own.read_bytes()
+    weights = [load_file(tmp_path / f"run/seed{i}/model/model.safetensors") for i in (0, 1)]
+    assert (weights[0]["classifier.weight"] != weights[1]["classifier.weight"]).any()
+    monkeypatch.setattr(finetune.Run, "train", lambda self: pytest.fail("it was finished"))
+    assert finetune.run(config) == scores
+
+
+def test_the_sweep_is_the_grid_of_the_paper(config):
+    runs = finetune.variants(dataclasses.replace(config, sweep=True, workdir="w"))
+    found = {(c.batch_size, c.optimizer.learning_rate, c.num_epochs) for _, c in runs}
+    assert len(runs) == len(found) == 18
+    assert found == {(b, r, e) for b in (16, 32) for r in (5e-5, 3e-5, 2e-5) for e in (2, 3, 4)}
+    assert len({c.workdir for _, c in runs}) == 18
+
+
+def test_a_run_that_gets_no_better_stops_early(config, tmp_path):
+    still = dataclasses.replace(config.optimizer, learning_rate=1e-12)
+    config = dataclasses.replace(
+        config, workdir=str(tmp_path / "run"), num_epochs=9, patience=2, optimizer=still
+    )
+    finetune.run(config)
+    assert len(evaluations(tmp_path / "run")) == 3
+    finetune.run(config)  # it is finished: nothing is trained again
+    assert len(evaluations(tmp_path / "run")) == 3
+
+
+def test_mnli_has_two_dev_sets_and_a_submission(config, tmp_path, sentences):
+    folder = tmp_path / "MNLI"
+    folder.mkdir()
+    names = ["entailment", "neutral", "contradiction"]
+    for name, labelled in {
+        "train": True,
+        "dev_matched": True,
+        "dev_mismatched": True,
+        "test_matched": False,
+        "test_mismatched": False,
+    }.items():
+        head = ["index", "sentence1", "sentence2"] + ["gold_label"] * labelled
+        rows = [
+            [str(i), a, b] + [names[i % 3]] * labelled
+            for i, (a, b) in enumerate(zip(sentences[:24], sentences[24:48], strict=True))
+        ]
+        text = "\n".join("\t".join(row) for row in [head, *rows])
+        (folder / f"{name}.tsv").write_text(text + "\n")
+    submission = tmp_path / "glue.zip"
+    config = dataclasses.replace(
+        config,
+        task="mnli",
+        train=None,
+        dev=None,
+        data_dir=str(tmp_path),
+        num_epochs=1,
+        max_length=48,
+        workdir=str(tmp_path / "run"),
+        submission=str(submission),
+    )
+    scores = finetune.run(config)[""]
+    assert set(scores) == {"dev_matched/accuracy", "dev_mismatched/accuracy"}
+    with zipfile.ZipFile(submission) as archive:
+        assert archive.namelist() == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+        lines = archive.read("MNLI-m.tsv").decode().splitlines()
+    assert lines[0] == "index\tprediction" and len(lines) == 25
+    assert {line.split("\t")[1] for line in lines[1:]} <= set(names)
+
+
+def test_packing_leaves_predictions_alone(whole, config):
+    """One text by itself gets the probabilities that it got among others in a row."""
+    task = finetune.make_task("classify", finetune.task_options(config))
+    config = dataclasses.replace(config, init=str(whole / "model"))
+    loaded = finetune.load_for_task(config, task)
+    mesh = finetune.sharding.make_mesh(config.mesh)
+    predictor = finetune.Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
+    params = jax.device_put(loaded.params)
+    examples = list(task.source.examples("dev"))
+    together = [p for _, p in predictor(params, examples)]
+    for index in (0, 7, 29):
+        [(_, alone)] = predictor(params, examples[index : index + 1])
+        for label, probability in alone["probabilities"].items():
+            assert abs(together[index]["probabilities"][label] - probability) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "clasify"}, "Did you mean 'classify'"),
+        ({"task": "mnli"}, "official files"),
+        ({"max_length": 100}, "--max_length=64"),
+        ({"class_weights": (1.0,)}, "2 classes"),
+        ({"train": "none.csv"}, "none.csv"),
+    ],
+)
+def test_what_does_not_fit_is_refused(config, tmp_path, changes, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), **changes))
+
+
+def test_flags_override_the_config_of_the_task(monkeypatch):
+    parsed = finetune.parse(["--task=rte", "--batch_size", "16", "--optimizer.learning-rate=3e-5"])
+    assert (parsed.task, parsed.batch_size) == ("rte", 16)
+    assert parsed.optimizer.learning_rate == 3e-5
+    assert parsed.optimizer.warmup_proportion == 0.1
