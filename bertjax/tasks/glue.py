@@ -46,7 +46,8 @@ class GlueSpec:
         files: split -> names that its file may have.
         tfds_fields: the text and the second text in TFDS.
         no_header: columns of the splits without a header.
-        skips_broken_rows: the published files have rows with missing fields, which nobody uses.
+        has_broken_rows: the published files have rows with missing fields, which nobody uses, and
+            may have some with an empty text.
     """
 
     name: str
@@ -60,7 +61,7 @@ class GlueSpec:
     files: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: SPLIT_FILES)
     tfds_fields: tuple[str, ...] = ("sentence1", "sentence2")
     no_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    skips_broken_rows: bool = False
+    has_broken_rows: bool = False
 
     @property
     def kind(self) -> Literal["classes", "regression"]:
@@ -122,7 +123,7 @@ GLUE: dict[str, GlueSpec] = {
             codes=("0", "1"),
             submission={"test": "QQP.tsv"},
             tfds_fields=("question1", "question2"),
-            skips_broken_rows=True,
+            has_broken_rows=True,
         ),
         GlueSpec(
             name="mnli",
@@ -228,7 +229,7 @@ class GlueSource:
         for count, (number, fields) in enumerate(rows):
             # Tabs at the end of a row are harmless, as are missing fields that nobody reads.
             if len(fields) <= columns.last or any(fields[len(header) :]):
-                if self.spec.skips_broken_rows and not split.startswith("test"):
+                if self.spec.has_broken_rows and not split.startswith("test"):
                     self.counts[f"{split}: rows with missing fields"] += 1
                     continue
                 raise ValueError(
@@ -243,8 +244,8 @@ class GlueSource:
             yield Example(
                 id=str(count) if columns.id is None else fields[columns.id],
                 where=where,
-                text=fields[columns.text],
-                pair=None if columns.pair is None else fields[columns.pair],
+                text=legible(self.spec, fields[columns.text]),
+                pair=None if columns.pair is None else legible(self.spec, fields[columns.pair]),
                 label=None if code is None else read_label(self.spec, code, where),
             )
 
@@ -260,6 +261,11 @@ class GlueSource:
         in_dev = [(fields[first], fields[second]) in dev for _, fields in rows]
         examples = zip(self._read(split, path), in_dev, strict=True)
         return (example for example, is_dev in examples if is_dev == (split == "dev"))
+
+
+def legible(spec: GlueSpec, text: str) -> str:
+    """The text, or a question mark for an empty one of a task that has such: no row gets lost."""
+    return "?" if spec.has_broken_rows and not text.strip() else text
 
 
 def read_label(spec: GlueSpec, code: str, where: str) -> str | float:

@@ -6,7 +6,8 @@ from typing import Any
 
 from bertjax.data.tables import open_tfds_splits
 from bertjax.tasks.conll import CONLL_LABELS
-from bertjax.tasks.glue import GLUE, GlueSpec
+from bertjax.tasks.glue import GLUE, GlueSpec, legible
+from bertjax.tasks.squad import IMPOSSIBLE, nearest
 from bertjax.tasks.task import Example
 
 # Four times as fast as one by one.
@@ -88,7 +89,7 @@ def maker_of(builder: str) -> Maker:
 
 def _glue(spec: GlueSpec) -> Maker:
     def make(fields: Fields, _: str, where: str) -> Example:
-        texts = [_text(fields[name]) for name in spec.tfds_fields]
+        texts = [legible(spec, _text(fields[name])) for name in spec.tfds_fields]
         label = fields["label"]
         # Test splits hold -1, in place of a score as well.
         known = label >= 0
@@ -104,16 +105,17 @@ def _glue(spec: GlueSpec) -> Maker:
 
 
 def _squad(fields: Fields, _: str, where: str) -> Example:
-    answers = fields["answers"]
+    context, answers = _text(fields["context"]), fields["answers"]
+    texts = [_text(text) for text in answers["text"]]
     return Example(
         id=_text(fields["id"]),
         where=where,
         text=_text(fields["question"]),
-        pair=_text(fields["context"]),
-        label="impossible" if fields.get("is_impossible", False) else None,
+        pair=context,
+        label=IMPOSSIBLE if fields.get("is_impossible", False) else None,
         answers=tuple(
-            (_text(text), int(start))
-            for text, start in zip(answers["text"], answers["answer_start"], strict=True)
+            (text, nearest(text, context, int(start)))
+            for text, start in zip(texts, answers["answer_start"], strict=True)
         ),
     )
 

@@ -91,6 +91,11 @@ def test_qqp_rows_with_missing_columns_are_left_out_and_counted(tmp_path):
         list(qqp.examples("test"))
 
 
+def test_an_empty_question_of_qqp_costs_no_row(tmp_path):
+    examples = read(tmp_path, "qqp", {"train.tsv": QQP + "10\t1\t2\tWhy?\t \t1\n"}, "train")
+    assert [(e.text, e.pair) for e in examples] == [("Why?", "?")]
+
+
 def test_mrpc_reads_microsofts_files_and_splits_them_as_glue_does(tmp_path):
     train = MSR + '1\t10\t20\tA.\tB.\r\n0\t11\t21\tC.\tD.\r\n1\t12\t22\t"E.\tF.\r\n'
     files = {"msr_paraphrase_train.txt": train, "msr_paraphrase_test.txt": train}
