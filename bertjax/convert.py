@@ -125,6 +125,10 @@ def differences(model: Pretrained, directory: Path) -> dict[str, float]:
             token_type_ids=torch.tensor(types, dtype=torch.long),
             output_hidden_states=True,
         )
+        # Heads keep to themselves what they pool.
+        pooler = getattr(getattr(theirs, "bert", theirs), "pooler", None)
+        if pooler is not None:
+            outputs["pooler_output"] = pooler(outputs["hidden_states"][-1])
     real = mask.reshape(-1, mask.shape[-1]) > 0
     found = {}
     for name, value in outputs.items():
