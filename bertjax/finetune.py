@@ -360,7 +360,8 @@ def _keep_the_best(
     """Copies the model of the best run so far to the top; drops checkpoints nobody needs again."""
     metric = grading_metric(task)
     shutil.rmtree(workdir / name / "checkpoints", ignore_errors=True)
-    if metric is None or scores[name][metric] >= max(found[metric] for found in scores.values()):
+    others = [found[metric] for other, found in scores.items() if other != name] if metric else []
+    if metric is None or scores[name][metric] > max(others, default=float("-inf")):
         for part in ("model", "predictions"):
             beside = workdir / f"{part}.writing"
             shutil.rmtree(beside, ignore_errors=True)

@@ -45,9 +45,12 @@ def json_lines(path: Path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def classify_rows(sentences, count):
-    """The class is whether a sentence begins with a letter of the first half."""
-    return [["text", "label"]] + [[s, "low" if s[0] <= "e" else "high"] for s in sentences[:count]]
+def classify_rows(sentences):
+    """The class is told by the first word."""
+    return [["text", "label"]] + [
+        [f"{'abc' if i % 3 else 'hij'} {s}", "low" if i % 3 else "high"]
+        for i, s in enumerate(sentences)
+    ]
 
 
 def squad_of(sentences, count):
@@ -75,7 +78,7 @@ def files(tmp_path_factory, sentences):
     for split, part in (("train", sentences[:64]), ("dev", sentences[100:130])):
         words = [s.rstrip(".").split() for s in part]
         rows = {
-            "classify": write_csv(folder / f"c_{split}.csv", classify_rows(part, len(part))),
+            "classify": write_csv(folder / f"c_{split}.csv", classify_rows(part)),
             "regress": write_lines(
                 folder / f"r_{split}.jsonl",
                 [
@@ -173,7 +176,7 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
     assert len(found) == 6
     assert scores["dev/accuracy"] == max(found) > 0.8
     predictions = json_lines(whole / "predictions/dev.jsonl")
-    golds = ["low" if s[0] <= "e" else "high" for s in sentences[100:130]]
+    golds = ["low" if i % 3 else "high" for i in range(30)]
     right = [p["label"] == gold for p, gold in zip(predictions, golds, strict=True)]
     assert np.mean(right) == scores["dev/accuracy"]
     assert all(abs(sum(p["probabilities"].values()) - 1) < 1e-9 for p in predictions)

@@ -223,31 +223,7 @@ class GlueSource:
         """Every example of a file."""
         for reason in [key for key in self.counts if key.startswith(f"{split}: ")]:
             del self.counts[reason]
-        rows = read_tsv(path)
-        header = self.spec.no_header.get(split) or _header(rows, path)
-        columns = _Columns.of(self.spec, header, path)
-        for count, (number, fields) in enumerate(rows):
-            # Tabs at the end of a row are harmless, as are missing fields that nobody reads.
-            if len(fields) <= columns.last or any(fields[len(header) :]):
-                if self.spec.has_broken_rows and not split.startswith("test"):
-                    self.counts[f"{split}: rows with missing fields"] += 1
-                    continue
-                raise ValueError(
-                    f"{place(path, number)} has {len(fields)} fields, expected {len(header)} "
-                    f"({', '.join(header)}): tabs part them. Restore the official file."
-                )
-            code = None if columns.label is None else fields[columns.label]
-            if code == "-":
-                self.counts[f"{split}: rows without a gold label"] += 1
-                continue
-            where = place(path, number)
-            yield Example(
-                id=str(count) if columns.id is None else fields[columns.id],
-                where=where,
-                text=legible(self.spec, fields[columns.text]),
-                pair=None if columns.pair is None else legible(self.spec, fields[columns.pair]),
-                label=None if code is None else read_label(self.spec, code, where),
-            )
+        return read_glue_file(self.spec, path, split, self.counts)
 
     def _chosen(self, split: str, path: Path) -> Iterator[Example]:
         """Those examples of Microsoft's MRPC files that GLUE gives to a split."""
@@ -261,6 +237,48 @@ class GlueSource:
         in_dev = [(fields[first], fields[second]) in dev for _, fields in rows]
         examples = zip(self._read(split, path), in_dev, strict=True)
         return (example for example, is_dev in examples if is_dev == (split == "dev"))
+
+
+def read_glue_file(
+    spec: GlueSpec, path: Path, split: str, counts: Counter[str] | None = None
+) -> Iterator[Example]:
+    """The examples of a file in its order.
+
+    Args:
+        spec: the task.
+        path: a file of any name.
+        split: which one it is: some have no header, some may have broken rows.
+        counts: of the rows left out, by split and reason; they are added to.
+
+    Raises:
+        ValueError: a row is damaged; it is named.
+    """
+    counts = Counter() if counts is None else counts
+    rows = read_tsv(path)
+    header = spec.no_header.get(split) or _header(rows, path)
+    columns = _Columns.of(spec, header, path)
+    for count, (number, fields) in enumerate(rows):
+        # Tabs at the end of a row are harmless, as are missing fields that nobody reads.
+        if len(fields) <= columns.last or any(fields[len(header) :]):
+            if spec.has_broken_rows and not split.startswith("test"):
+                counts[f"{split}: rows with missing fields"] += 1
+                continue
+            raise ValueError(
+                f"{place(path, number)} has {len(fields)} fields, expected {len(header)} "
+                f"({', '.join(header)}): tabs part them. Restore the official file."
+            )
+        code = None if columns.label is None else fields[columns.label]
+        if code == "-":
+            counts[f"{split}: rows without a gold label"] += 1
+            continue
+        where = place(path, number)
+        yield Example(
+            id=str(count) if columns.id is None else fields[columns.id],
+            where=where,
+            text=legible(spec, fields[columns.text]),
+            pair=None if columns.pair is None else legible(spec, fields[columns.pair]),
+            label=None if code is None else read_label(spec, code, where),
+        )
 
 
 def legible(spec: GlueSpec, text: str) -> str:

@@ -57,13 +57,13 @@ class Checkpointer:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best evaluation among those that are kept; the first, if several are."""
+        """The step of the best evaluation among those that are kept; the last, if several are."""
         with self._explained():
             self._manager.wait_until_finished()
         found = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
-        graded = [(self._badness(metrics or {}), step) for step, metrics in found]
+        graded = [(self._badness(metrics or {}), -step) for step, metrics in found]
         known = [pair for pair in graded if pair[0] < math.inf]
-        return min(known)[1] if known else None
+        return -min(known)[1] if known else None
 
     @property
     def latest_step(self) -> int | None:

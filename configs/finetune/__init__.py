@@ -1,1 +1,1 @@
-"""Pretraining runs, one a file."""
+"""Fine-tuning runs, one a task; `--task` takes its defaults from here."""

@@ -1,0 +1,22 @@
+"""Answers that stand in a passage (SQuAD 1.1; 87,599 questions).
+
+    python -m bertjax.finetune --task=squad
+
+The recipe of Google's release for one device of 12 GB: batches of 12, rate 3e-5, 2 epochs. Its
+BERT-base reaches 88.4 F1 and 81.3 EM.
+"""
+
+from bertjax.config import FinetuneConfig, OptimizerConfig
+
+config = FinetuneConfig(
+    task="squad",
+    batch_size=12,
+    num_epochs=2,
+    optimizer=OptimizerConfig(
+        recipe="adamw",
+        learning_rate=3e-5,
+        schedule="hf",
+        warmup_steps=0,
+        warmup_proportion=0.1,
+    ),
+)

@@ -1,0 +1,20 @@
+"""Which of four sentences goes on (SWAG; 73,546 examples).
+
+    python -m bertjax.finetune --task=swag --data_dir DIR
+
+The recipe of Devlin et al. 2018, 4.4: batches of 16, rate 2e-5, 3 epochs; BERT-base reaches 81.6.
+"""
+
+from bertjax.config import FinetuneConfig, OptimizerConfig
+
+config = FinetuneConfig(
+    task="swag",
+    batch_size=16,
+    optimizer=OptimizerConfig(
+        recipe="adamw",
+        learning_rate=2e-5,
+        schedule="hf",
+        warmup_steps=0,
+        warmup_proportion=0.1,
+    ),
+)

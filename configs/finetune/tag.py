@@ -1,0 +1,8 @@
+"""A tag for each word, in files of your own: CoNLL's columns, or JSON lines.
+
+python -m bertjax.finetune --task=tag --train=a.txt --dev=b.txt
+"""
+
+from bertjax.config import FinetuneConfig
+
+config = FinetuneConfig(task="tag")
