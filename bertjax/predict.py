@@ -1,21 +1,32 @@
-"""python -m bertjax.predict: what a model makes of a text."""
+"""python -m bertjax.predict: what a model makes of texts: answers, words for gaps, vectors."""
 
+import contextlib
 import dataclasses
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bertjax import command_line
-from bertjax.data.batch import layout
+from bertjax.config import MeshConfig
 from bertjax.embed import Embedder, embed_file
+from bertjax.fill_mask import fill_mask
+from bertjax.predictor import Predictor
+from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
+from bertjax.tasks.columns import Columns
+from bertjax.tasks.inputs import from_file, from_text
+from bertjax.tasks.saved import saved_task
+from bertjax.train import sharding
+from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.weights import LoadedModel, load_model
+
+DESCRIPTION = "task.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +35,28 @@ class PredictConfig:
 
     model: str
     """Model directory, or the workdir of a finished run."""
+    input: str | None = None
+    """A file to answer: CSV, TSV, JSON lines, a text a line (.txt); SQuAD's JSON; CoNLL's columns.
+    The task is in the model directory."""
+    text: str | None = None
+    """A text to answer, instead of a file; the question, for a model that answers questions."""
+    pair: str | None = None
+    """Its second text; the passage, for a model that answers questions."""
+    task: str | None = None
+    """Answer the dev and test splits of this official task, as ax with a model of mnli."""
+    data_dir: str | None = None
+    """Folder of the task's official files; without it TensorFlow Datasets fetches them."""
+    tfds_data_dir: str | None = None
+    """Where TensorFlow Datasets keeps its data; its own default if not given."""
+    submission: str | None = None
+    """GLUE's zip, which the predictions of --task are put in; None: one in --output."""
+    text_column: str | None = None
+    """Column of the text, or of the first of two; guessed, and said so, if not given."""
+    pair_column: str | None = None
+    label_column: str | None = None
+    """Column of the label, if there is one: then the metrics are printed, too."""
+    id_column: str | None = None
+    choice_columns: tuple[str, ...] = ()
     fill_mask: str | None = None
     """A text with one or several [MASK]; prints the words that fit best."""
     top_k: int = 5
@@ -31,7 +64,9 @@ class PredictConfig:
     embed: str | None = None
     """A file with a text a line; writes a vector for each."""
     output: str | None = None
-    """Where to write: .npy or .jsonl."""
+    """Where to write: JSON lines of --input, .npy or .jsonl of --embed, a folder of --task."""
+    max_length: int | None = None
+    """Tokens of a sequence at most; None: as the model was fine-tuned."""
     pooling: Literal["mean", "cls"] = "mean"
     """Vector of a text: the mean over its tokens, or that of [CLS]."""
     layers: tuple[int, ...] = (-1,)
@@ -40,62 +75,144 @@ class PredictConfig:
     def __post_init__(self):
         if self.top_k < 1:
             raise ValueError(f"top_k={self.top_k}: it must be at least 1.")
+        wanted = ("input", "text", "task", "fill_mask", "embed")
+        given = [f"--{name}" for name in wanted if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"Give one of --input FILE, --text TEXT, --task NAME, --fill_mask TEXT and --embed "
+                f"FILE; given: {', '.join(given) or 'none'}."
+            )
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of --input."""
+        return Columns(
+            text=self.text_column,
+            pair=self.pair_column,
+            label=self.label_column,
+            id=self.id_column,
+            choices=self.choice_columns,
+        )
 
 
-def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
-    """For each [MASK] of `text`, the `top_k` best tokens with their probabilities.
+def task_of(loaded: LoadedModel) -> Task:
+    """The task that a loaded model was fine-tuned for."""
+    file = loaded.source.where / DESCRIPTION
+    description = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return saved_task(
+        loaded.head,
+        loaded.labels,
+        loaded.model.num_labels,
+        loaded.source.config,
+        description,
+        loaded.config.max_position_embeddings,
+    )
+
+
+class _Answers:
+    """A model directory ready to answer examples."""
+
+    def __init__(self, config: PredictConfig):
+        self._loaded = load_model(config.model, None)
+        self.task = task_of(self._loaded)
+        self._max_length = config.max_length
+        self._params = jax.device_put(self._loaded.params)
+
+    def __call__(
+        self, task: Task, examples: Iterable[Example]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        predictor = Predictor(
+            task,
+            self._loaded.model,
+            self._loaded.tokenizer,
+            self._max_length or self.task.max_length,
+            sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
+        )
+        return predictor(self._params, examples)
+
+
+def answer(config: PredictConfig) -> None:
+    """Answers a text, or every example of a file; prints JSON lines or writes them."""
+    answers = _Answers(config)
+    if config.text is not None:
+        task, examples = answers.task, [from_text(answers.task, config.text, config.pair)]
+    else:
+        task, examples, note = from_file(answers.task, Path(str(config.input)), config.columns)
+        if note:
+            print(note, file=sys.stderr)
+    with _lines(config.output) as lines:
+
+        def written() -> Iterator[tuple[Example, Prediction]]:
+            for example, prediction in answers(task, examples):
+                line = {"id": example.id, **prediction}
+                print(json.dumps(line, ensure_ascii=False), file=lines)
+                yield example, prediction
+
+        scores = task.score(written())
+    if scores:
+        print(json.dumps(scores), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _lines(output: str | None) -> Iterator[Any]:
+    """Standard output, or a file that gets its name when it is whole."""
+    if output is None:
+        yield sys.stdout
+        return
+    beside = Path(output + ".writing")
+    with beside.open("w", encoding="utf-8") as lines:
+        yield lines
+    beside.replace(output)
+    print(f"predictions written to {output}")
+
+
+def answer_task(config: PredictConfig) -> None:
+    """Answers the dev and test splits of an official task; writes what its scorer reads.
 
     Raises:
-        ValueError: no [MASK] in the text, a text longer than the model reads, or a model without
-            the MLM head.
+        ValueError: the model's labels are not the task's.
     """
-    if "predictions" in loaded.absent:
-        raise ValueError("This model has no masked LM head, so it cannot fill a mask.")
-    ids, types = loaded.tokenizer.encode_prompt(text)
-    masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
-    if not len(masks):
-        raise ValueError(f"No [MASK] in {text!r}: write [MASK] where a word is to be found.")
-    if len(ids) > loaded.config.max_position_embeddings:
-        raise ValueError(
-            f"The text has {len(ids)} tokens, the model reads at most "
-            f"{loaded.config.max_position_embeddings}: shorten it."
-        )
-    row = layout([len(ids)], len(ids))
-    outputs: Any = loaded.model.apply(
-        {"params": loaded.params},
-        np.array([ids]),
-        np.array([types]),
-        row["position_ids"][None],
-        row["sequence_ids"][None],
-        row["sequence_starts"][None],
-        masked_positions=masks[None],
+    answers = _Answers(config)
+    options = TaskOptions(
+        data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir, submission=config.submission
     )
-    # A vocabulary padded for the device has scores for ids that are no token.
-    logits = outputs["prediction_logits"][0, :, : loaded.tokenizer.vocab_size]
-    probabilities = np.asarray(jax.nn.softmax(logits))
-    best = np.argsort(-probabilities, axis=-1)[:, :top_k]
-    return [
-        [(loaded.tokenizer.tokens[i], float(of_mask[i])) for i in of_best]
-        for of_mask, of_best in zip(probabilities, best, strict=True)
-    ]
+    task = make_task(str(config.task), options)
+    if task.head != answers.task.head or set(task.labels) != set(answers.task.labels):
+        raise ValueError(
+            f"--task={task.name} has the labels {list(task.labels)}, {config.model} answers "
+            f"{list(answers.task.labels)} ({answers.task.name}): they do not fit together."
+        )
+    task = dataclasses.replace(task, labels=answers.task.labels)
+    folder = Path(config.output or f"predictions/{task.name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    assert task.source is not None
+    for split in task.source.splits:
+        if split != "train":
+            pairs = answers(task, task.source.examples(split))
+            scores = task.score(task.written(folder, split, pairs))
+            print(json.dumps({"split": split, **scores}))
+    print(f"predictions written to {folder}")
 
 
 def run(config: PredictConfig) -> None:
-    """Prints a table for each mask, or writes a vector for each line.
+    """Prints answers or words, or writes answers or a vector for each line.
 
     Raises:
-        ValueError: neither or both are asked for.
+        ValueError: the model does not do what is asked for, or the input is damaged.
     """
-    if (config.fill_mask is None) == (config.embed is None):
-        raise ValueError("Give either --fill_mask TEXT or --embed FILE.")
+    use_compilation_cache()
     if config.fill_mask is not None:
         _print_words(fill_mask(load_model(config.model), config.fill_mask, config.top_k))
-        return
-    if config.output is None:
-        raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
-    embedder = Embedder(load_model(config.model, "encoder"), config.pooling, config.layers)
-    count = embed_file(embedder, Path(str(config.embed)), Path(config.output))
-    print(f"{count:,} vectors of {embedder.size} written to {config.output}")
+    elif config.embed is not None:
+        if config.output is None:
+            raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
+        embedder = Embedder(load_model(config.model, "encoder"), config.pooling, config.layers)
+        count = embed_file(embedder, Path(config.embed), Path(config.output))
+        print(f"{count:,} vectors of {embedder.size} written to {config.output}")
+    elif config.task is not None:
+        answer_task(config)
+    else:
+        answer(config)
 
 
 def _print_words(answers: list[list[tuple[str, float]]]) -> None:
@@ -113,7 +230,8 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
         PredictConfig,
         argv,
         prog="python -m bertjax.predict",
-        description="Fills the masks of a text, or writes vectors of texts.",
+        description="Answers texts with a fine-tuned model, fills the masks of a text, or writes "
+        "vectors of texts.",
     )
 
 

@@ -19,6 +19,7 @@ from bertjax.tasks.swag import SwagSource
 from bertjax.tasks.tags import TagTask
 from bertjax.tasks.task import Source, Task
 from bertjax.tasks.text import ClassificationTask, MultiLabelTask, RegressionTask
+from bertjax.tasks.tfds_source import TfdsSource
 
 # What a checkpoint is chosen by, where it is not accuracy.
 BEST_METRICS = {
@@ -63,9 +64,15 @@ class TaskOptions:
         return {split: file for split, file in given.items() if file is not None}
 
 
+def _official(options: TaskOptions, builder: str, from_files: Callable[[str], Source]) -> Source:
+    """The official files where there is a folder of them, else what TFDS has."""
+    if options.data_dir is not None:
+        return from_files(options.data_dir)
+    return TfdsSource(builder, options.tfds_data_dir)
+
+
 def _glue(spec: GlueSpec, options: TaskOptions) -> Task:
-    assert options.data_dir
-    source: Source = GlueSource(spec, options.data_dir)
+    source = _official(options, f"glue/{spec.name}", functools.partial(GlueSource, spec))
     fields: dict[str, Any] = {
         "name": spec.name,
         "source": source,
@@ -79,10 +86,12 @@ def _glue(spec: GlueSpec, options: TaskOptions) -> Task:
 
 
 def _squad(name: str, version: Literal["1.1", "2.0"], options: TaskOptions) -> Task:
-    assert options.data_dir
+    def in_directory(data_dir: str) -> Source:
+        return SquadSource.in_directory(data_dir, version)
+
     return SpanTask(
         name=name,
-        source=SquadSource.in_directory(options.data_dir, version),
+        source=_official(options, f"squad/v{version}", in_directory),
         with_impossible=version == "2.0",
         export=squad_export,
         **options.span_options,
@@ -90,10 +99,9 @@ def _squad(name: str, version: Literal["1.1", "2.0"], options: TaskOptions) -> T
 
 
 def _conll(options: TaskOptions) -> Task:
-    assert options.data_dir
     return TagTask(
         name="conll",
-        source=ConllSource(options.data_dir),
+        source=_official(options, "conll2003", ConllSource),
         labels=CONLL_LABELS,
         metric=METRICS["conll"],
         export=conll_export,

@@ -1,0 +1,47 @@
+"""The words that a masked LM finds for the gaps of a text."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.data.batch import layout
+from bertjax.weights import LoadedModel
+
+
+def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
+    """For each [MASK] of `text`, the `top_k` best tokens with their probabilities.
+
+    Raises:
+        ValueError: no [MASK] in the text, a text longer than the model reads, or a model without
+            the MLM head.
+    """
+    if "predictions" in loaded.absent:
+        raise ValueError("This model has no masked LM head, so it cannot fill a mask.")
+    ids, types = loaded.tokenizer.encode_prompt(text)
+    masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
+    if not len(masks):
+        raise ValueError(f"No [MASK] in {text!r}: write [MASK] where a word is to be found.")
+    if len(ids) > loaded.config.max_position_embeddings:
+        raise ValueError(
+            f"The text has {len(ids)} tokens, the model reads at most "
+            f"{loaded.config.max_position_embeddings}: shorten it."
+        )
+    row = layout([len(ids)], len(ids))
+    outputs: Any = loaded.model.apply(
+        {"params": loaded.params},
+        np.array([ids]),
+        np.array([types]),
+        row["position_ids"][None],
+        row["sequence_ids"][None],
+        row["sequence_starts"][None],
+        masked_positions=masks[None],
+    )
+    # A vocabulary padded for the device has scores for ids that are no token.
+    logits = outputs["prediction_logits"][0, :, : loaded.tokenizer.vocab_size]
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    best = np.argsort(-probabilities, axis=-1)[:, :top_k]
+    return [
+        [(loaded.tokenizer.tokens[i], float(of_mask[i])) for i in of_best]
+        for of_mask, of_best in zip(probabilities, best, strict=True)
+    ]

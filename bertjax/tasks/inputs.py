@@ -1,0 +1,53 @@
+"""What a model is applied to: a text of the command line, or a file of the user's own."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertjax.tasks.choices import ChoiceTask
+from bertjax.tasks.columns import Columns, CustomKind
+from bertjax.tasks.custom import CustomSource
+from bertjax.tasks.spans import SpanTask
+from bertjax.tasks.squad import SquadSource
+from bertjax.tasks.tags import TagTask
+from bertjax.tasks.task import Example, Task
+
+_WORDS = re.compile(r"\w+|[^\w\s]")
+KINDS: dict[str, CustomKind] = {
+    "classes": "classify",
+    "multi_label": "classify",
+    "regression": "regress",
+    "tokens": "tag",
+    "choice": "choice",
+}
+
+
+def from_text(task: Task, text: str, pair: str | None) -> Example:
+    """A text, or two, as an example; for a tagger its words and signs.
+
+    Raises:
+        ValueError: the task needs something else than a text.
+    """
+    if isinstance(task, ChoiceTask):
+        raise ValueError("The model chooses among several texts: give them by --input FILE.")
+    if isinstance(task, SpanTask) and pair is None:
+        raise ValueError("The model answers questions: give the passage by --pair.")
+    if isinstance(task, TagTask):
+        return Example(id="0", where="--text", words=tuple(_WORDS.findall(text)))
+    return Example(id="0", where="--text", text=text, pair=pair)
+
+
+def from_file(task: Task, path: Path, columns: Columns) -> tuple[Task, Iterable[Example], str]:
+    """The examples of a file, as the task reads them; labels may be there or not.
+
+    Returns:
+        The task (which learns how many choices there are), the examples, and what was guessed of
+        the columns, if anything.
+    """
+    if isinstance(task, SpanTask):
+        return task, SquadSource({"test": path}).examples("test"), ""
+    source = CustomSource(KINDS[task.label_kind], test=path, columns=columns)
+    if isinstance(task, ChoiceTask):
+        task = dataclasses.replace(task, num_choices=source.num_choices)
+    return task, source.examples("test"), source.note
