@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax import convert
 from bertjax.model import HEADS
 from bertjax.weights import load_model
+from bertjax.weights.load import ARCHITECTURES
 
 
 def run(*argv) -> int:
@@ -22,6 +23,26 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
     assert run(source, tmp_path / "b") == 0
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (source / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("head", HEADS)
+def test_what_transformers_saves_comes_back_to_it_bit_for_bit(
+    head, tmp_path, tiny_config, tokenizer
+):
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    their_class = getattr(transformers, ARCHITECTURES[head][0])
+    labels = 2 if head == "question_answering" else 3  # there, the start and the end
+    theirs = their_class(transformers.BertConfig(**tiny_config.to_dict(), num_labels=labels))
+    theirs.save_pretrained(tmp_path / "a")
+    tokenizer.save(tmp_path / "a")
+    assert run(tmp_path / "a", tmp_path / "b") == 0
+    again, info = their_class.from_pretrained(tmp_path / "b", output_loading_info=True)
+    assert not any(info.values()), info
+    expected, found = theirs.state_dict(), again.state_dict()
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
 
 
 def test_shards_with_an_index_are_one_model(tmp_path, tiny_config, tokenizer, written):
