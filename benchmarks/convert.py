@@ -7,39 +7,15 @@ size of the weights.
 """
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from memory import peak_of
 
 from bertjax.model import BertForPreTraining, named_config
 from bertjax.tokenization import WordPieceTokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 from bertjax.weights import init_params, save_hf
-
-CHILD = """
-import sys, threading, time
-from bertjax import convert
-
-def anonymous():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-
-peak = before = anonymous()
-done = False
-
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, anonymous())
-        time.sleep(0.002)
-
-threading.Thread(target=watch, daemon=True).start()
-status = convert.main(sys.argv[1:])
-done = True
-print("peak", peak - before)
-sys.exit(status)
-"""
 
 
 def main() -> None:
@@ -55,13 +31,7 @@ def main() -> None:
         params = init_params(BertForPreTraining(config), 0)
         save_hf(source, params, config, WordPieceTokenizer(vocab, do_lower_case=True))
         size = (source / "model.safetensors").stat().st_size
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(source), str(Path(folder) / "target")],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    peak = int(done.stdout.split("peak")[-1])
+        peak = peak_of("bertjax.convert", [str(source), str(Path(folder) / "target")])
     print(f"weights {size / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB: {peak / size:.2f} x")
 
 

@@ -1,10 +1,9 @@
 """Texts to vectors: pooled hidden states, in the order of the input, in flat memory."""
 
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,9 @@ from bertjax.weights import LoadedModel
 
 # Texts that are sorted by length together; the next window starts when they are written.
 WINDOW = 8192
+WINDOW_CHARACTERS = 1 << 22
+# Of a line, these are read: more than any model's longest input takes.
+LINE_CHARACTERS = 1 << 16
 # Tokens a batch: enough to keep two cores or an accelerator busy.
 TOKENS = {"cpu": 2048}
 TOKENS_ELSEWHERE = 65536
@@ -123,36 +125,74 @@ def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
     `.npy`: an array [lines, size]; `.jsonl`: a list a line.
 
     Raises:
-        ValueError: another ending.
+        ValueError: another ending, or a text that is not UTF-8.
+        OSError: no file to read, or no space to write; what `output` held stays.
     """
-    if output.suffix not in (".npy", ".jsonl"):
+    writers = {".npy": _write_npy, ".jsonl": _write_jsonl}
+    if output.suffix not in writers:
         raise ValueError(f"--output {output}: name it .npy or .jsonl.")
+    if not source.exists() or source.is_dir():
+        raise FileNotFoundError(f"No file at {source}: give one with a text a line.")
     beside = output.with_name(output.name + ".writing")
-    if output.suffix == ".jsonl":
-        with beside.open("w", encoding="utf-8") as file:
-            count = 0
-            for vectors in _windows(embedder, source):
-                count += len(vectors)
-                file.writelines(json.dumps(v) + "\n" for v in vectors.tolist())
-    else:
-        count = sum(1 for _ in _lines(source))
-        array = np.lib.format.open_memmap(beside, "w+", np.float32, (count, embedder.size))
-        at = 0
-        for vectors in _windows(embedder, source):
-            array[at : at + len(vectors)] = vectors
-            at += len(vectors)
-        array.flush()
-    beside.replace(output)
+    try:
+        with beside.open("wb") as file:
+            count = writers[output.suffix](file, embedder.size, _windows(embedder, source))
+        beside.replace(output)
+    except OSError as error:
+        raise OSError(
+            f"Writing {output} failed ({error}): make room, or choose another place."
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return count
+
+
+def _write_npy(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:
+    # numpy leaves room in the header, so that the number of lines may be filled in afterwards.
+    # Mapping the file instead would kill the process where the disk is full.
+    def write_header(count: int) -> None:
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
+        np.lib.format.write_array_header_1_0(file, shape)
+
+    count = 0
+    write_header(count)
+    for vectors in windows:
+        file.write(vectors.astype("<f4").data)
+        count += len(vectors)
+    file.seek(0)
+    write_header(count)
+    return count
+
+
+def _write_jsonl(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:
+    count = 0
+    for vectors in windows:
+        file.writelines(json.dumps(vector.tolist()).encode() + b"\n" for vector in vectors)
+        count += len(vectors)
     return count
 
 
 def _lines(source: Path) -> Iterator[str]:
-    with source.open(encoding="utf-8-sig", newline=None) as file:
-        for line in file:
-            yield line.rstrip("\n")
+    """Lines, the first LINE_CHARACTERS of each."""
+    try:
+        with source.open(encoding="utf-8-sig", newline=None) as file:
+            while line := file.readline(LINE_CHARACTERS):
+                yield line.rstrip("\n")
+                while line and not line.endswith("\n"):
+                    line = file.readline(LINE_CHARACTERS)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 ({error.reason}): convert it first.") from error
 
 
-def _windows(embedder: Embedder, source: Path) -> Iterable[np.ndarray]:
-    lines = _lines(source)
-    while window := list(itertools.islice(lines, WINDOW)):
+def _windows(embedder: Embedder, source: Path) -> Iterator[np.ndarray]:
+    """Vectors of some lines at a time, of fewer where they are long."""
+    window: list[str] = []
+    characters = 0
+    for line in _lines(source):
+        window.append(line)
+        characters += len(line)
+        if len(window) == WINDOW or characters >= WINDOW_CHARACTERS:
+            yield embedder(window)
+            window, characters = [], 0
+    if window:
         yield embedder(window)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax import convert
 from bertjax.model import HEADS
 from bertjax.weights import load_model
+from bertjax.weights.load import ARCHITECTURES
 
 
 def run(*argv) -> int:
@@ -22,6 +23,26 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
     assert run(source, tmp_path / "b") == 0
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (source / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("head", HEADS)
+def test_what_transformers_saves_comes_back_to_it_bit_for_bit(
+    head, tmp_path, tiny_config, tokenizer
+):
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    their_class = getattr(transformers, ARCHITECTURES[head][0])
+    labels = 2 if head == "question_answering" else 3  # there, the start and the end
+    theirs = their_class(transformers.BertConfig(**tiny_config.to_dict(), num_labels=labels))
+    theirs.save_pretrained(tmp_path / "a")
+    tokenizer.save(tmp_path / "a")
+    assert run(tmp_path / "a", tmp_path / "b") == 0
+    again, info = their_class.from_pretrained(tmp_path / "b", output_loading_info=True)
+    assert not any(info.values()), info
+    expected, found = theirs.state_dict(), again.state_dict()
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
 
 
 def test_shards_with_an_index_are_one_model(tmp_path, tiny_config, tokenizer, written):
@@ -98,15 +119,56 @@ def claims_too_much(source):
     file.write_bytes(struct.pack("<Q", 10**12) + file.read_bytes()[8:])
 
 
-def not_a_number(source):
+def tensor_claims_too_much(source):
+    content = (source / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    header[min(header.keys() - {"__metadata__"})]["data_offsets"][1] += 10**12
+    encoded = json.dumps(header).encode()
+    whole = struct.pack("<Q", len(encoded)) + encoded + content[8 + length :]
+    (source / "model.safetensors").write_bytes(whole)
+
+
+def change_bias(source, bias):
     tensors = load_file(source / "model.safetensors")
-    tensors["bert.pooler.dense.bias"] = np.full(32, np.nan, np.float32)
-    save_file(tensors, source / "model.safetensors")
+    save_file(tensors | {"bert.pooler.dense.bias": bias}, source / "model.safetensors")
+
+
+def not_a_number(source):
+    change_bias(source, np.full(32, np.nan, np.float32))
+
+
+def wrong_shape(source):
+    change_bias(source, np.zeros(31, np.float32))
+
+
+def quantised(source):
+    change_bias(source, np.zeros(32, np.int8))
+
+
+def change_config(source, **changes):
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | changes))
 
 
 def wrong_family(source):
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    change_config(source, model_type="gpt2")
+
+
+def smaller_than_its_vocabulary(source):
+    change_config(source, vocab_size=50)
+
+
+def larger_than_its_embedding(source):
+    change_config(source, vocab_size=200)
+
+
+def words_for_numbers(source):
+    change_config(source, hidden_size="32")
+
+
+def labels_without_ids(source):
+    change_config(source, id2label=["no", "yes"])
 
 
 def no_config(source):
@@ -117,15 +179,33 @@ def broken_config(source):
     (source / "config.json").write_text("{")
 
 
+def config_of_another_kind(source):
+    (source / "config.json").write_text("[]")
+
+
+def index_without_files(source):
+    (source / "model.safetensors").rename(source / "1.safetensors")
+    (source / "model.safetensors.index.json").write_text('{"weight_map": [1]}')
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (truncated, "not a whole safetensors file"),
         (claims_too_much, "not a whole safetensors file"),
+        (tensor_claims_too_much, "not a whole safetensors file"),
         (not_a_number, "32 values that are not finite"),
+        (wrong_shape, "is (31,), the model has (32,)"),
+        (quantised, "is of type int8"),
         (wrong_family, "'gpt2' is not supported"),
+        (smaller_than_its_vocabulary, "tokens, the model only vocab_size=50"),
+        (larger_than_its_embedding, "is (120, 32), the model has (200, 32)"),
+        (words_for_numbers, "hidden_size='32': it must be an integer"),
+        (labels_without_ids, "id2label=['no', 'yes']"),
         (no_config, "No model at"),
         (broken_config, "config.json cannot be read"),
+        (config_of_another_kind, "it holds a list, not an object"),
+        (index_without_files, "has no weight_map"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -135,7 +215,8 @@ def test_damaged_sources_are_explained_and_write_nothing(
     source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
     damage(source)
     assert run(source, tmp_path / "b") == 1
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
     assert not (tmp_path / "b").exists()
 
 

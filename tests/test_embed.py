@@ -65,6 +65,56 @@ def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_pat
     np.testing.assert_allclose(lines, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("ending", [".npy", ".jsonl"])
+def test_windows_are_bounded_in_characters_and_lines_in_length(
+    ending, loaded, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bertjax.embed.WINDOW_CHARACTERS", 300)
+    monkeypatch.setattr("bertjax.embed.LINE_CHARACTERS", 200)
+    (tmp_path / "t.txt").write_text("a b " * 80 + "\n" + "c " * 100 + "\n\n" + "d " * 60)
+    seen = []
+
+    class Watched(Embedder):
+        def __call__(self, texts):
+            seen.append([len(text) for text in texts])
+            return super().__call__(texts)
+
+    output = tmp_path / f"v{ending}"
+    assert embed_file(Watched(loaded), tmp_path / "t.txt", output) == 4
+    assert seen == [[200, 200], [0, 120]]
+    text = output.read_text() if ending == ".jsonl" else ""
+    lines = np.load(output) if not text else [json.loads(x) for x in text.splitlines()]
+    assert np.isfinite(lines).all() and np.shape(lines) == (4, 32)
+
+
+def test_an_empty_file_gives_an_empty_array(loaded, tmp_path):
+    (tmp_path / "t.txt").touch()
+    assert embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.npy") == 0
+    assert np.load(tmp_path / "v.npy").shape == (0, 32)
+
+
+def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
+    loaded, tmp_path, monkeypatch
+):
+    source, output = tmp_path / "t.txt", tmp_path / "v.npy"
+    output.write_text("old")
+    with pytest.raises(FileNotFoundError, match="No file at .*t.txt"):
+        embed_file(Embedder(loaded), source, output)
+    source.write_bytes(b"caf\xe9\n")
+    with pytest.raises(ValueError, match="t.txt is not UTF-8"):
+        embed_file(Embedder(loaded), source, output)
+    source.write_text("a")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bertjax.embed._write_npy", full)
+    with pytest.raises(OSError, match="Writing .*v.npy failed .*No space left"):
+        embed_file(Embedder(loaded), source, output)
+    assert output.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.txt", "v.npy"]
+
+
 def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys):
     (tmp_path / "t.txt").write_text("\n".join(sentences[:5]) + "\n")
     flags = ["--model", str(folder), "--embed", str(tmp_path / "t.txt")]

@@ -5,7 +5,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 
@@ -36,7 +36,7 @@ class BertConfig:
     initializer_range: float = 0.02
     """Scale of the normal, cut at 2 sigma, that kernels and embeddings start from."""
     layer_norm_eps: float = 1e-12
-    pad_token_id: int = 0
+    pad_token_id: int | None = 0
     tie_word_embeddings: bool = True
     """Whether the MLM head reuses the word embedding as its output matrix."""
     classifier_dropout: float | None = None
@@ -48,8 +48,10 @@ class BertConfig:
             "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
             "max_position_embeddings type_vocab_size"
         ).split():
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+            if not 1 <= getattr(self, field) < 2**31:
+                raise ValueError(
+                    f"{field}={getattr(self, field)}: it must be at least 1, and below 2^31."
+                )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} does not split over "
@@ -69,7 +71,8 @@ class BertConfig:
         """Takes the architecture out of the content of a `config.json`; other keys are left.
 
         Raises:
-            ValueError: the file describes a network that this one cannot compute.
+            ValueError: the file describes a network that this one cannot compute, or a value is
+                of another type than it should be.
         """
         family = values.get("model_type", "bert")
         if family != "bert":
@@ -77,8 +80,13 @@ class BertConfig:
         for key, only in _ONLY_SUPPORTED.items():
             if values.get(key, only) != only:
                 raise ValueError(f"{key}={values[key]!r} is not supported: only {only!r} is.")
-        names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in names})
+        fields = [field for field in dataclasses.fields(cls) if field.name in values]
+        for field in fields:
+            value, kinds = values[field.name], get_args(field.type) or (field.type,)
+            if type(value) not in kinds and not (type(value) is int and float in kinds):
+                known = " or ".join(_JSON_NAMES[kind] for kind in kinds)
+                raise ValueError(f"{field.name}={value!r}: it must be {known}.")
+        return cls(**{field.name: values[field.name] for field in fields})
 
     @classmethod
     def from_json_file(cls, path: str | Path) -> "BertConfig":
@@ -90,6 +98,13 @@ class BertConfig:
         return dataclasses.asdict(self)
 
 
+_JSON_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    type(None): "null",
+}
 _ONLY_SUPPORTED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,

@@ -104,7 +104,7 @@ def fill(
         raise ValueError(
             f"{where} does not fit the model. Missing: {sorted(missing) or 'nothing'}. Unexpected: "
             f"{unexpected or 'nothing'}. Wrong: {misshaped or 'nothing'}. Check that the config "
-            "belongs to these weights."
+            "belongs to these weights, and that they are whole."
         )
     filled |= fresh(model, lacking, seed)
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
@@ -119,6 +119,8 @@ def _place(
         return f"is {tensor.shape}, the model has {shape}"
     if mapped.layer is not None and mapped.layer >= like.shape[0]:
         return f"is of layer {mapped.layer}, the model has {like.shape[0]} layers"
+    if not jnp.issubdtype(tensor.dtype, jnp.floating):
+        return f"is of type {tensor.dtype}, which only a quantised model has"
     value = mapped.to_ours(tensor.astype(np.float32, copy=False))
     if value.shape != shape:
         return f"becomes {value.shape}, the model has {shape}"

@@ -53,6 +53,21 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
         return len(self._files)
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises:
+        ValueError: it is not JSON, or something else than an object.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, not an object")
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read ({error}): copy or download it again.") from error
+    return content
+
+
 def has_weights(directory: Path) -> bool:
     """Whether a directory holds weights in one of Hugging Face's forms."""
     return any((directory / name).is_file() for name in (SAFETENSORS, INDEX, BIN))
@@ -70,8 +85,13 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     if (directory / SAFETENSORS).is_file():
         return SafetensorsFiles([directory / SAFETENSORS])
     if (directory / INDEX).is_file():
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-        files = sorted(set(index["weight_map"].values()))
+        places = read_json(directory / INDEX).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
+            raise ValueError(
+                f"{directory / INDEX} has no weight_map that gives each tensor's file: copy or "
+                "download it again."
+            )
+        files = sorted(set(places.values()))
         missing = [file for file in files if not (directory / file).is_file()]
         if missing:
             raise FileNotFoundError(f"{directory} lacks {missing} that {INDEX} names: fetch them.")

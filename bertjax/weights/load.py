@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from bertjax.model import HEADS, BertConfig, BertForPreTraining, BertWithHead
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
 from bertjax.weights import names
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
-from bertjax.weights.hf import has_weights, open_hf
+from bertjax.weights.hf import has_weights, open_hf, read_json
 from bertjax.weights.tf1 import open_tf1
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -66,7 +65,7 @@ def open_source(path: str | Path) -> Source:
         if (place / "run.json").is_file():
             return _open_run(place)
         if (place / "config.json").is_file() and has_weights(place):
-            config = _read_json(place / "config.json")
+            config = read_json(place / "config.json")
             return Source("hf", place, config, open_hf(place), load_tokenizer(place))
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place)
@@ -81,24 +80,17 @@ def open_source(path: str | Path) -> Source:
     )
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read ({error}): copy or download it again.") from error
-
-
 def _open_tf1(checkpoint: Path, directory: Path) -> Source:
     file = directory / "bert_config.json"
     if not file.is_file():
         raise FileNotFoundError(f"{checkpoint} has no bert_config.json beside it: put it there.")
-    config = _read_json(file)
+    config = read_json(file)
     return Source("tf1", checkpoint, config, open_tf1(checkpoint), load_tokenizer(directory))
 
 
 def _open_run(workdir: Path) -> Source:
     """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
-    config = _read_json(workdir / "run.json")["config"]["model"]
+    config = read_json(workdir / "run.json")["config"]["model"]
     model = BertForPreTraining(BertConfig.from_dict(config))
     # Nothing is cleaned up or made: the run may be going on.
     options = ocp.CheckpointManagerOptions(create=False)
@@ -186,7 +178,7 @@ def load_model(
         )
     source = open_source(path)
     head = find_head(source) if head is None else head
-    config = BertConfig.from_dict(source.config)
+    config = _architecture(source)
     needed = source.tokenizer.vocab_size
     if needed > (vocab_size or config.vocab_size):
         raise ValueError(
@@ -233,7 +225,7 @@ def find_head(source: Source) -> str:
     Raises:
         ValueError: the source has heads that no model has together.
     """
-    config = BertConfig.from_dict(source.config)
+    config = _architecture(source)
     found = set()
     for stored in source.tensors:
         name = names.normalized(stored, config)
@@ -250,6 +242,13 @@ def find_head(source: Source) -> str:
     return next((head for head in fitting if ARCHITECTURES[head][0] == named), fitting[0])
 
 
+def _architecture(source: Source) -> BertConfig:
+    try:
+        return BertConfig.from_dict(source.config)
+    except ValueError as error:
+        raise ValueError(f"The config of {source.where}: {error}") from error
+
+
 def _classes(source: Source) -> int:
     """How many classes there are where the config does not say: as many as there are biases.
 
@@ -261,6 +260,13 @@ def _classes(source: Source) -> int:
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:
     """The labels of a classifier in the order of their ids, from `config.json`."""
-    if "id2label" not in config:
+    stored = config.get("id2label")
+    if stored is None:
         return None
-    return [label for _, label in sorted((int(i), x) for i, x in config["id2label"].items())]
+    try:
+        return [label for _, label in sorted((int(i), x) for i, x in stored.items())]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"id2label={stored!r:.200}: config.json gives each id its label there, as in "
+            '{"0": "no", "1": "yes"}.'
+        ) from error

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -172,6 +173,9 @@ def save_tf1(
     with replaced_whole(directory) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
+        needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
+        if free < needed:  # TensorFlow would say so in pages of its own.
+            raise OSError(f"{free:,} bytes are free, {needed:,} needed")
         # Mapped, the tensors need no memory of ours: TensorFlow takes aligned arrays as they are.
         mapped = np.memmap(scratch, mode="r")
         arrays = {
@@ -260,8 +264,8 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
         with tf.compat.v1.Session(config=settings) as session:
             try:
                 session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
-            except tf.errors.OpError as error:  # Its message is a page, of which this is the gist.
-                raise OSError(error.message.splitlines()[0]) from error
+            except tf.errors.OpError as error:  # Its message is a page long.
+                raise OSError(f"TensorFlow's {type(error).__name__}") from error
 
 
 def _tensorflow() -> ModuleType:

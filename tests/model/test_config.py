@@ -64,6 +64,11 @@ def test_keys_that_do_not_concern_the_architecture_are_left():
         ({"model_type": "gpt2"}, "'gpt2'"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"is_decoder": True}, "is_decoder=True"),
+        ({"hidden_size": "768"}, "hidden_size='768': it must be an integer"),
+        ({"layer_norm_eps": None}, "layer_norm_eps=None: it must be a number"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings=1: it must be true or false"),
+        ({"classifier_dropout": "0"}, "classifier_dropout='0': it must be a number or null"),
+        ({"vocab_size": 10**13}, "vocab_size=10000000000000"),
     ],
 )
 def test_what_cannot_be_computed_is_refused_by_name(change, named):

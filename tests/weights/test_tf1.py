@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -372,6 +373,24 @@ def test_every_tensor_that_tf1_cannot_hold_is_named_and_the_old_directory_stays(
         assert part in str(error.value)
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     assert_same_bits(open_tf1(tmp_path / "model"), old)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("free", [0, 10**9], ids=["known before", "seen by TensorFlow"])
+def test_a_full_disk_leaves_the_old_directory_whole(tmp_path, tf, monkeypatch, free):
+    save(tmp_path / "model", tensors := random_tensors("squad"))
+
+    def full(*args, **kwargs):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr("bertjax.weights.tf1.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr(tf.compat.v1.Session, "run", full)
+    found = r"0 bytes are free" if not free else "ResourceExhaustedError"
+    with pytest.raises(OSError, match=f"{found}.*what was there is as it was"):
+        save(tmp_path / "model", random_tensors("classifier"))
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+    assert_same_bits(open_tf1(tmp_path / "model"), tensors)
 
 
 @needs_tensorflow
