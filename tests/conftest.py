@@ -1,5 +1,8 @@
 """Eight simulated devices, a compilation cache for the session, and small things to test with."""
 
+import csv
+import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -125,3 +128,83 @@ def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread
 def written():
     """`write_model`, as a fixture, so that every test module finds it."""
     return write_model
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory, tiny_config, tokenizer, written):
+    """A model directory to start from."""
+    config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
+    return written(tmp_path_factory.mktemp("encoder") / "model", config, "pretraining", tokenizer)
+
+
+def write_csv(path: Path, rows) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def write_lines(path: Path, rows) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def classify_rows(sentences):
+    """The class is told by the first word."""
+    return [["text", "label"]] + [
+        [f"{'abc' if i % 3 else 'hij'} {s}", "low" if i % 3 else "high"]
+        for i, s in enumerate(sentences)
+    ]
+
+
+def squad_of(sentences, count):
+    paragraphs = [
+        {
+            "context": " ".join(sentences[i : i + 4]),
+            "qas": [
+                {
+                    "id": f"q{i}",
+                    "question": sentences[i][:8],
+                    "answers": [{"text": sentences[i + 1].split()[0], "answer_start": 0}],
+                }
+            ],
+        }
+        for i in range(count)
+    ]
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory, sentences):
+    """Train and dev files for each kind of task."""
+    folder = tmp_path_factory.mktemp("files")
+    made = {}
+    for split, part in (("train", sentences[:64]), ("dev", sentences[100:130])):
+        words = [s.rstrip(".").split() for s in part]
+        rows = {
+            "classify": write_csv(folder / f"c_{split}.csv", classify_rows(part)),
+            "regress": write_lines(
+                folder / f"r_{split}.jsonl",
+                [
+                    {"sentence1": a, "sentence2": b, "score": len(a) / 10}
+                    for a, b in zip(part, part[1:], strict=False)
+                ],
+            ),
+            "multi": write_lines(
+                folder / f"m_{split}.jsonl",
+                [{"text": s, "labels": [x for x in "abc" if x in s]} for s in part],
+            ),
+            "tag": write_lines(
+                folder / f"t_{split}.jsonl",
+                [{"words": w, "tags": ["B-X" if x[0] <= "e" else "O" for x in w]} for w in words],
+            ),
+            "choice": write_csv(
+                folder / f"h_{split}.csv",
+                [["text", "choice1", "choice2", "label"]]
+                + [[s, s[:6], s[-6:], str(i % 2)] for i, s in enumerate(part)],
+            ),
+            "qa": str(folder / f"q_{split}.json"),
+        }
+        Path(rows["qa"]).write_text(json.dumps(squad_of(list(part), len(part) - 4)))
+        for kind, file in rows.items():
+            made.setdefault(kind, {})[split] = file
+    return made

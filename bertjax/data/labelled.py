@@ -209,12 +209,14 @@ class FeatureBatches(grain.MapDataset):
         return 1 << 40
 
     def __getitem__(self, index: Any) -> Any:
-        epoch, batch = divmod(self._first + index, self.batches_per_epoch)
-        order = self._order_of(epoch)
-        chosen = order[batch * self._batch_size : (batch + 1) * self._batch_size]
-        records = self._records.__getitems__(chosen.tolist())
+        records = self._records.__getitems__(self.members(self._first + index).tolist())
         features = [decode_feature(record) for record in records]
         return make_batch(features, self._shape, self._labels, self._pad_token_id)[0]
+
+    def members(self, batch: int) -> np.ndarray:
+        """Which features make up a batch of the run, counted from its beginning."""
+        epoch, batch = divmod(batch, self.batches_per_epoch)
+        return self._order_of(epoch)[batch * self._batch_size : (batch + 1) * self._batch_size]
 
     def _order_of(self, epoch: int) -> np.ndarray:
         known, order = self._order
