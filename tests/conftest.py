@@ -159,7 +159,7 @@ def classify_rows(sentences):
 def squad_of(sentences, count):
     paragraphs = [
         {
-            "context": " ".join(sentences[i : i + 4]),
+            "context": " ".join(sentences[i : i + 2]),
             "qas": [
                 {
                     "id": f"q{i}",

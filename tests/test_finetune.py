@@ -14,7 +14,11 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.finetuning import run
+from bertjax.finetuning.report import variants
+from bertjax.predictor import Predictor
 from bertjax.train.hooks import Interrupted
+from bertjax.train.sharding import make_mesh
 from bertjax.weights import load_model
 
 RATE = OptimizerConfig(
@@ -105,7 +109,7 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
-    original = finetune.fit
+    original = run.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -115,7 +119,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "fit", fit)
+        patch.setattr(run, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)
@@ -150,7 +154,7 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
 
 
 def test_the_sweep_is_the_grid_of_the_paper(config):
-    runs = finetune.variants(dataclasses.replace(config, sweep=True, workdir="w"))
+    runs = variants(dataclasses.replace(config, sweep=True, workdir="w"))
     found = {(c.batch_size, c.optimizer.learning_rate, c.num_epochs) for _, c in runs}
     assert len(runs) == len(found) == 18
     assert found == {(b, r, e) for b in (16, 32) for r in (5e-5, 3e-5, 2e-5) for e in (2, 3, 4)}
@@ -212,8 +216,8 @@ def test_packing_leaves_predictions_alone(whole, config):
     task = finetune.make_task("classify", finetune.task_options(config))
     config = dataclasses.replace(config, init=str(whole / "model"))
     loaded = finetune.load_for_task(config, task)
-    mesh = finetune.sharding.make_mesh(config.mesh)
-    predictor = finetune.Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
+    mesh = make_mesh(config.mesh)
+    predictor = Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
     params = jax.device_put(loaded.params)
     examples = list(task.source.examples("dev"))
     together = [p for _, p in predictor(params, examples)]

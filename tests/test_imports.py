@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "bertjax"
-ENTRY_POINTS = {"prepare", "pretrain", "predict", "train_tokenizer", "convert", "score"}
+ENTRY_POINTS = {"prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune"}
 # What each part may import of ours, besides itself.
 ALLOWED = {
     "model": set(),
     "tokenization": set(),
     "data": {"tokenization"},
     "config": {"model", "data"},
+    "predictor": {"model", "tokenization", "data", "tasks", "train"},
+    "finetuning": {"model", "config", "data", "tasks", "train", "weights", "predictor"},
+    "fill_mask": {"data", "weights"},
     "command_line": set(),
     "weights": {"model", "tokenization"},
     "train": {"model", "config", "data"},
@@ -61,7 +64,7 @@ class Blocked(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Blocked())
-import bertjax.pretrain, bertjax.predict, bertjax.convert, bertjax.score
+import bertjax.pretrain, bertjax.predict, bertjax.convert, bertjax.score, bertjax.finetune
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

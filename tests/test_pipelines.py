@@ -1,6 +1,7 @@
 """transformers makes of a fine-tuned directory what `bertjax.predict` does."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_answers_have_the_logits_of_transformers(directory_of, transformers, tmp
     ours = predicted(directory, tmp_path, input=files["qa"]["dev"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory).eval()
-    paragraphs = json.loads(open(files["qa"]["dev"]).read())["data"][0]["paragraphs"]
+    paragraphs = json.loads(Path(files["qa"]["dev"]).read_text())["data"][0]["paragraphs"]
     checked = 0
     for found, paragraph in zip(ours, paragraphs, strict=True):
         question, context = paragraph["qas"][0]["question"], paragraph["context"]
