@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bertjax import pretrain
-from bertjax.config import PretrainConfig, load_config_file
+from bertjax.config import FinetuneConfig, PretrainConfig, load_config_file
 from bertjax.model import named_config
+from bertjax.tasks import TASKS
 from bertjax.train.optimizer import make_schedule
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs" / "pretrain").glob("[!_]*.py"))
@@ -15,7 +16,7 @@ CONFIGS = sorted((Path(__file__).parent.parent / "configs" / "pretrain").glob("[
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_every_config_loads_and_has_a_schedule(path):
-    config = load_config_file(str(path))
+    config = load_config_file(str(path), PretrainConfig)
     assert isinstance(config, PretrainConfig)
     assert float(make_schedule(config.optimizer, config.phases)(config.num_steps)) == 0.0
     assert len(path.read_text().splitlines()) <= 40
@@ -26,7 +27,7 @@ def test_every_config_loads_and_has_a_schedule(path):
     ("name", "model"), [("base", "bert-base-uncased"), ("large", "bert-large-uncased")]
 )
 def test_base_and_large_are_the_recipe_of_the_paper(name, model):
-    config = load_config_file(f"configs/pretrain/bert_{name}.py")
+    config = load_config_file(f"configs/pretrain/bert_{name}.py", PretrainConfig)
     assert config.model == named_config(model)
     assert [(p.num_steps, p.max_length, p.batch_size) for p in config.phases] == [
         (900_000, 128, 256),
@@ -45,12 +46,14 @@ def test_base_and_large_are_the_recipe_of_the_paper(name, model):
 def test_an_unknown_config_names_the_nearest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="Did you mean 'configs/pretrain/bert_base.py'"):
-        load_config_file("configs/pretrain/bert_bas.py")
+        load_config_file("configs/pretrain/bert_bas.py", PretrainConfig)
 
 
 def test_packaged_configs_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert load_config_file("configs/pretrain/bert_tiny.py").model.hidden_size == 128
+    assert (
+        load_config_file("configs/pretrain/bert_tiny.py", PretrainConfig).model.hidden_size == 128
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_packaged_configs_are_found_from_any_folder(tmp_path, monkeypatch):
         ("PretrainConfig(log_evry=3)", "Did you mean 'log_every'"),
         ("PretrainConfig(model=BertConfig(hiden_size=32))", "Did you mean 'hidden_size'"),
         ("PretrainConfig(model=BertConfig(hidden_size='32'))", "Check the types"),
-        ("3", "defines no `config`"),
+        ("3", "defines no such `config`"),
     ],
 )
 def test_a_config_file_with_a_mistake_is_named_with_the_remedy(tmp_path, line, message):
@@ -69,7 +72,7 @@ def test_a_config_file_with_a_mistake_is_named_with_the_remedy(tmp_path, line, m
         f"from bertjax.model import BertConfig\nconfig = {line}\n"
     )
     with pytest.raises(ValueError, match=message) as error:
-        load_config_file(str(file))
+        load_config_file(str(file), PretrainConfig)
     assert "mine.py" in str(error.value)
 
 
@@ -91,3 +94,24 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(capsys):
         parse("--optimizer.learning_rat=1")
     assert exit_.value.code == 2
     assert "--optimizer.learning_rate" in "".join(capsys.readouterr())
+
+
+TASK_CONFIGS = sorted((Path(__file__).parent.parent / "configs" / "finetune").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("path", TASK_CONFIGS, ids=lambda p: p.stem)
+def test_the_config_of_a_task_is_of_that_task(path):
+    config = load_config_file(str(path), FinetuneConfig)
+    assert config.task == path.stem
+    assert f"bertjax.finetune --task={path.stem}" in path.read_text()
+    assert config.optimizer.warmup_proportion == 0.1
+    assert len(path.read_text().splitlines()) <= 40
+
+
+def test_every_task_that_can_be_trained_has_a_config():
+    assert {path.stem for path in TASK_CONFIGS} == TASKS.keys() - {"ax"}
+
+
+def test_a_config_of_another_kind_of_run_is_refused():
+    with pytest.raises(ValueError, match="defines no such `config`"):
+        load_config_file("configs/finetune/rte.py", PretrainConfig)
