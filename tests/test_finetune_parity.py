@@ -72,7 +72,7 @@ def compare(torch, transformers, config, folder, steps):
         task, loaded.tokenizer, config.max_length or 128, folder / "train.array_record"
     )
     run = finetune.Run(config, task, loaded, data)
-    state, step = run.new_state(), run._train_step()
+    state, step = run.new_state(), run.train_step()
     ours = []
     for _, batch in zip(range(steps), run.batches(0), strict=False):
         state, metrics = step(state, batch)

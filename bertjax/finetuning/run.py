@@ -188,7 +188,7 @@ class Run:
                 if not patience():
                     state, step = fit(
                         state,
-                        self._train_step(),
+                        self.train_step(),
                         self.batches(step),
                         step=step,
                         num_steps=self.num_steps,
@@ -202,7 +202,8 @@ class Run:
             logger.close()
         return state, step, done
 
-    def _train_step(self) -> Any:
+    def train_step(self) -> Any:
+        """The compiled update: (state, batch) -> (state, metrics)."""
         objective = TASK_OBJECTIVES[self.task.label_kind]
         step = make_train_step(
             make_loss_fn(self.model, objective),

@@ -1,0 +1,126 @@
+"""Time of an epoch of fine-tuning beside PyTorch's on the same device, in one run.
+
+    python benchmarks/finetune.py --model DIR --data_dir glue --tasks rte sst2 [--rounds 5]
+
+Blocks of steps of both take turns, each on its own shuffle of the whole training split, float32,
+dropout on: bertjax packs sequences into rows, PyTorch pads each batch to its longest. An epoch is
+the mean step times their number; the first block of each side, in which programs compile, does not
+count. Needs the extra `parity`.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import finetune_pytorch
+import jax
+import torch
+import transformers
+
+from bertjax.config import FinetuneConfig
+from bertjax.finetuning import Run, load_for_task
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.training_data import write_training_data
+from bertjax.train.compilation_cache import use_compilation_cache
+
+FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
+
+
+class Ours:
+    """bertjax's steps."""
+
+    def __init__(self, name: str, model: str, data_dir: Path, folder: Path):
+        task = make_task(name, TaskOptions(data_dir=str(data_dir)))
+        config = FinetuneConfig(task=name, init=model, workdir=str(folder / name))
+        loaded = load_for_task(config, task)
+        data = write_training_data(task, loaded.tokenizer, 128, folder / f"{name}.array_record")
+        run = Run(config, task, loaded, data)
+        self.steps_per_epoch = run.batches_per_epoch
+        self.shapes: set[tuple[int, ...]] = set()
+        self._batches, self._state, self._step = run.batches(0), run.new_state(), run.train_step()
+
+    def __call__(self, steps: int) -> None:
+        metrics: Any = None
+        for _ in range(steps):
+            batch = next(self._batches)
+            self.shapes.add(batch["input_ids"].shape)
+            self._state, metrics = self._step(self._state, batch)
+        jax.block_until_ready(metrics)
+
+
+class Theirs:
+    """PyTorch's steps."""
+
+    def __init__(self, name: str, model: str, data_dir: Path):
+        task = finetune_pytorch.TASKS[name]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+        file = data_dir / FOLDERS[name] / task.train_file
+        rows = finetune_pytorch.encode(task.read(file), tokenizer, task)
+        self._running: Iterator[Any] = finetune_pytorch.steps(
+            finetune_pytorch.load_model(model, task), rows, finetune_pytorch.Settings()
+        )
+
+    def __call__(self, steps: int) -> None:
+        losses = [next(self._running)[1] for _ in range(steps)]
+        losses[-1].item()
+
+
+def timed(side: Callable[[int], None], steps: int) -> tuple[float, float]:
+    """Wall and processor seconds of a block of steps."""
+    start, start_cpu = time.perf_counter(), time.process_time()
+    side(steps)
+    return time.perf_counter() - start, time.process_time() - start_cpu
+
+
+def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Takes turns and returns seconds an epoch of both, and the median ratio of the blocks."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Ours(name, args.model, args.data_dir, Path(folder))
+        theirs = Theirs(name, args.model, args.data_dir)
+        timed(ours, args.steps)
+        timed(theirs, 2)
+        blocks = [(timed(ours, args.steps), timed(theirs, args.steps)) for _ in range(args.rounds)]
+    wall = [(a[0], b[0]) for a, b in blocks]
+    epoch = ours.steps_per_epoch / args.steps
+    return {
+        "task": name,
+        "bertjax_seconds_per_epoch": round(epoch * statistics.mean(a for a, _ in wall), 1),
+        "pytorch_seconds_per_epoch": round(epoch * statistics.mean(b for _, b in wall), 1),
+        "pytorch_over_bertjax": round(statistics.median(b / a for a, b in wall), 2),
+        "of_processor_time": round(statistics.median(b[1] / a[1] for a, b in blocks), 2),
+        "blocks": [round(b / a, 2) for a, b in wall],
+        "train_shapes": sorted(ours.shapes),
+    }
+
+
+def main() -> None:
+    """Prints a JSON line for each task, and appends it to --output."""
+    parser = argparse.ArgumentParser(description="Time of fine-tuning beside PyTorch's.")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data_dir", required=True, type=Path)
+    parser.add_argument("--tasks", nargs="+", default=["rte"], choices=FOLDERS)
+    parser.add_argument("--steps", type=int, default=20, help="of a block")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    use_compilation_cache()
+    for name in args.tasks:
+        versions = {"jax": jax.__version__, "torch": torch.__version__}
+        device = f"{torch.get_num_threads()} cores, {jax.devices()[0].device_kind}"
+        facts = {"device": device, "date": datetime.date.today().isoformat(), "versions": versions}
+        line = json.dumps({**compare(name, args), **facts})
+        print(line, flush=True)
+        if args.output:
+            args.output.parent.mkdir(parents=True, exist_ok=True)
+            with args.output.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()
