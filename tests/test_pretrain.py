@@ -233,6 +233,17 @@ def test_a_damaged_run_json_is_named(config, whole, tmp_path):
         pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
 
 
+def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "checkpoints" / "20" / "state")
+    with pytest.raises(ValueError, match=r"Checkpoint 20 .*cannot be read .*remove .*/20, and"):
+        load_model(run)
+    (run / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"run\.json has no config of a model"):
+        load_model(run)
+
+
 def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")

@@ -90,7 +90,12 @@ def _open_tf1(checkpoint: Path, directory: Path) -> Source:
 
 def _open_run(workdir: Path) -> Source:
     """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
-    config = read_json(workdir / "run.json")["config"]["model"]
+    try:
+        config = read_json(workdir / "run.json")["config"]["model"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{workdir / 'run.json'} has no config of a model: is {workdir} the folder of a run?"
+        ) from error
     model = BertForPreTraining(BertConfig.from_dict(config))
     # Nothing is cleaned up or made: the run may be going on.
     options = ocp.CheckpointManagerOptions(create=False)
@@ -98,23 +103,31 @@ def _open_run(workdir: Path) -> Source:
         step = manager.latest_step()
         if step is None:
             raise FileNotFoundError(f"The run in {workdir} has no checkpoint yet: wait for one.")
-        like = {"params": unflatten_dict(param_shapes(model), sep="/")}
-        restored = manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.PyTreeRestore(
-                    like,
-                    restore_args=ocp.checkpoint_utils.construct_restore_args(
-                        _map_leaves(like, lambda _: np.zeros(0, np.float32))
-                    ),
-                    partial_restore=True,
-                )
-            ),
-        )["state"]
-    flat: Any = flatten_dict(restored["params"], sep="/")
+        try:
+            params = _restored_params(manager, step, model)
+        except Exception as error:  # Orbax raises what it likes, pages of it.
+            gist = str(error).partition("\n")[0]
+            raise ValueError(
+                f"Checkpoint {step} of the run in {workdir} cannot be read ({gist}). Does "
+                "run.json belong to it? Where it is damaged, remove "
+                f"{workdir / 'checkpoints' / str(step)}, and the one before is taken."
+            ) from error
+    flat: Any = flatten_dict(params, sep="/")
     tensors = dict(names.to_theirs(flat, model.config))
     found = {**config, "step": step, "architectures": ["BertForPreTraining"]}
     return Source("run", workdir, found, tensors, load_tokenizer(workdir / "tokenizer"))
+
+
+def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertForPreTraining) -> Any:
+    like = {"params": unflatten_dict(param_shapes(model), sep="/")}
+    restore = ocp.args.PyTreeRestore(
+        like,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(
+            _map_leaves(like, lambda _: np.zeros(0, np.float32))
+        ),
+        partial_restore=True,
+    )
+    return manager.restore(step, args=ocp.args.Composite(state=restore))["state"]["params"]
 
 
 def _map_leaves(tree: Any, function: Any) -> Any:
