@@ -50,6 +50,8 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
                     config.max_length or task.max_length,
                     Path(folder) / "train.array_record",
                 )
+                for reason, count in getattr(task.source, "counts", {}).items():
+                    print(f"{reason}: {count:,}")
             this = Run(variant, task, loaded, data)
             scores[name] = this.write_results(this.train())
             if name:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.finetuning import run
+from bertjax.finetuning import report, run
 from bertjax.finetuning.report import variants
 from bertjax.predictor import Predictor
 from bertjax.train.hooks import Interrupted
@@ -151,6 +151,23 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     assert (weights[0]["classifier.weight"] != weights[1]["classifier.weight"]).any()
     monkeypatch.setattr(finetune.Run, "train", lambda self: pytest.fail("it was finished"))
     assert finetune.run(config) == scores
+
+
+def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
+    config, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(report, "SWEEP_BATCH_SIZES", (16,))
+    monkeypatch.setattr(report, "SWEEP_LEARNING_RATES", (1e-9, 3e-3))
+    monkeypatch.setattr(report, "SWEEP_EPOCHS", (3,))
+    scores = finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), sweep=True))
+    names = ["batch16_rate1e-09_epochs3", "batch16_rate0.003_epochs3"]
+    assert list(scores) == names
+    best = max(names, key=lambda name: scores[name]["dev/accuracy"])
+    top, own = (tmp_path / "run/model", tmp_path / "run" / best / "model")
+    assert (top / "model.safetensors").read_bytes() == (own / "model.safetensors").read_bytes()
+    assert not list((tmp_path / "run").glob("*/checkpoints"))
+    printed = capsys.readouterr().out
+    assert "predicted" in printed and f"best by dev/accuracy: {best}" in printed
 
 
 def test_the_sweep_is_the_grid_of_the_paper(config):

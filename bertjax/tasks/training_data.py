@@ -1,5 +1,6 @@
 """The features of a train split as a file, and what a run wants to know of all of them."""
 
+import array
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ def write_training_data(
     Raises:
         ValueError: there is no train split, or it is empty or damaged.
     """
-    sizes, digest = [], hashlib.sha256()
+    sizes, digest = array.array("I"), hashlib.sha256()
     counts = np.zeros(len(task.labels), np.int64)
 
     def records() -> Iterator[bytes]:
