@@ -259,6 +259,40 @@ def test_what_does_not_fit_is_refused(config, tmp_path, changes, message):
         finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), **changes))
 
 
+@pytest.mark.parametrize(
+    ("split", "text", "message"),
+    [
+        ("dev", "text,label\nabc,low\nabc,odd\n", "dev.csv, row 3: label 'odd' does not occur"),
+        ("test", "text,label\nabc,low\n  ,low\n", "test.csv, row 3"),
+        ("train", "text,label\nabc,low\n,high\n", "train.csv, row 3"),
+        ("dev", "txt,label\nabc,low\n", "text"),
+    ],
+)
+def test_a_damaged_row_is_named_before_training_starts(config, tmp_path, split, text, message):
+    (tmp_path / f"{split}.csv").write_text(text)
+    broken = dataclasses.replace(
+        config, workdir=str(tmp_path / "run"), **{split: str(tmp_path / f"{split}.csv")}
+    )
+    with pytest.raises(ValueError, match=message):
+        finetune.run(broken)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, capsys):
+    rows = Path(files["classify"]["train"]).read_text().split("\n")
+    rows[5] = "hij " + "abc " * 100_000 + ",high"
+    mixed = "".join(
+        row.rstrip("\r") + end for row, end in zip(rows, ["\n", "\r\n", "\r"] * 99, strict=False)
+    )
+    (tmp_path / "train.csv").write_bytes(mixed.encode())
+    config = dataclasses.replace(
+        config, workdir=str(tmp_path / "run"), train=str(tmp_path / "train.csv"), max_steps=1
+    )
+    finetune.run(config)
+    printed = capsys.readouterr().out
+    assert "max_length=32" in printed and "train.csv, row 6" in printed
+
+
 def test_flags_override_the_config_of_the_task(monkeypatch):
     parsed = finetune.parse(["--task=rte", "--batch_size", "16", "--optimizer.learning-rate=3e-5"])
     assert (parsed.task, parsed.batch_size) == ("rte", 16)
