@@ -269,7 +269,9 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
     if weights is None:
         return None
     if not counts.size:
-        raise ValueError(f"class_weights={weights!r}: the task has no classes; leave it out.")
+        raise ValueError(
+            f"class_weights={weights!r}: only tasks with one class an example or word take them."
+        )
     if weights == "balanced":
         return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
     if len(weights) != len(counts):
@@ -284,6 +286,11 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     )
     for part in loaded.absent:
         print(f"{config.init} has no {part} for this task: it starts from its initialisation")
+    if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
+        print(
+            f"The classifier of {config.init} has as many classes as the task, and goes on: "
+            f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
+        )
     longest = loaded.config.max_position_embeddings
     if (config.max_length or task.max_length) > longest:
         raise ValueError(
