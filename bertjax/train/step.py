@@ -1,6 +1,6 @@
 """One update, and one evaluation batch, as jit-compiled functions over all devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.train.optimizer import Schedule
-from bertjax.train.state import TrainState
+from bertjax.train.state import TrainState, split_params
 
 Batch = dict[str, jax.Array]
 # (params, batch, weights of the whole batch, a dropout key a row, or None without dropout)
@@ -28,20 +28,17 @@ def make_train_step(
     mesh: Mesh,
     seed: int,
     accumulation_steps: int = 1,
+    frozen: Collection[str] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch) -> (state, metrics)`, to be compiled by `compile_step`.
 
     The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
     row): neither depends on how rows are split over devices and microbatches. Without model axes,
     gradients are added up on each device first and cross the data axis once, whatever the number
-    of microbatches.
+    of microbatches. Parts of the parameters that are `frozen` cost neither gradients nor moments.
     """
 
-    def row_grads(params, batch: Batch, weights, key, rows):
-        """Gradients and sums of some rows of the batch; `rows` int [b] says which."""
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
-        (_, sums), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, weights, keys)
-        return sums, grads
+    row_grads = _make_row_grads(loss_fn, frozen)
 
     def accumulate(params, batch: Batch, weights, key, rows):
         def cut(x: jax.Array) -> jax.Array:
@@ -77,17 +74,35 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
         sums, grads = compute(state.params, batch, weights_fn(batch), key, rows)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        trained, fixed = split_params(state.params, frozen)
+        updates, opt_state = tx.update(grads, state.opt_state, trained)
         metrics = {
             "sums": sums,
             "learning_rate": schedule(state.step),
             "grad_norm": optax.tree.norm(grads),
             "tokens": jnp.sum(batch["sequence_ids"] > 0),
         }
-        params = optax.apply_updates(state.params, updates)
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+        updated: Any = optax.apply_updates(trained, updates)
+        return TrainState(step=state.step + 1, params=fixed | updated, opt_state=opt_state), metrics
 
     return train_step
+
+
+def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> Callable[..., Any]:
+    """Returns `row_grads(params, batch, weights, key, rows) -> (sums, gradients)`."""
+
+    def row_grads(params, batch: Batch, weights, key, rows):
+        """Of some rows of the batch, `rows` int [b] says which; gradients of what is trained."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+        trained, fixed = split_params(params, frozen)
+
+        def loss_of(trained):
+            return loss_fn(fixed | trained, batch, weights, keys)
+
+        (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        return sums, grads
+
+    return row_grads
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
