@@ -19,7 +19,7 @@ from bertjax.finetuning.report import grading_metric, print_scores, variants
 from bertjax.finetuning.run import SCORES, Run, load_for_task
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.columns import Columns
-from bertjax.tasks.training_data import write_training_data
+from bertjax.tasks.training_data import check_splits, write_training_data
 from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.train.hooks import Interrupted
 
@@ -50,6 +50,9 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
                     config.max_length or task.max_length,
                     Path(folder) / "train.array_record",
                 )
+                check_splits(task, loaded.tokenizer, config.max_length or task.max_length)
+                for reason, count in getattr(task.source, "counts", {}).items():
+                    print(f"{reason}: {count:,}")
             this = Run(variant, task, loaded, data)
             scores[name] = this.write_results(this.train())
             if name:

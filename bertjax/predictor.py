@@ -26,8 +26,8 @@ TOKENS = {"cpu": 4096}
 TOKENS_ELSEWHERE = 32768
 # Outputs of heads; hidden states stay on the device.
 ANSWERS = ("logits", "start_logits", "end_logits")
-# A text of any length up to the limit gets rows of one of these lengths: few shapes compile.
-ROW_LENGTHS = (64, 128, 256, 512)
+# Rows have one of these lengths, or the greatest of a sequence: few shapes compile.
+ROW_LENGTHS = (64, 128, 256)
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
@@ -105,7 +105,8 @@ class Predictor:
 
     def _pack(self, features: Sequence[Feature]) -> tuple[dict[str, np.ndarray], Any]:
         longest = max(len(feature.input_ids) for feature in features)
-        length = next((n for n in ROW_LENGTHS if n >= longest), -(-longest // 512) * 512)
+        most = self._max_length * self._labels.num_choices
+        length = next((n for n in ROW_LENGTHS if longest <= n < most), most)
         shape = row_shape(length, self._labels.num_choices, ())
         batch, placements = make_batch(features, shape, self._labels, self._tokenizer.pad_token_id)
         return {key: batch[key] for key in MODEL_INPUTS}, placements

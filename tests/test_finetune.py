@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.finetuning import run
+from bertjax.finetuning import report, run
 from bertjax.finetuning.report import variants
 from bertjax.predictor import Predictor
 from bertjax.train.hooks import Interrupted
@@ -153,6 +153,23 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     assert finetune.run(config) == scores
 
 
+def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
+    config, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(report, "SWEEP_BATCH_SIZES", (16,))
+    monkeypatch.setattr(report, "SWEEP_LEARNING_RATES", (1e-9, 3e-3))
+    monkeypatch.setattr(report, "SWEEP_EPOCHS", (3,))
+    scores = finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), sweep=True))
+    names = ["batch16_rate1e-09_epochs3", "batch16_rate0.003_epochs3"]
+    assert list(scores) == names
+    best = max(names, key=lambda name: scores[name]["dev/accuracy"])
+    top, own = (tmp_path / "run/model", tmp_path / "run" / best / "model")
+    assert (top / "model.safetensors").read_bytes() == (own / "model.safetensors").read_bytes()
+    assert not list((tmp_path / "run").glob("*/checkpoints"))
+    printed = capsys.readouterr().out
+    assert "predicted" in printed and f"best by dev/accuracy: {best}" in printed
+
+
 def test_the_sweep_is_the_grid_of_the_paper(config):
     runs = variants(dataclasses.replace(config, sweep=True, workdir="w"))
     found = {(c.batch_size, c.optimizer.learning_rate, c.num_epochs) for _, c in runs}
@@ -240,6 +257,40 @@ def test_packing_leaves_predictions_alone(whole, config):
 def test_what_does_not_fit_is_refused(config, tmp_path, changes, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), **changes))
+
+
+@pytest.mark.parametrize(
+    ("split", "text", "message"),
+    [
+        ("dev", "text,label\nabc,low\nabc,odd\n", "dev.csv, row 3: label 'odd' does not occur"),
+        ("test", "text,label\nabc,low\n  ,low\n", "test.csv, row 3"),
+        ("train", "text,label\nabc,low\n,high\n", "train.csv, row 3"),
+        ("dev", "txt,label\nabc,low\n", "text"),
+    ],
+)
+def test_a_damaged_row_is_named_before_training_starts(config, tmp_path, split, text, message):
+    (tmp_path / f"{split}.csv").write_text(text)
+    broken = dataclasses.replace(
+        config, workdir=str(tmp_path / "run"), **{split: str(tmp_path / f"{split}.csv")}
+    )
+    with pytest.raises(ValueError, match=message):
+        finetune.run(broken)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, capsys):
+    rows = Path(files["classify"]["train"]).read_text().split("\n")
+    rows[5] = "hij " + "abc " * 100_000 + ",high"
+    mixed = "".join(
+        row.rstrip("\r") + end for row, end in zip(rows, ["\n", "\r\n", "\r"] * 99, strict=False)
+    )
+    (tmp_path / "train.csv").write_bytes(mixed.encode())
+    config = dataclasses.replace(
+        config, workdir=str(tmp_path / "run"), train=str(tmp_path / "train.csv"), max_steps=1
+    )
+    finetune.run(config)
+    printed = capsys.readouterr().out
+    assert "max_length=32" in printed and "train.csv, row 6" in printed
 
 
 def test_flags_override_the_config_of_the_task(monkeypatch):

@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.config import FinetuneConfig
-from bertjax.tasks import Task
+from bertjax.tasks import Example, Prediction, Task
 
 # Devlin et al. 2018, A.3.
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
+# A table of more classes than these is no longer read.
+MOST_CLASSES_SHOWN = 20
 
 Scores = Mapping[str, Mapping[str, float]]
 
@@ -81,11 +84,31 @@ def print_scores(scores: Scores, task: Task) -> None:
         table.add_section()
         table.add_row("mean", *(f"{100 * x:.2f}" for x in every.mean(0)))
         table.add_row("std", *(f"{100 * x:.2f}" for x in every.std(0, ddof=1)))
-        metric = grading_metric(task)
-        if metric in names:
-            best = max(scores, key=lambda name: scores[name][metric])
-            table.caption = f"best by {metric}: {best}"
     Console(width=max(80, 24 * (len(names) + 1))).print(table)
+    metric = grading_metric(task)
+    if len(scores) > 1 and metric in names:
+        print(f"best by {metric}: {max(scores, key=lambda name: scores[name][metric])}")
+
+
+def counted(
+    pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
+) -> Iterator[tuple[Example, Prediction]]:
+    """Passes predictions on and counts (label, predicted) of those that are labelled."""
+    for example, prediction in pairs:
+        if example.label is not None:
+            counts[example.label, prediction["label"]] += 1
+        yield example, prediction
+
+
+def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Task) -> None:
+    """A table a split: how often each class (a row) was taken for each other (a column)."""
+    for split, counts in confusion.items():
+        if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
+            continue
+        table = Table("label, predicted:", *task.labels, title=f"{task.name} {split}")
+        for gold in task.labels:
+            table.add_row(gold, *(f"{counts[gold, answer]:,}" for answer in task.labels))
+        Console(width=max(80, 16 * (len(task.labels) + 1))).print(table)
 
 
 def model_facts(

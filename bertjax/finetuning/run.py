@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ import numpy as np
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.data.chunks import write_whole
 from bertjax.data.labelled import FeatureBatches, feature_batches, plan_rows
-from bertjax.finetuning.report import best_metric, model_facts, split_prefix, splits_of
+from bertjax.finetuning.report import (
+    best_metric,
+    counted,
+    model_facts,
+    print_confusion,
+    split_prefix,
+    splits_of,
+)
 from bertjax.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.training_data import TrainingData
@@ -75,6 +83,7 @@ class Run:
             self.state_sharding,
         )
         self.dev_scores: dict[str, dict[str, float]] | None = None
+        self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
         self.predictor = Predictor(task, self.model, loaded.tokenizer, self.max_length, self.mesh)
 
     def new_state(self) -> TrainState:
@@ -127,7 +136,11 @@ class Run:
         folder.mkdir(exist_ok=True)
         assert self.task.source is not None
         answered = self.predictor(params, self.task.source.examples(split))
-        return self.task.score(self.task.written(folder, split, answered))
+        written = self.task.written(folder, split, answered)
+        self.confusion[split] = Counter()
+        if self.task.label_kind == "classes":
+            written = counted(written, self.confusion[split])
+        return self.task.score(written)
 
     def train(self) -> Any:
         """Trains from the newest checkpoint, or from the start; returns the best parameters.
@@ -230,6 +243,7 @@ class Run:
         }
         self._save_model(params, scores)
         write_whole(self.workdir.path / SCORES, json.dumps(scores, indent=2) + "\n")
+        print_confusion(self.confusion, self.task)
         return scores
 
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:

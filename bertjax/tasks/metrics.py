@@ -144,27 +144,6 @@ def entity_f1(
     }
 
 
-def confusion_table(
-    golds: Sequence[Any], predictions: Sequence[Any], labels: Sequence[Any] | None = None
-) -> str:
-    """How often each class (a row) was taken for each other one (a column), as text to print.
-
-    The classes are `labels`, or else those that occur, in order.
-    """
-    pairs = list(zip(golds, predictions, strict=True))
-    classes = sorted({name for pair in pairs for name in pair}) if labels is None else list(labels)
-    rows = [["gold \\ predicted", *(str(name) for name in classes)]]
-    for gold in classes:
-        counts = [sum(pair == (gold, answer) for pair in pairs) for answer in classes]
-        rows.append([str(gold), *(f"{count:,}" for count in counts)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    return "\n".join(lines)
-
-
 def _check_lengths(golds: Sequence[Any], predictions: Sequence[Any]) -> None:
     if len(golds) != len(predictions):
         raise ValueError(

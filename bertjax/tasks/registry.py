@@ -180,6 +180,8 @@ def check_task(name: str) -> None:
     Raises:
         ValueError: with the nearest name.
     """
+    if not name:
+        raise ValueError(f"No task: give --task, one of {', '.join(TASKS)}.")
     if name not in TASKS:
         nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
         raise ValueError(

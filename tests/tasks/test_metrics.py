@@ -9,7 +9,6 @@ from bertjax.tasks.metrics import (
     METRICS,
     accuracy,
     accuracy_and_f1,
-    confusion_table,
     entities,
     entity_f1,
     matthews,
@@ -124,16 +123,6 @@ def test_entity_f1_without_entities_is_0():
 def test_entity_f1_names_the_sentence_with_too_few_tags():
     with pytest.raises(ValueError, match="Sentence 2 has 2 words but 1 predicted tags"):
         entity_f1([["O"], ["O", "O"]], [["O"], ["O"]])
-
-
-def test_confusion_table_has_the_gold_classes_as_rows():
-    table = confusion_table(["no", "no", "yes"], ["no", "yes", "yes"], ("yes", "no"))
-    assert [line.split() for line in table.splitlines()] == [
-        ["gold", "\\", "predicted", "yes", "no"],
-        ["yes", "1", "0"],
-        ["no", "1", "1"],
-    ]
-    assert len({len(line) for line in table.splitlines()}) == 1
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
