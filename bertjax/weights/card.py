@@ -18,10 +18,10 @@ A BERT encoder: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens 
 as `{architecture}`.
 """
 
-_TAGGER = """`tagger.safetensors`: {network} for the tags of `config.json`, trained on the hidden
-states {layers} (0 = embeddings, -1 = the last), {join}, of this encoder, which was frozen (Devlin
-et al. 2018, 5.3). `python -m bertjax.predict --model DIR` applies both; transformers knows the
-encoder alone.
+_TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
+trained on the hidden states {layers} (0 = embeddings, -1 = the last), {join},
+of this encoder, which was frozen (Devlin et al. 2018, 5.3). `python -m bertjax.predict --model DIR`
+applies both; transformers knows the encoder alone.
 """
 
 
