@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict
 from bertjax import command_line
 from bertjax.pretrained import Pretrained
 from bertjax.weights import LoadedModel, load_model, names
+from bertjax.weights.hf import TAGGER
 from bertjax.weights.load import ARCHITECTURES
 from bertjax.weights.tf1 import save_tf1
 
@@ -60,6 +61,8 @@ def run(config: ConvertConfig) -> None:
         model.save(config.dst)
         for part in loaded.unused:
             print(f"{part} is left out: {ARCHITECTURES[loaded.head][0]} has none")
+        if (loaded.source.where / TAGGER).is_file():
+            print(f"{TAGGER} is left out: the encoder alone is written")
     else:
         if loaded.head in ("token_classification", "multiple_choice"):
             raise ValueError(

@@ -28,6 +28,8 @@ from bertjax.tasks.spans import SpanTask
 from bertjax.train import sharding
 from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.weights import LoadedModel, load_model
+from bertjax.weights.hf import read_json
+from bertjax.weights.tagger import with_saved_tagger
 
 DESCRIPTION = "task.json"
 # How a model that answers questions was fine-tuned to read passages and to choose.
@@ -102,11 +104,13 @@ class PredictConfig:
         )
 
 
-def task_of(loaded: LoadedModel) -> Task:
-    """The task that a loaded model was fine-tuned for."""
+def load_with_task(model: str) -> tuple[LoadedModel, Task]:
+    """A model with its head, or its tagger, and the task that it was trained for."""
+    loaded = load_model(model, None)
     file = loaded.source.where / DESCRIPTION
-    description = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return saved_task(
+    description = read_json(file) if file.is_file() else {}
+    loaded = with_saved_tagger(loaded, description)
+    task = saved_task(
         loaded.head,
         loaded.labels,
         loaded.model.num_labels,
@@ -114,14 +118,14 @@ def task_of(loaded: LoadedModel) -> Task:
         description,
         loaded.config.max_position_embeddings,
     )
+    return loaded, task
 
 
 class _Answers:
     """A model directory ready to answer examples."""
 
     def __init__(self, config: PredictConfig):
-        self._loaded = load_model(config.model, None)
-        self.task = task_of(self._loaded)
+        self._loaded, self.task = load_with_task(config.model)
         self._max_length = config.max_length or self.task.max_length
         longest = self._loaded.config.max_position_embeddings
         if not SHORTEST <= self._max_length <= longest:

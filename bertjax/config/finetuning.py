@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from bertjax.config.training import MeshConfig, OptimizerConfig
+from bertjax.model import TaggerConfig
 
 # [CLS] a [SEP] b [SEP]
 SHORTEST = 5
@@ -49,6 +50,16 @@ class FinetuneConfig:
     """Question answering: tokens of an answer at most."""
     null_threshold: float = 0.0
     """SQuAD 2.0: odds above which there is no answer; `null_odds` in the predictions."""
+    feature_layers: tuple[int, ...] = ()
+    """Tagging: leave the encoder as it is and train a tagger on these of its hidden states (0 =
+    embeddings, -1 = the last layer; the paper's best: -4 -3 -2 -1). None given: fine-tuning.
+    A tagger wants a greater learning rate, about 1e-3."""
+    feature_join: Literal["concat", "sum"] = "concat"
+    """How several of them become one vector."""
+    tagger: Literal["linear", "bilstm"] = "linear"
+    """What tags them: a linear layer, or a two-layer BiLSTM before it, as in the paper."""
+    tagger_size: int = 768
+    """Units of the BiLSTM in each direction."""
     batch_size: int = 32
     """Examples (SQuAD: windows) an update, over all devices."""
     accumulation_steps: int = 1
@@ -112,3 +123,35 @@ class FinetuneConfig:
             raise ValueError(
                 f"--sweep and --seeds {self.seeds}: sweep first, then run the best with its seeds."
             )
+        self._check_tagger()
+
+    def _check_tagger(self) -> None:
+        options = {
+            "feature_join": self.feature_join,
+            "tagger": self.tagger,
+            "tagger_size": self.tagger_size,
+        }
+        plain = {"feature_join": "concat", "tagger": "linear", "tagger_size": 768}
+        if self.feature_tagger is None and options != plain:
+            given = ", ".join(f"{k}={v!r}" for k, v in options.items() if v != plain[k])
+            raise ValueError(
+                f"{given}: that is for a tagger on a frozen encoder; say on which hidden states by "
+                "--feature_layers, for example -4 -3 -2 -1."
+            )
+        if self.tagger == "linear" and self.tagger_size != plain["tagger_size"]:
+            raise ValueError(
+                f"tagger_size={self.tagger_size}: a linear tagger has no size; give --tagger "
+                "bilstm, too."
+            )
+
+    @property
+    def feature_tagger(self) -> TaggerConfig | None:
+        """The tagger to train on a frozen encoder; None: the encoder is fine-tuned."""
+        if not self.feature_layers:
+            return None
+        return TaggerConfig(
+            layers=self.feature_layers,
+            join=self.feature_join,
+            kind=self.tagger,
+            size=self.tagger_size,
+        )

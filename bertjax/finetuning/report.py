@@ -125,6 +125,7 @@ def model_facts(
     return [
         ("task", config.task),
         ("started from", config.init),
+        *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
         ("training features", f"{features:,}"),
         ("updates", f"{num_steps:,} of {config.batch_size} features"),
         ("learning rate", f"{config.optimizer.learning_rate:g}"),

@@ -32,13 +32,14 @@ from bertjax.train.hooks import EvaluateAndSave, Interrupted, MetricLogger, Stop
 from bertjax.train.loop import fit
 from bertjax.train.objective import TASK_OBJECTIVES, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
-from bertjax.train.state import TrainState, create_train_state
+from bertjax.train.state import TrainState, create_train_state, split_params
 from bertjax.train.step import compile_train_step, make_train_step, with_seed
 from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.load import ARCHITECTURES
+from bertjax.weights.tagger import with_new_tagger
 
 SCORES = "scores.json"
 
@@ -72,7 +73,9 @@ class Run:
         )
         self.schedule = make_schedule(config.optimizer, [phase])
         self.tx = make_optimizer(config.optimizer, self.schedule)
-        shapes = jax.eval_shape(lambda: create_train_state(loaded.params, self.tx))
+        shapes = jax.eval_shape(
+            lambda: create_train_state(loaded.params, self.tx, self.model.frozen)
+        )
         self.state_sharding = sharding.state_sharding(self.mesh, shapes)
         self.state_shapes = jax.tree.map(
             lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
@@ -86,7 +89,8 @@ class Run:
     def new_state(self) -> TrainState:
         """The state before the first step, laid out over the devices."""
         create = jax.jit(
-            lambda params: create_train_state(params, self.tx), out_shardings=self.state_sharding
+            lambda params: create_train_state(params, self.tx, self.model.frozen),
+            out_shardings=self.state_sharding,
         )
         return create(jax.device_put(self.loaded.params, self.state_sharding.params))
 
@@ -224,6 +228,7 @@ class Run:
             self.schedule,
             mesh=self.mesh,
             accumulation_steps=self.config.accumulation_steps,
+            frozen=self.model.frozen,
         )
         return with_seed(compile_train_step(step, self.state_sharding, self.rows), self.config.seed)
 
@@ -240,24 +245,32 @@ class Run:
         return scores
 
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
-        architecture = ARCHITECTURES[self.task.head][0]
         config, tokenizer = self.loaded.config, self.loaded.tokenizer
+        tagger = self.config.feature_tagger
+        architecture = ARCHITECTURES["encoder" if tagger else self.task.head][0]
+        description = self.task.description(self.max_length)
+        params, of_tagger = jax.device_get(params), None
+        if tagger is not None:
+            description["tagger"] = dataclasses.asdict(tagger)
+            of_tagger, params = split_params(params, self.model.frozen)
         card = model_card(
             self.workdir.path.name,
             architecture,
             config,
             tokenizer.do_lower_case,
             model_facts(self.config, self.num_steps, len(self.data.sizes), scores),
+            tagger,
         )
         save_hf(
             self.workdir.model,
-            jax.device_get(params),
+            params,
             config,
             tokenizer,
             architecture=architecture,
             extra=self.task.hf_config(),
             card=card,
-            files={"task.json": json.dumps(self.task.description(self.max_length), indent=2)},
+            files={"task.json": json.dumps(description, indent=2)},
+            tagger=of_tagger,
         )
         print(f"model written to {self.workdir.model}")
 
@@ -278,10 +291,26 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """The model of --init under the task's head, with the dropout of the config."""
+    """The model of --init under the task's head or a new tagger, with the dropout of the config.
+
+    Raises:
+        ValueError: it does not fit the task or the config.
+    """
+    tagger = config.feature_tagger
+    if tagger is not None and task.label_kind != "tokens":
+        raise ValueError(
+            f"feature_layers={list(config.feature_layers)}: a frozen encoder with a tagger is for "
+            f"tasks of tags, conll and tag; {task.name} is fine-tuned: leave it out."
+        )
     loaded = load_model(
-        config.init, task.head, num_labels=task.num_labels, new_labels=True, seed=config.seed
+        config.init,
+        "encoder" if tagger else task.head,
+        num_labels=task.num_labels,
+        new_labels=True,
+        seed=config.seed,
     )
+    if tagger is not None:
+        loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
     for part in loaded.absent:
         print(f"{config.init} has no {part} for this task: it starts from its initialisation")
     if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:

@@ -2,6 +2,7 @@
 
 from bertjax.model.bert import BertModel
 from bertjax.model.config import MODEL_SIZES, BertConfig, named_config
+from bertjax.model.tagger import FeatureTagger, TaggerConfig
 from bertjax.model.tasks import HEADS, BertForPreTraining, BertWithHead
 
 __all__ = [
@@ -11,5 +12,7 @@ __all__ = [
     "BertForPreTraining",
     "BertModel",
     "BertWithHead",
+    "FeatureTagger",
+    "TaggerConfig",
     "named_config",
 ]

@@ -31,6 +31,8 @@ class BertWithHead(nn.Module):
     num_labels: int = 2
 
     needs_pooler: ClassVar[bool] = True
+    frozen: ClassVar[tuple[str, ...]] = ()
+    """Parts of the parameters that training leaves as they are."""
 
     def setup(self):
         self.bert = BertModel(

@@ -1,6 +1,6 @@
 """One update, and one evaluation batch, as jit-compiled functions over all devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -11,13 +11,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.train.optimizer import Schedule
-from bertjax.train.state import TrainState
+from bertjax.train.state import TrainState, split_params
 
 Batch = dict[str, jax.Array]
 # (params, batch, weights of the whole batch, a dropout key a row, or None without dropout)
 # -> (loss, sums of metrics)
 LossFn = Callable[[Any, Batch, dict[str, jax.Array], jax.Array | None], tuple[jax.Array, Any]]
 WeightsFn = Callable[[Batch], dict[str, jax.Array]]
+# (params, batch, weights of the whole batch, key of the step, rows) -> (sums, gradients)
+RowGrads = Callable[..., Any]
 
 
 def make_train_step(
@@ -28,44 +30,41 @@ def make_train_step(
     *,
     mesh: Mesh,
     accumulation_steps: int = 1,
+    frozen: Collection[str] = (),
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch, seed) -> (state, metrics)`, for `compile_train_step`.
 
     The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
     row): neither depends on how rows are split over devices and microbatches. The seed is an
-    argument, so that runs of several seeds share a compiled program.
+    argument, so that runs of several seeds share a compiled program. Parts of the parameters that
+    are `frozen` cost neither gradients nor moments.
     """
-    compute = _make_compute(loss_fn, mesh, accumulation_steps)
+    compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
     def train_step(state: TrainState, batch: Batch, seed: jax.Array):
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
         sums, grads = compute(state.params, batch, weights_fn(batch), key, rows)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        trained, fixed = split_params(state.params, frozen)
+        updates, opt_state = tx.update(grads, state.opt_state, trained)
         metrics = {
             "sums": sums,
             "learning_rate": schedule(state.step),
             "grad_norm": optax.tree.norm(grads),
             "tokens": jnp.sum(batch["sequence_ids"] > 0),
         }
-        params = optax.apply_updates(state.params, updates)
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+        updated: Any = optax.apply_updates(trained, updates)
+        return TrainState(step=state.step + 1, params=fixed | updated, opt_state=opt_state), metrics
 
     return train_step
 
 
-def _make_compute(loss_fn: LossFn, mesh: Mesh, accumulation_steps: int) -> Callable[..., Any]:
+def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
     """(params, batch, weights, key, rows) -> sums and gradients of the whole batch.
 
     Without model axes, gradients are added up on each device first and cross the data axis once,
     whatever the number of microbatches.
     """
-
-    def row_grads(params, batch: Batch, weights, key, rows):
-        """Gradients and sums of some rows of the batch; `rows` int [b] says which."""
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
-        (_, sums), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, batch, weights, keys)
-        return sums, grads
 
     def accumulate(params, batch: Batch, weights, key, rows):
         def cut(x: jax.Array) -> jax.Array:
@@ -97,6 +96,23 @@ def _make_compute(loss_fn: LossFn, mesh: Mesh, accumulation_steps: int) -> Calla
             check_vma=False,
         )
     return compute
+
+
+def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
+    """Returns `row_grads(params, batch, weights, key, rows) -> (sums, gradients)`."""
+
+    def row_grads(params, batch: Batch, weights, key, rows):
+        """Of some rows of the batch, `rows` int [b] says which; gradients of what is trained."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+        trained, fixed = split_params(params, frozen)
+
+        def loss_of(trained):
+            return loss_fn(fixed | trained, batch, weights, keys)
+
+        (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        return sums, grads
+
+    return row_grads
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import bertjax
-from bertjax.model import BertConfig
+from bertjax.model import BertConfig, TaggerConfig
 
 _HEAD = """---
 library_name: transformers
@@ -18,6 +18,12 @@ A BERT encoder: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens 
 as `{architecture}`.
 """
 
+_TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
+trained on the hidden states {layers} (0 = embeddings, -1 = the last), {join},
+of this encoder, which was frozen (Devlin et al. 2018, 5.3). `python -m bertjax.predict --model DIR`
+applies both; transformers knows the encoder alone.
+"""
+
 
 def model_card(
     title: str,
@@ -25,8 +31,12 @@ def model_card(
     config: BertConfig,
     do_lower_case: bool,
     facts: Sequence[tuple[str, Any]] = (),
+    tagger: TaggerConfig | None = None,
 ) -> str:
-    """Markdown with what the model is, and a table of `facts` about its training, if any."""
+    """Markdown with what the model is, and a table of `facts` about its training, if any.
+
+    A `tagger` beside the encoder is described, too.
+    """
     text = _HEAD.format(
         title=title,
         layers=config.num_hidden_layers,
@@ -38,6 +48,14 @@ def model_card(
         version=bertjax.__version__,
         architecture=architecture,
     )
+    if tagger is not None:
+        text += "\n" + _TAGGER.format(
+            network="a two-layer BiLSTM and a classifier"
+            if tagger.kind == "bilstm"
+            else "a linear classifier",
+            layers=", ".join(map(str, tagger.layers)),
+            join={"concat": "concatenated", "sum": "summed"}[tagger.join],
+        )
     if not facts:
         return text
     rows = "".join(f"| {name} | {value} |\n" for name, value in facts)

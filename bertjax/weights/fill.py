@@ -12,7 +12,7 @@ from bertjax.model import BertConfig, BertWithHead
 from bertjax.weights import names
 
 # What a checkpoint may lack or have too much as a whole: the parts that belong to a head.
-PARTS = ("bert/pooler", "predictions", "seq_relationship", "classifier", "qa_outputs")
+PARTS = ("bert/pooler", "predictions", "seq_relationship", "classifier", "qa_outputs", "lstm")
 
 
 class Filled(NamedTuple):
@@ -59,6 +59,7 @@ def fill(
     seed: int = 0,
     *,
     skip: tuple[str, ...] = (),
+    known: Mapping[str, np.ndarray] | None = None,
 ) -> Filled:
     """Puts each tensor in its place; heads that are missing as a whole are initialised.
 
@@ -68,11 +69,13 @@ def fill(
         where: the source, for errors.
         seed: of the initialisation.
         skip: tensors whose names begin so are left out.
+        known: path -> parameters that are there already.
 
     Raises:
         ValueError: names every missing, unexpected, misshaped and not finite tensor at once.
     """
-    config, wanted = model.config, param_shapes(model)
+    config, known = model.config, known or {}
+    wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
     filled: dict[str, np.ndarray] = {}
     seen: set[str] = set()
     unused: set[str] = set()
@@ -106,7 +109,7 @@ def fill(
             f"{unexpected or 'nothing'}. Wrong: {misshaped or 'nothing'}. Check that the config "
             "belongs to these weights, and that they are whole."
         )
-    filled |= fresh(model, lacking, seed)
+    filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
 
 

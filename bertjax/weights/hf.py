@@ -19,6 +19,8 @@ from bertjax.weights.torch_bin import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 BIN = "pytorch_model.bin"
+# Beside an encoder: the tagger that was trained on its hidden states.
+TAGGER = "tagger.safetensors"
 
 
 class SafetensorsFiles(Mapping[str, np.ndarray]):
@@ -111,6 +113,7 @@ def save_hf(
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
     files: Mapping[str, str] | None = None,
+    tagger: Any = None,
 ) -> None:
     """Writes a directory that transformers loads without a warning.
 
@@ -123,6 +126,7 @@ def save_hf(
         extra: more fields of `config.json`, such as id2label.
         card: the text of README.md, the model card.
         files: more files, name -> text.
+        tagger: parameters of `model.tagger` besides the encoder's, for a file of their own.
 
     Raises:
         ValueError: `directory` holds something else than a model.
@@ -131,6 +135,9 @@ def save_hf(
     with replaced_whole(directory) as beside:
         flat: Any = flatten_dict(dict(params), sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
+        if tagger is not None:
+            own: Any = flatten_dict(dict(tagger), sep="/")
+            write_safetensors(beside / TAGGER, own, config)
         content = {"architectures": [architecture], "dtype": "float32", **config.to_dict()}
         content |= dict(extra or {})
         text = json.dumps(content, indent=2) + "\n"

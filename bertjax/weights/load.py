@@ -21,7 +21,7 @@ from bertjax.weights.hf import has_weights, open_hf, read_json
 from bertjax.weights.tf1 import open_tf1
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_SMALL_FILES = ["config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"]
+_SMALL_FILES = "config.json vocab.txt tokenizer.json tokenizer_config.json task.json".split()
 
 
 class Source(NamedTuple):

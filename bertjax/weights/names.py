@@ -55,6 +55,18 @@ def _layer_norm(theirs: str, ours: str) -> list[Rule]:
     ]
 
 
+def _lstm(cell: str) -> list[Rule]:
+    """One direction of one layer of `torch.nn.LSTM`, as the tagger of `model.tagger` has it."""
+    return [
+        rule
+        for theirs, ours in (("ih", "input"), ("hh", "recurrent"))
+        for rule in (
+            Rule(f"lstm.weight_{theirs}_{cell}", f"lstm/{cell}/{ours}/kernel", _MATRIX),
+            Rule(f"lstm.bias_{theirs}_{cell}", f"lstm/{cell}/{ours}/bias", _SAME),
+        )
+    ]
+
+
 def _embedding(name: str) -> Rule:
     return Rule(f"bert.embeddings.{name}.weight", f"bert/embeddings/{name}/embedding", _SAME)
 
@@ -100,6 +112,7 @@ RULES: tuple[Rule, ...] = (
     *_dense("cls.seq_relationship", "seq_relationship"),
     *_dense("classifier", "classifier"),
     *_dense("qa_outputs", "qa_outputs"),
+    *(rule for cell in ("l0", "l0_reverse", "l1", "l1_reverse") for rule in _lstm(cell)),
 )
 
 _PATTERNS = [

@@ -44,7 +44,16 @@ def random_batch(vocab_size):
 class Setup:
     """A compiled step on some devices; `dropout` as given."""
 
-    def __init__(self, config, devices, mesh=MeshConfig(), accumulation=1, dropout=0.0):  # noqa: B008
+    def __init__(
+        self,
+        config,
+        devices,
+        mesh=MeshConfig(),  # noqa: B008
+        accumulation=1,
+        dropout=0.0,
+        frozen=(),
+    ):
+        self.frozen = frozen
         config = dataclasses.replace(
             config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
@@ -67,14 +76,15 @@ class Setup:
             schedule,
             mesh=self.mesh,
             accumulation_steps=accumulation,
+            frozen=frozen,
         )
 
+    def create(self, params):
+        return create_train_state(jax.tree.map(jnp.asarray, params), self.tx, self.frozen)
+
     def put(self, params, batch):
-        shapes = jax.eval_shape(lambda p: create_train_state(p, self.tx), params)
-        where = sharding.state_sharding(self.mesh, shapes)
-        state = jax.device_put(
-            create_train_state(jax.tree.map(jnp.asarray, params), self.tx), where
-        )
+        where = sharding.state_sharding(self.mesh, jax.eval_shape(self.create, params))
+        state = jax.device_put(self.create(params), where)
         step = compile_train_step(self.step_fn, where, self.rows)
         rows = sharding.host_rows(self.rows, ROWS)
         return step, state, sharding.to_devices(batch, rows, self.rows, ROWS)
@@ -143,11 +153,26 @@ def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(tensor=2, fsdp=2)])
+def test_frozen_parts_stay_bit_for_bit_and_have_no_moments(tiny, tiny_config, batch, mesh):
+    setup = Setup(tiny_config, 8, mesh, dropout=0.3, frozen=("bert",))
+    after, _ = setup.run(tiny[1], batch)
+    before = jax.tree.map(np.asarray, tiny[1])
+    assert jax.tree.all(jax.tree.map(np.array_equal, after["bert"], before["bert"]))
+    assert not np.array_equal(
+        after["predictions"]["transform"]["kernel"], before["predictions"]["transform"]["kernel"]
+    )
+    moments = jax.tree.leaves(setup.create(tiny[1]).opt_state)
+    trained = sum(x.size for x in jax.tree.leaves([before[k] for k in before if k != "bert"]))
+    assert 2 * trained <= sum(x.size for x in moments) < 2 * trained + 10
+
+
+@pytest.mark.parametrize(("accumulation", "frozen"), [(1, ()), (4, ()), (1, ("bert",))])
 def test_eight_devices_reduce_gradients_once_and_gather_nothing(
-    tiny, tiny_config, batch, accumulation
+    tiny, tiny_config, batch, accumulation, frozen
 ):
-    step, state, placed = Setup(tiny_config, 8, accumulation=accumulation).put(tiny[1], batch)
+    setup = Setup(tiny_config, 8, accumulation=accumulation, frozen=frozen)
+    step, state, placed = setup.put(tiny[1], batch)
     text = step.lower(state, placed, np.uint32(0)).compile().as_text()
     collective = re.compile(
         r"= (.*) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
@@ -160,7 +185,8 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(
     of_gradients = [of_one for of_one in sizes if of_one]
     assert len(of_gradients) == 1
     elements = sum(int(np.prod([int(n) for n in size.split(",")])) for size in of_gradients[0])
-    assert elements == sum(x.size for x in jax.tree.leaves(tiny[1]))
+    trained = [part for name, part in tiny[1].items() if name not in frozen]
+    assert elements == sum(x.size for x in jax.tree.leaves(trained))
 
 
 def test_the_state_is_donated(tiny, tiny_config, batch):

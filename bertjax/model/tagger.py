@@ -1,0 +1,168 @@
+"""Tags from the hidden states of a frozen encoder: the feature-based approach.
+
+Devlin et al. 2018, 5.3 and table 7: the states of one or several layers are the features of a
+two-layer BiLSTM and a classifier, which alone are trained.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bertjax.model.tasks import BertWithHead, Outputs
+
+LSTM_LAYERS = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerConfig:
+    """What stands on the encoder.
+
+    Attributes:
+        layers: hidden states to take, 0 = embeddings, -1 = the last layer.
+        join: several of them side by side, or their sum.
+        kind: what is between them and the classifier; linear: nothing.
+        size: units of the BiLSTM in each direction.
+    """
+
+    layers: tuple[int, ...] = (-1,)
+    join: Literal["concat", "sum"] = "concat"
+    kind: Literal["linear", "bilstm"] = "linear"
+    size: int = 768
+
+    def __post_init__(self):
+        if not self.layers:
+            raise ValueError("layers=[]: name at least one (0 = embeddings, -1 = the last layer).")
+        if self.join not in ("concat", "sum") or self.kind not in ("linear", "bilstm"):
+            raise ValueError(
+                f"join={self.join!r}, kind={self.kind!r}: choose concat or sum, linear or bilstm."
+            )
+        if self.size < 1:
+            raise ValueError(f"size={self.size}: it must be at least 1.")
+
+    def check_layers(self, num_hidden_layers: int) -> None:
+        """Refuses layers that an encoder does not have, and a layer named twice.
+
+        Raises:
+            ValueError: names them, and those that there are.
+        """
+        count = num_hidden_layers + 1
+        wrong = [layer for layer in self.layers if not -count <= layer < count]
+        if wrong:
+            raise ValueError(
+                f"layers={list(self.layers)}: the model has no {wrong}; choose among "
+                f"{-count}..{count - 1} (0 = embeddings, -1 = the last layer)."
+            )
+        if len({layer % count for layer in self.layers}) < len(self.layers):
+            raise ValueError(f"layers={list(self.layers)}: one is named twice; name it once.")
+
+
+class Lstm(nn.Module):
+    """One direction of an LSTM that begins anew at every sequence of a row.
+
+    So packed sequences do not see each other, and padding is never seen. Gates, order of their
+    parameters and initialisation are those of `torch.nn.LSTM` (Hochreiter & Schmidhuber 1997).
+    """
+
+    size: int
+    reverse: bool = False
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """x [B, L, D], sequence_ids int [B, L] -> [B, L, size]."""
+        bound = self.size**-0.5
+
+        def dense(name: str) -> nn.Dense:
+            def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+                return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+            return nn.Dense(
+                4 * self.size, dtype=self.dtype, kernel_init=init, bias_init=init, name=name
+            )
+
+        def step(recurrent: nn.Dense, carry: tuple[jax.Array, jax.Array], of_token: Any):
+            gates, begins = of_token
+            h, c = (jnp.where(begins[:, None], 0.0, state) for state in carry)
+            # The cell's state is a long sum: float32 whatever the products are computed in.
+            gates = (gates + recurrent(h)).astype(jnp.float32)
+            i, f, g, o = jnp.split(gates, 4, axis=-1)
+            c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
+            h = (nn.sigmoid(o) * jnp.tanh(c)).astype(x.dtype)
+            return (h, c), h
+
+        scan = nn.scan(
+            step,
+            variable_broadcast="params",
+            split_rngs={"params": False},
+            in_axes=1,
+            out_axes=1,
+            reverse=self.reverse,
+        )
+        # The inputs' part of the gates is one product over all tokens, outside of the loop.
+        gates = dense("input")(x)  # [B, L, 4 size]
+        # The ends of the row do not matter: there the state is zero in any case.
+        begins = sequence_ids != jnp.roll(sequence_ids, -1 if self.reverse else 1, axis=1)
+        h = jnp.zeros((x.shape[0], self.size), x.dtype)
+        _, states = scan(dense("recurrent"), (h, h.astype(jnp.float32)), (gates, begins))
+        return states
+
+
+class BiLstm(nn.Module):
+    """Layers of an LSTM in both directions, side by side."""
+
+    size: int
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """x [B, L, D], sequence_ids int [B, L] -> [B, L, 2 size]."""
+        for layer in range(LSTM_LAYERS):
+            directions = [
+                Lstm(self.size, reverse, self.dtype, name=f"l{layer}{'_reverse' * reverse}")
+                for reverse in (False, True)
+            ]
+            x = jnp.concatenate([lstm(x, sequence_ids) for lstm in directions], axis=-1)
+        return x
+
+
+class FeatureTagger(BertWithHead):
+    """A class for each token, from chosen hidden states: logits [B, L, num_labels].
+
+    The encoder has its pooler, though nobody asks it, so that it can be saved as a whole.
+    """
+
+    tagger: TaggerConfig = TaggerConfig()
+
+    frozen: ClassVar[tuple[str, ...]] = ("bert",)
+
+    def setup(self):
+        super().setup()
+        if self.tagger.kind == "bilstm":
+            self.lstm = BiLstm(self.tagger.size, self.dtype)
+        self.dropout, self.classifier = self.classifier_layer(self.num_labels)
+
+    def __call__(
+        self,
+        *inputs: jax.Array,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+        **options: Any,
+    ) -> Outputs:
+        """As `BertModel`; `deterministic` is the tagger's alone, the encoder has no dropout."""
+        outputs = self.bert(*inputs, deterministic=True, output_hidden_states=True, **options)
+        states = outputs["hidden_states"]  # [layers + 1, B, L, D]
+        if not output_hidden_states:
+            del outputs["hidden_states"]
+        chosen = [jax.lax.stop_gradient(states[layer]) for layer in self.tagger.layers]
+        x = sum(chosen[1:], chosen[0])
+        if self.tagger.join == "concat":
+            x = jnp.concatenate(chosen, axis=-1)
+        if self.tagger.kind == "bilstm":
+            _, _, _, sequence_ids, _ = inputs
+            x = self.lstm(x, sequence_ids)
+        x = self.dropout(x, deterministic=deterministic)
+        return outputs | {"logits": self.classifier(x).astype(jnp.float32)}
