@@ -4,7 +4,7 @@ Radford et al. 2019, 2.2; Liu et al. 2019, 4.4. No text is unknown to it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,8 @@ def train_bpe(
     between pairs by their ids. RoBERTa's first four special tokens keep their ids.
 
     Raises:
-        ValueError: `vocab_size` does not hold the special tokens and the bytes.
+        ValueError: `vocab_size` does not hold the special tokens and the bytes, or the texts hold
+            no word at all.
     """
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -141,7 +142,20 @@ def train_bpe(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    found = False
+
+    def watched() -> Iterator[str]:
+        nonlocal found
+        for text in texts:
+            found = found or bool(text.strip())
+            yield text
+
+    backend.train_from_iterator(watched(), trainer)
+    if not found:
+        raise ValueError(
+            "The corpus gave no word to learn a vocabulary from: check that --input names "
+            "files that hold text."
+        )
     model = json.loads(backend.to_str())["model"]
     merges = [(first, second) for first, second in model["merges"]]
     return ByteLevelBPETokenizer(model["vocab"], merges, model_max_length=model_max_length)

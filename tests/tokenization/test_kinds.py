@@ -125,6 +125,8 @@ def test_a_sample_of_the_texts_is_the_same_every_time(texts):
 def test_vocabularies_that_cannot_be_learnt_are_refused(texts):
     with pytest.raises(ValueError, match="vocab_size=260 does not hold"):
         train_bpe(texts, vocab_size=260)
+    with pytest.raises(ValueError, match="no word to learn"):
+        train_bpe(["", " "], vocab_size=300)
     for given, size in (([], 100), (texts, 8)):
         with pytest.raises(ValueError, match=f"No unigram vocabulary of {size} entries"):
             train_unigram(given, vocab_size=size)
