@@ -9,19 +9,23 @@ import json
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax import command_line
 from bertjax.config import FinetuneConfig, load_config_file
 from bertjax.data.chunks import write_whole
-from bertjax.finetuning.report import grading_metric, print_scores, variants
+from bertjax.finetuning.report import grading_metric, print_scores, splits_of, variants
 from bertjax.finetuning.run import SCORES, Run, load_for_task
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.columns import Columns
-from bertjax.tasks.training_data import check_splits, write_training_data
+from bertjax.tasks.exports import SUBMISSION
+from bertjax.tasks.submission import add_to_submission_zip
+from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.train.hooks import Interrupted
+from bertjax.train.workdir import Workdir
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
@@ -33,32 +37,49 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """
     config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
     use_compilation_cache()
-    task = make_task(config.task, task_options(config))
-    scores: dict[str, dict[str, float]] = {}
+    runs = variants(config)
+    # Of several runs the best is submitted, in the end.
+    given = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
+    task = make_task(config.task, task_options(given))
+    if (config.sweep or config.patience) and not splits_of(task, "dev"):
+        raise ValueError("--sweep and --patience choose by a dev split, and there is none.")
     with tempfile.TemporaryDirectory() as folder:
-        data = None
-        for name, variant in variants(config):
-            finished = Path(variant.workdir) / SCORES
-            if name and finished.is_file():
-                scores[name] = json.loads(finished.read_text(encoding="utf-8"))
-                continue
-            loaded = load_for_task(variant, task)
-            if data is None:
-                data = write_training_data(
-                    task,
-                    loaded.tokenizer,
-                    config.max_length or task.max_length,
-                    Path(folder) / "train.array_record",
-                )
-                check_splits(task, loaded.tokenizer, config.max_length or task.max_length)
-                for reason, count in getattr(task.source, "counts", {}).items():
-                    print(f"{reason}: {count:,}")
-            this = Run(variant, task, loaded, data)
-            scores[name] = this.write_results(this.train())
-            if name:
-                _keep_the_best(Path(config.workdir), task, name, scores)
+        first = load_for_task(runs[0][1], task)
+        max_length = config.max_length or task.max_length
+        file = Path(folder) / "train.array_record"
+        data = write_training_data(task, first.tokenizer, max_length, file)
+        check_splits(task, first.tokenizer, max_length)
+        for reason, count in getattr(task.source, "counts", {}).items():
+            print(f"{reason}: {count:,}")
+        scores = {name: _train(variant, task, data, name) for name, variant in runs}
+    if len(runs) > 1:
+        _publish_the_best(Path(config.workdir), task, scores)
+        if config.submission:
+            _submit(Path(config.workdir) / "predictions" / SUBMISSION, config.submission)
     print_scores(scores, task)
     return scores
+
+
+def _train(config: FinetuneConfig, task: Task, data: TrainingData, name: str) -> dict[str, float]:
+    """Trains one run, unless it is one of several and has been finished before."""
+    workdir = Workdir(Path(config.workdir))
+    finished = workdir.path / SCORES
+    if name and finished.is_file():
+        workdir.check(dataclasses.asdict(config), data.fingerprint)
+        return json.loads(finished.read_text(encoding="utf-8"))
+    this = Run(config, task, load_for_task(config, task), data)
+    scores = this.write_results(this.train())
+    if name:  # of many runs nobody goes on with the checkpoints
+        shutil.rmtree(workdir.checkpoints, ignore_errors=True)
+    return scores
+
+
+def _submit(made: Path, submission: str) -> None:
+    """Puts the files of the best run's zip, if its task had a test split, into another."""
+    if made.is_file():
+        with zipfile.ZipFile(made) as files:
+            texts = {name: files.read(name).decode() for name in files.namelist()}
+        add_to_submission_zip(submission, texts)
 
 
 def task_options(config: FinetuneConfig) -> TaskOptions:
@@ -87,20 +108,16 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
     )
 
 
-def _keep_the_best(
-    workdir: Path, task: Task, name: str, scores: dict[str, dict[str, float]]
-) -> None:
-    """Copies the model of the best run so far to the top; drops checkpoints nobody needs again."""
+def _publish_the_best(workdir: Path, task: Task, scores: dict[str, dict[str, float]]) -> None:
+    """Copies model and predictions of the best run, the first of equals, to the top."""
     metric = grading_metric(task)
-    shutil.rmtree(workdir / name / "checkpoints", ignore_errors=True)
-    others = [found[metric] for other, found in scores.items() if other != name] if metric else []
-    if metric is None or scores[name][metric] > max(others, default=float("-inf")):
-        for part in ("model", "predictions"):
-            beside = workdir / f"{part}.writing"
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.copytree(workdir / name / part, beside)
-            shutil.rmtree(workdir / part, ignore_errors=True)
-            beside.rename(workdir / part)
+    best = max(scores, key=lambda name: scores[name].get(metric or "", 0.0))
+    for part in ("model", "predictions"):
+        beside = workdir / f"{part}.writing"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(workdir / best / part, beside)
+        shutil.rmtree(workdir / part, ignore_errors=True)
+        beside.rename(workdir / part)
     write_whole(workdir / SCORES, json.dumps(scores, indent=2) + "\n")
 
 
@@ -110,6 +127,8 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
     before.add_argument("--task")
     before.add_argument("--config")
     first, rest = before.parse_known_args(sys.argv[1:] if argv is None else argv)
+    if first.task == "ax":
+        raise ValueError("ax has no train split: fine-tune on mnli, then predict with --task ax.")
     if first.task is not None:
         rest = ["--task", first.task, *rest]
         check_task(first.task)

@@ -15,18 +15,23 @@ from rich.text import Text
 
 from bertjax import command_line
 from bertjax.config import MeshConfig
+from bertjax.config.finetuning import SHORTEST
 from bertjax.embed import Embedder, embed_file
 from bertjax.fill_mask import fill_mask
 from bertjax.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
 from bertjax.tasks.columns import Columns
 from bertjax.tasks.inputs import from_file, from_text
+from bertjax.tasks.registry import CUSTOM
 from bertjax.tasks.saved import saved_task
+from bertjax.tasks.spans import SpanTask
 from bertjax.train import sharding
 from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.weights import LoadedModel, load_model
 
 DESCRIPTION = "task.json"
+# How a model that answers questions was fine-tuned to read passages and to choose.
+SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,8 @@ class PredictConfig:
     pair_column: str | None = None
     label_column: str | None = None
     """Column of the label, if there is one: then the metrics are printed, too."""
+    label_separator: str | None = None
+    """What stands between the labels of an example that may have several."""
     id_column: str | None = None
     choice_columns: tuple[str, ...] = ()
     fill_mask: str | None = None
@@ -115,7 +122,13 @@ class _Answers:
     def __init__(self, config: PredictConfig):
         self._loaded = load_model(config.model, None)
         self.task = task_of(self._loaded)
-        self._max_length = config.max_length
+        self._max_length = config.max_length or self.task.max_length
+        longest = self._loaded.config.max_position_embeddings
+        if not SHORTEST <= self._max_length <= longest:
+            raise ValueError(
+                f"max_length={self._max_length}: {config.model} reads {SHORTEST} to {longest} "
+                "tokens."
+            )
         self._params = jax.device_put(self._loaded.params)
 
     def __call__(
@@ -125,7 +138,7 @@ class _Answers:
             task,
             self._loaded.model,
             self._loaded.tokenizer,
-            self._max_length or self.task.max_length,
+            self._max_length,
             sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
         )
         return predictor(self._params, examples)
@@ -137,7 +150,9 @@ def answer(config: PredictConfig) -> None:
     if config.text is not None:
         task, examples = answers.task, [from_text(answers.task, config.text, config.pair)]
     else:
-        task, examples, note = from_file(answers.task, Path(str(config.input)), config.columns)
+        task, examples, note = from_file(
+            answers.task, Path(str(config.input)), config.columns, config.label_separator
+        )
         if note:
             print(note, file=sys.stderr)
     with _lines(config.output) as lines:
@@ -172,9 +187,15 @@ def answer_task(config: PredictConfig) -> None:
     Raises:
         ValueError: the model's labels are not the task's.
     """
+    if config.task in CUSTOM:
+        raise ValueError(f"--task={config.task} has no official files: give yours by --input.")
     answers = _Answers(config)
+    own = answers.task
     options = TaskOptions(
-        data_dir=config.data_dir, tfds_data_dir=config.tfds_data_dir, submission=config.submission
+        data_dir=config.data_dir,
+        tfds_data_dir=config.tfds_data_dir,
+        submission=config.submission,
+        span_options={key: getattr(own, key) for key in SPAN_OPTIONS if isinstance(own, SpanTask)},
     )
     task = make_task(str(config.task), options)
     if task.head != answers.task.head or set(task.labels) != set(answers.task.labels):

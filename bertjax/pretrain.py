@@ -33,7 +33,7 @@ from bertjax.train.loop import fit
 from bertjax.train.objective import make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
-from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
+from bertjax.train.step import compile_train_step, make_eval_step, make_train_step, with_seed
 from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import init_params, load_model, save_hf
@@ -215,7 +215,6 @@ class Run:
                 self.tx,
                 self.schedule,
                 mesh=self.mesh,
-                seed=self.config.seed,
                 accumulation_steps=phase.accumulation_steps,
             ),
             self.state_sharding,
@@ -237,7 +236,7 @@ class Run:
         )
         state, step = fit(
             state,
-            train_step,
+            with_seed(train_step, self.config.seed),
             self.batches(index, (step - start) * phase.batch_size),
             step=step,
             num_steps=end,

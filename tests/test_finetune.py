@@ -151,6 +151,63 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     assert (weights[0]["classifier.weight"] != weights[1]["classifier.weight"]).any()
     monkeypatch.setattr(finetune.Run, "train", lambda self: pytest.fail("it was finished"))
     assert finetune.run(config) == scores
+    with pytest.raises(ValueError, match="another config: batch_size"):
+        finetune.run(dataclasses.replace(config, batch_size=8))
+
+
+def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_path, files, capsys):
+    rows = Path(files["classify"]["train"]).read_text().replace(",low", ",[/low]")
+    (tmp_path / "train.csv").write_text(rows)
+    (tmp_path / "dev.csv").write_text("text,label\nabc,[/low]\n")
+    config = dataclasses.replace(
+        config,
+        train=str(tmp_path / "train.csv"),
+        dev=str(tmp_path / "dev.csv"),
+        workdir=str(tmp_path / "run"),
+        max_steps=1,
+    )
+    finetune.run(config)
+    assert "[/low]" in capsys.readouterr().out
+    (tmp_path / "train.csv").write_text("\n".join(rows.split("\n")[:-5]) + "\n")
+    with pytest.raises(ValueError, match="data is not what stood in .*train.csv"):
+        finetune.run(config)
+
+
+def test_tags_that_mark_no_entities_are_chosen_by_accuracy(config, tmp_path):
+    (tmp_path / "a.conll").write_text("abc NN\nde VB\n\nfg NN\n\n" * 8)
+    file = str(tmp_path / "a.conll")
+    scores = finetune.run(of_task(config, "tag", {"train": file, "dev": file}, tmp_path / "run"))
+    assert list(scores[""]) == ["dev/accuracy"]
+
+
+def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
+    folder = tmp_path / "RTE"
+    folder.mkdir()
+    for name in ("train", "dev", "test"):
+        rows = [
+            f"{i}\t{a}\t{a}" + f"\t{'not_' * (i % 2)}entailment" * (name != "test")
+            for i, a in enumerate(sentences[:24])
+        ]
+        head = "index\tsentence1\tsentence2" + "\tlabel" * (name != "test")
+        (folder / f"{name}.tsv").write_text("\n".join([head, *rows]) + "\n")
+    config = dataclasses.replace(
+        config,
+        task="rte",
+        train=None,
+        dev=None,
+        data_dir=str(tmp_path),
+        max_steps=2,
+        max_length=48,
+        seeds=3,
+        workdir=str(tmp_path / "run"),
+        submission=str(tmp_path / "new" / "glue.zip"),
+    )
+    scores = finetune.run(config)
+    best = max(scores, key=lambda name: scores[name]["dev/accuracy"])
+    with zipfile.ZipFile(tmp_path / "new" / "glue.zip") as archive:
+        assert archive.namelist() == ["RTE.tsv"]
+        submitted = archive.read("RTE.tsv").decode()
+    assert submitted == (tmp_path / "run" / best / "predictions/RTE.tsv").read_text()
 
 
 def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
@@ -236,6 +293,7 @@ def test_packing_leaves_predictions_alone(whole, config):
     mesh = make_mesh(config.mesh)
     predictor = Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
     params = jax.device_put(loaded.params)
+    assert task.source is not None
     examples = list(task.source.examples("dev"))
     together = [p for _, p in predictor(params, examples)]
     for index in (0, 7, 29):
@@ -251,6 +309,10 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"task": "mnli"}, "official files"),
         ({"max_length": 100}, "--max_length=64"),
         ({"class_weights": (1.0,)}, "2 classes"),
+        ({"label_separator": "|", "class_weights": "balanced"}, "one class an example"),
+        ({"dev": None, "patience": 1}, "dev split"),
+        ({"dev": None, "sweep": True}, "dev split"),
+        ({"submission": "a.zip"}, "no task of GLUE"),
         ({"train": "none.csv"}, "none.csv"),
     ],
 )
@@ -266,6 +328,7 @@ def test_what_does_not_fit_is_refused(config, tmp_path, changes, message):
         ("test", "text,label\nabc,low\n  ,low\n", "test.csv, row 3"),
         ("train", "text,label\nabc,low\n,high\n", "train.csv, row 3"),
         ("dev", "txt,label\nabc,low\n", "text"),
+        ("dev", "text,label\n", "dev split has no examples"),
     ],
 )
 def test_a_damaged_row_is_named_before_training_starts(config, tmp_path, split, text, message):

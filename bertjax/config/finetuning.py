@@ -5,6 +5,9 @@ from typing import Literal
 
 from bertjax.config.training import MeshConfig, OptimizerConfig
 
+# [CLS] a [SEP] b [SEP]
+SHORTEST = 5
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
@@ -63,8 +66,8 @@ class FinetuneConfig:
     dropout: float | None = None
     """Of hidden states, attention and classifier; None: as the model's config says."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
-    """What an example of each class counts in the loss, in the order of the labels; balanced: as
-    much as all others together would."""
+    """What an example of each class counts in the loss, in the order of the labels; balanced:
+    all classes come to the same in total. For one class an example, or a word."""
     evals_per_epoch: int = 1
     """Evaluations on the dev split, each with a checkpoint; the best one becomes the model."""
     patience: int = 0
@@ -76,8 +79,8 @@ class FinetuneConfig:
     """Try the paper's grid (batch 16 and 32, rate 5e-5, 3e-5 and 2e-5, 2 to 4 epochs) and keep the
     best on the dev split."""
     submission: str | None = None
-    """The zip file that GLUE's server takes; this task's predictions are put in it. None: one in
-    the workdir."""
+    """The zip file that GLUE's server takes; this task's predictions are put in it. None: one
+    beside the predictions."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What activations are computed in; parameters and optimizer are float32 in any case."""
     mesh: MeshConfig = MeshConfig()
@@ -103,6 +106,8 @@ class FinetuneConfig:
             raise ValueError(f"seed={self.seed}, patience={self.patience}: at least 0 each.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: choose it in [0, 1).")
+        if self.max_length is not None and self.max_length < SHORTEST:
+            raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
         if self.sweep and self.seeds > 1:
             raise ValueError(
                 f"--sweep and --seeds {self.seeds}: sweep first, then run the best with its seeds."

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bertjax.config import FinetuneConfig
@@ -78,16 +79,21 @@ def print_scores(scores: Scores, task: Task) -> None:
         return
     table = Table("", *names, title=task.name)
     for name, found in scores.items():
-        table.add_row(name or "score", *(f"{100 * found[key]:.2f}" for key in names))
+        table.add_row(name or "score", *(_shown(key, found[key]) for key in names))
     if len(scores) > 1:
         every = np.array([[found[key] for key in names] for found in scores.values()])
         table.add_section()
-        table.add_row("mean", *(f"{100 * x:.2f}" for x in every.mean(0)))
-        table.add_row("std", *(f"{100 * x:.2f}" for x in every.std(0, ddof=1)))
+        for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
+            table.add_row(name, *map(_shown, names, row))
     Console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
     if len(scores) > 1 and metric in names:
         print(f"best by {metric}: {max(scores, key=lambda name: scores[name][metric])}")
+
+
+def _shown(key: str, value: float) -> str:
+    """Fractions in per cent; counts and thresholds of SQuAD 2.0 as they are."""
+    return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
 
 
 def counted(
@@ -105,9 +111,10 @@ def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Tas
     for split, counts in confusion.items():
         if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
             continue
-        table = Table("label, predicted:", *task.labels, title=f"{task.name} {split}")
-        for gold in task.labels:
-            table.add_row(gold, *(f"{counts[gold, answer]:,}" for answer in task.labels))
+        names = [escape(label) for label in task.labels]  # "[x]" is no markup of rich's
+        table = Table("label, predicted:", *names, title=f"{task.name} {split}")
+        for name, gold in zip(names, task.labels, strict=True):
+            table.add_row(name, *(f"{counts[gold, answer]:,}" for answer in task.labels))
         Console(width=max(80, 16 * (len(task.labels) + 1))).print(table)
 
 

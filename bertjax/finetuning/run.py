@@ -33,7 +33,7 @@ from bertjax.train.loop import fit
 from bertjax.train.objective import TASK_OBJECTIVES, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
-from bertjax.train.step import compile_train_step, make_train_step
+from bertjax.train.step import compile_train_step, make_train_step, with_seed
 from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import LoadedModel, load_model, save_hf
@@ -98,7 +98,6 @@ class Run:
             batch_size=self.config.batch_size,
             num_choices=self.labels.num_choices,
             multiple_of=unit,
-            seed=self.config.seed,
         )
         source = FeatureBatches(
             str(self.data.path),
@@ -224,10 +223,9 @@ class Run:
             self.tx,
             self.schedule,
             mesh=self.mesh,
-            seed=self.config.seed,
             accumulation_steps=self.config.accumulation_steps,
         )
-        return compile_train_step(step, self.state_sharding, self.rows)
+        return with_seed(compile_train_step(step, self.state_sharding, self.rows), self.config.seed)
 
     def write_results(self, params: Any) -> dict[str, float]:
         """Writes predictions of the test splits, all scores and the model; returns the scores."""
@@ -269,7 +267,9 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
     if weights is None:
         return None
     if not counts.size:
-        raise ValueError(f"class_weights={weights!r}: the task has no classes; leave it out.")
+        raise ValueError(
+            f"class_weights={weights!r}: only tasks with one class an example or word take them."
+        )
     if weights == "balanced":
         return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
     if len(weights) != len(counts):
@@ -284,6 +284,11 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     )
     for part in loaded.absent:
         print(f"{config.init} has no {part} for this task: it starts from its initialisation")
+    if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
+        print(
+            f"The classifier of {config.init} has as many classes as the task, and goes on: "
+            f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
+        )
     longest = loaded.config.max_position_embeddings
     if (config.max_length or task.max_length) > longest:
         raise ValueError(

@@ -158,6 +158,11 @@ def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
     return found
 
 
+def marks_entities(tags: Iterable[str]) -> bool:
+    """Whether the tags of a task are those of entities, and not parts of speech, say."""
+    return scheme_of([tuple(tags)]) is not None
+
+
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags of IOB1, IOB2, IOBES or BILOU in IOB2."""
     converted = []
@@ -179,7 +184,7 @@ def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
     Both tags of a type are there, though training may show the first alone.
     """
     tags = set(tags)
-    if scheme_of([tuple(tags)]) is None:
+    if not marks_entities(tags):
         return tuple(sorted(tags))
     kinds = sorted({tag[1:] for tag in tags if tag != "O"})
     return ("O", *(mark + kind for kind in kinds for mark in "BI"))

@@ -38,7 +38,9 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
     return Example(id="0", where="--text", text=text, pair=pair)
 
 
-def from_file(task: Task, path: Path, columns: Columns) -> tuple[Task, Iterable[Example], str]:
+def from_file(
+    task: Task, path: Path, columns: Columns, label_separator: str | None = None
+) -> tuple[Task, Iterable[Example], str]:
     """The examples of a file, as the task reads them; labels may be there or not.
 
     Returns:
@@ -47,7 +49,12 @@ def from_file(task: Task, path: Path, columns: Columns) -> tuple[Task, Iterable[
     """
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}).examples("test"), ""
-    source = CustomSource(KINDS[task.label_kind], test=path, columns=columns)
+    source = CustomSource(
+        KINDS[task.label_kind],
+        test=path,
+        columns=columns,
+        label_separator=label_separator if task.label_kind == "multi_label" else None,
+    )
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=source.num_choices)
     return task, source.examples("test"), source.note

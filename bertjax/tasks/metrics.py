@@ -144,6 +144,13 @@ def entity_f1(
     }
 
 
+def word_accuracy(
+    golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """`accuracy` of tags alone, as `entity_f1`: for those that mark no entities."""
+    return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
+
+
 def _check_lengths(golds: Sequence[Any], predictions: Sequence[Any]) -> None:
     if len(golds) != len(predictions):
         raise ValueError(
@@ -172,5 +179,6 @@ METRICS: Mapping[str, Metric] = {
     "multi_label": multi_label,
     "regress": pearson_spearman,
     "tag": entity_f1,
+    "tag_words": word_accuracy,
     "choice": accuracy,
 }

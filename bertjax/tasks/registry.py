@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bertjax.tasks.choices import ChoiceTask
 from bertjax.tasks.columns import Columns, CustomKind
-from bertjax.tasks.conll import CONLL_LABELS, ConllSource
+from bertjax.tasks.conll import CONLL_LABELS, ConllSource, marks_entities
 from bertjax.tasks.custom import CustomSource, learn_labels
 from bertjax.tasks.exports import conll_export, glue_export, squad_export
 from bertjax.tasks.glue import GLUE, GlueSource, GlueSpec
@@ -145,7 +145,7 @@ def _custom(kind: CustomKind, options: TaskOptions) -> Task:
         "name": kind,
         "source": source,
         "metric": METRICS[name],
-        "best_metric": BEST_METRICS.get(name, "f1" if kind == "tag" else "accuracy"),
+        "best_metric": BEST_METRICS.get(name, "accuracy"),
     }
     if kind == "regress":
         return RegressionTask(**fields)
@@ -153,6 +153,10 @@ def _custom(kind: CustomKind, options: TaskOptions) -> Task:
         return ChoiceTask(num_choices=source.num_choices, **fields)
     labels = learn_labels(source)
     if kind == "tag":
+        if marks_entities(labels):
+            fields["best_metric"] = "f1"
+        else:
+            fields["metric"] = METRICS["tag_words"]
         return TagTask(labels=labels, export=conll_export, **fields)
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(labels=labels, **fields)
@@ -197,6 +201,8 @@ def make_task(name: str, options: TaskOptions) -> Task:
         FileNotFoundError: its data is not there.
     """
     check_task(name)
+    if options.submission and name not in GLUE:
+        raise ValueError(f"--submission={options.submission}: {name} is no task of GLUE.")
     own, official = options.files, options.data_dir or options.tfds_data_dir
     if own and name not in CUSTOM:
         raise ValueError(

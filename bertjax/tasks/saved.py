@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.tasks.choices import ChoiceTask
+from bertjax.tasks.conll import marks_entities
 from bertjax.tasks.metrics import METRICS
 from bertjax.tasks.spans import SpanTask
 from bertjax.tasks.tags import TagTask
@@ -61,15 +62,15 @@ def saved_task(
     if kind == "regression":
         return RegressionTask(metric=METRICS["regress"], **fields)
     if kind == "tokens":
-        return TagTask(labels=names, metric=METRICS["tag"], **fields)
+        metric = METRICS["tag" if marks_entities(names) else "tag_words"]
+        return TagTask(labels=names, metric=metric, **fields)
     if kind == "span":
         # Models of other origin were mostly trained on passages in windows of this length.
         fields["max_length"] = min(description.get("max_length", 384), longest)
         return SpanTask(**fields, **{k: description[k] for k in SPAN_FIELDS if k in description})
     if kind == "choice":
-        return ChoiceTask(
-            metric=METRICS["choice"], num_choices=description.get("num_choices", 0), **fields
-        )
+        # How many choices there are is known when the file is read.
+        return ChoiceTask(metric=METRICS["choice"], num_choices=0, **fields)
     raise ValueError(
         f"The model has the head {head}, which answers no task: fine-tune it with "
         "bertjax.finetune, or use --fill_mask or --embed."

@@ -76,6 +76,7 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     if zip_path.is_file():
         with zipfile.ZipFile(zip_path) as old:
             kept = {name: old.read(name) for name in old.namelist() if name not in files}
+    zip_path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = zip_path.with_name(f"{zip_path.name}.tmp")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as new:
         for name, content in sorted({**kept, **files}.items()):

@@ -95,6 +95,11 @@ class MultiLabelTask(TextTask):
         """float32 [C] of 0 and 1."""
         found = np.zeros(len(self.labels), np.float32)
         given: Any = example.label
+        if isinstance(given, str):
+            raise ValueError(
+                f"{example.where}: one label, {given!r}, where there may be several: write lists "
+                "in JSON lines, or say by --label_separator what parts them."
+            )
         for label in given:
             found[self.id_of(label, example.where)] = 1.0
         return found

@@ -21,7 +21,7 @@ class TrainingData(NamedTuple):
     sizes: np.ndarray
     """int [n]: tokens of each."""
     class_counts: np.ndarray
-    """int [C]: labels of each class; empty where there are no classes."""
+    """int [C]: labels of each class; empty where an example or word has not just one class."""
     fingerprint: str
 
 
@@ -54,14 +54,15 @@ def write_training_data(
         ValueError: there is no train split, or it is empty or damaged.
     """
     sizes, digest = array.array("I"), hashlib.sha256()
-    counts = np.zeros(len(task.labels), np.int64)
+    of_one_class = task.label_kind in ("classes", "tokens")
+    counts = np.zeros(len(task.labels) if of_one_class else 0, np.int64)
     cut = _Cut("train", max_length)
 
     def records() -> Iterator[bytes]:
         for example, feature in _features(task, "train", tokenizer, max_length):
             if feature.labels is None:
                 raise ValueError(f"{example.where}: no label; training needs one in each row.")
-            if task.label_kind in ("classes", "tokens"):
+            if of_one_class:
                 given = feature.labels[feature.labels >= 0]
                 counts[:] += np.bincount(given, minlength=len(counts))
             cut.see(example, feature)
@@ -83,13 +84,16 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
 
     Raises:
         ValueError: a row is damaged or has a label that does not occur in training; it is named.
+            Or a split is empty.
     """
     assert task.source is not None
     for split in task.source.splits:
         if split != "train":
-            cut = _Cut(split, max_length)
+            cut, example = _Cut(split, max_length), None
             for example, feature in _features(task, split, tokenizer, max_length):
                 cut.see(example, feature)
+            if example is None:
+                raise ValueError(f"The {split} split has no examples: check the file.")
             if task.label_kind != "span":
                 cut.report()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -26,15 +27,38 @@ def make_train_step(
     schedule: Schedule,
     *,
     mesh: Mesh,
-    seed: int,
     accumulation_steps: int = 1,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
-    """Returns `train_step(state, batch) -> (state, metrics)`, to be compiled by `compile_step`.
+) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
+    """Returns `train_step(state, batch, seed) -> (state, metrics)`, for `compile_train_step`.
 
     The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
-    row): neither depends on how rows are split over devices and microbatches. Without model axes,
-    gradients are added up on each device first and cross the data axis once, whatever the number
-    of microbatches.
+    row): neither depends on how rows are split over devices and microbatches. The seed is an
+    argument, so that runs of several seeds share a compiled program.
+    """
+    compute = _make_compute(loss_fn, mesh, accumulation_steps)
+
+    def train_step(state: TrainState, batch: Batch, seed: jax.Array):
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        rows = jnp.arange(batch["input_ids"].shape[0])
+        sums, grads = compute(state.params, batch, weights_fn(batch), key, rows)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        metrics = {
+            "sums": sums,
+            "learning_rate": schedule(state.step),
+            "grad_norm": optax.tree.norm(grads),
+            "tokens": jnp.sum(batch["sequence_ids"] > 0),
+        }
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    return train_step
+
+
+def _make_compute(loss_fn: LossFn, mesh: Mesh, accumulation_steps: int) -> Callable[..., Any]:
+    """(params, batch, weights, key, rows) -> sums and gradients of the whole batch.
+
+    Without model axes, gradients are added up on each device first and cross the data axis once,
+    whatever the number of microbatches.
     """
 
     def row_grads(params, batch: Batch, weights, key, rows):
@@ -72,22 +96,7 @@ def make_train_step(
             out_specs=P(),
             check_vma=False,
         )
-
-    def train_step(state: TrainState, batch: Batch):
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
-        rows = jnp.arange(batch["input_ids"].shape[0])
-        sums, grads = compute(state.params, batch, weights_fn(batch), key, rows)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        metrics = {
-            "sums": sums,
-            "learning_rate": schedule(state.step),
-            "grad_norm": optax.tree.norm(grads),
-            "tokens": jnp.sum(batch["sequence_ids"] > 0),
-        }
-        params = optax.apply_updates(state.params, updates)
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
-
-    return train_step
+    return compute
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
@@ -103,7 +112,12 @@ def compile_train_step(train_step, state_shardings: Any, rows: Any) -> Any:
     """Compiles for state and batch (`rows`) sharded so; the state given is donated."""
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, rows),
+        in_shardings=(state_shardings, rows, None),
         out_shardings=(state_shardings, None),
         donate_argnums=0,
     )
+
+
+def with_seed(compiled_step: Any, seed: int) -> Callable[[TrainState, Batch], Any]:
+    """The step of one run: (state, batch) -> (state, metrics)."""
+    return lambda state, batch: compiled_step(state, batch, np.uint32(seed))

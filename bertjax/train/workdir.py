@@ -17,7 +17,7 @@ from bertjax.data.chunks import write_whole
 # What may differ between a run and its continuation: it changes no update.
 MAY_CHANGE = (
     "data workdir mesh unroll remat log_every eval_every eval_rows save_every keep_checkpoints "
-    "reader_threads peak_tflops"
+    "reader_threads peak_tflops submission tfds_data_dir"
 ).split()
 
 
@@ -59,6 +59,23 @@ class Workdir:
             evaluations = [line for line in lines if '"eval/' in line and line.endswith("\n")]
         return json.loads(evaluations[-1]) if evaluations else None
 
+    def check(self, config: dict[str, Any], data_fingerprint: str | None = None) -> None:
+        """Compares the run that is here with a config, and with its data if they are known.
+
+        Raises:
+            ValueError: it is the run of another config or data.
+        """
+        saved = self.read()
+        changed = differences(config, saved["config"], ignore=MAY_CHANGE)
+        if data_fingerprint not in (None, saved["data_fingerprint"]):
+            where = saved["config"].get("data") or saved["config"].get("train")
+            changed.append("the data is not what stood in " + (where or "the task's files"))
+        if changed:
+            raise ValueError(
+                f"{self.path} holds a run of another config: {'; '.join(changed)}. Choose another "
+                "--workdir, or go on with the old config; --init starts a new run from its model."
+            )
+
     def claim(self, config: dict[str, Any], data_fingerprint: str) -> None:
         """Takes the folder for a config, or finds that its run is to go on.
 
@@ -68,16 +85,7 @@ class Workdir:
             ValueError: it holds the run of another config or data, or files that are not a run's.
         """
         if self.has_checkpoints and self._run.is_file():
-            saved = self.read()
-            changed = differences(config, saved["config"], ignore=MAY_CHANGE)
-            if saved["data_fingerprint"] != data_fingerprint:
-                changed.append(f"the data is not what stood in {saved['config']['data']}")
-            if changed:
-                raise ValueError(
-                    f"{self.path} holds a run of another config: {'; '.join(changed)}. Choose "
-                    "another --workdir, or go on with the old config; --init starts a new run from "
-                    "its model."
-                )
+            self.check(config, data_fingerprint)
         elif self.path.exists() and not self._run.is_file() and any(self.path.iterdir()):
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."

@@ -62,13 +62,15 @@ def open_source(path: str | Path) -> Source:
     """
     place = Path(path)
     if place.is_dir():
-        if (place / "run.json").is_file():
+        if (place / "run.json").is_file() and not _is_fine_tuned(place):
             return _open_run(place)
         if (place / "config.json").is_file() and has_weights(place):
             config = read_json(place / "config.json")
             return Source("hf", place, config, open_hf(place), load_tokenizer(place))
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place)
+        if (place / "model" / "config.json").is_file():
+            return open_source(place / "model")
     elif Path(f"{path}.index").is_file():
         return _open_tf1(place, place.parent)
     elif not place.exists() and _HUB_NAME.fullmatch(str(path)):
@@ -88,13 +90,21 @@ def _open_tf1(checkpoint: Path, directory: Path) -> Source:
     return Source("tf1", checkpoint, config, open_tf1(checkpoint), load_tokenizer(directory))
 
 
+def _is_fine_tuned(workdir: Path) -> bool:
+    """Whether a workdir is that of a fine-tuning with its model, which is the best checkpoint's."""
+    config = read_json(workdir / "run.json").get("config")
+    named = isinstance(config, dict) and "task" in config
+    return named and (workdir / "model" / "config.json").is_file()
+
+
 def _open_run(workdir: Path) -> Source:
     """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
     try:
         config = read_json(workdir / "run.json")["config"]["model"]
     except (KeyError, TypeError) as error:
         raise ValueError(
-            f"{workdir / 'run.json'} has no config of a model: is {workdir} the folder of a run?"
+            f"{workdir / 'run.json'} has no config of a model: is {workdir} the folder of a run? A "
+            "fine-tuning has its model in the end."
         ) from error
     model = BertForPreTraining(BertConfig.from_dict(config))
     # Nothing is cleaned up or made: the run may be going on.

@@ -16,7 +16,7 @@ from bertjax.train import sharding
 from bertjax.train.objective import make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import create_train_state
-from bertjax.train.step import compile_train_step, make_train_step
+from bertjax.train.step import compile_train_step, make_train_step, with_seed
 
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
 
@@ -66,7 +66,6 @@ class Setup:
             self.tx,
             schedule,
             mesh=self.mesh,
-            seed=0,
             accumulation_steps=accumulation,
         )
 
@@ -83,6 +82,7 @@ class Setup:
     def run(self, params, batch, steps=2):
         """The state after some steps; the first has a rate of 0, so more than one."""
         step, state, placed = self.put(params, batch)
+        step = with_seed(step, 0)
         for _ in range(steps):
             state, metrics = step(state, placed)
         return jax.device_get((state.params, metrics))
@@ -134,6 +134,7 @@ def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device,
 
 def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     step, state, placed = Setup(tiny_config, 1, dropout=0.3).put(tiny[1], batch)
+    step = with_seed(step, 0)
     losses = []
     for _ in range(2):
         # The first update has a rate of 0: both steps see the same parameters.
@@ -147,7 +148,7 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(
     tiny, tiny_config, batch, accumulation
 ):
     step, state, placed = Setup(tiny_config, 8, accumulation=accumulation).put(tiny[1], batch)
-    text = step.lower(state, placed).compile().as_text()
+    text = step.lower(state, placed, np.uint32(0)).compile().as_text()
     collective = re.compile(
         r"= (.*) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
         r"(?:-start)?\("
@@ -164,6 +165,6 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(
 
 def test_the_state_is_donated(tiny, tiny_config, batch):
     step, state, placed = Setup(tiny_config, 8).put(tiny[1], batch)
-    compiled = step.lower(state, placed).compile()
+    compiled = step.lower(state, placed, np.uint32(0)).compile()
     parameters = sum(x.nbytes for x in jax.tree.leaves(state))
     assert compiled.memory_analysis().alias_size_in_bytes >= parameters

@@ -1,0 +1,64 @@
+"""What `bertjax.predict` takes, and refuses."""
+
+import json
+
+import pytest
+
+from bertjax import finetune, predict
+from bertjax.config import FinetuneConfig
+from bertjax.predict import PredictConfig
+from bertjax.weights import load_model
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, encoder):
+    """The workdir of two seeds of a classifier of several labels, in CSV."""
+    folder = tmp_path_factory.mktemp("multi")
+    rows = "".join(f"abc de fg,{labels}\n" for labels in ("one|two", "two", "") * 6)
+    (folder / "a.csv").write_text("text,label\n" + rows)
+    finetune.run(
+        FinetuneConfig(
+            task="classify",
+            init=str(encoder),
+            train=str(folder / "a.csv"),
+            dev=str(folder / "a.csv"),
+            label_separator="|",
+            workdir=str(folder / "run"),
+            max_length=32,
+            max_steps=1,
+            seeds=2,
+        )
+    )
+    return folder / "run"
+
+
+def test_several_labels_in_a_column_are_scored(run, tmp_path, capsys):
+    file, output = str(run.parent / "a.csv"), str(tmp_path / "out.jsonl")
+    config = PredictConfig(model=str(run), input=file, output=output, label_separator="|")
+    predict.run(config)
+    scores = json.loads((run / "scores.json").read_text())
+    found = json.loads(capsys.readouterr().err.splitlines()[-1])
+    best = max(scores.values(), key=lambda values: values["dev/micro_f1"])
+    assert {f"dev/{key}": value for key, value in found.items()} == pytest.approx(best)
+    with pytest.raises(ValueError, match="row 2: one label, .*--label_separator"):
+        predict.run(PredictConfig(model=str(run), input=file, output=output))
+
+
+def test_the_folder_of_a_fine_tuning_stands_for_its_model(run):
+    for folder in (run, run / "seed0"):
+        assert load_model(folder, None).labels == ["one", "two"]
+        assert load_model(folder, None).source.where == folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"text": "abc", "max_length": 65}, "reads 5 to 64 tokens"),
+        ({"text": "abc", "max_length": 2}, "reads 5 to 64 tokens"),
+        ({"task": "classify"}, "--input"),
+        ({"task": "rte", "data_dir": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_refused(run, given, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        predict.run(PredictConfig(model=str(run), **given))
