@@ -13,7 +13,7 @@ from bertjax.data.labelled import Labels, make_batch, row_shape
 from bertjax.model import BertWithHead
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 from bertjax.train import sharding
 from bertjax.train.objective import MODEL_INPUTS
 
@@ -55,7 +55,7 @@ class Predictor:
         self,
         task: Task,
         model: BertWithHead,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Tokenizer,
         max_length: int,
         mesh: Mesh,
     ):

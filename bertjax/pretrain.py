@@ -23,7 +23,7 @@ from bertjax.data.pipeline import eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.model import BertConfig, BertForPreTraining
 from bertjax.model.losses import pretraining_weights
-from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
+from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.evaluate import evaluate
@@ -42,7 +42,7 @@ from bertjax.weights.card import model_card, training_facts
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
-def make_masking(config: PretrainConfig, phase: Phase, tokenizer: WordPieceTokenizer) -> Masking:
+def make_masking(config: PretrainConfig, phase: Phase, tokenizer: Tokenizer) -> Masking:
     """How the rows of a phase are masked."""
     share = int(np.ceil(phase.max_length * config.mlm_probability))
     return Masking(
@@ -280,7 +280,7 @@ def run(config: PretrainConfig) -> None:
 
 
 def _write_model(
-    workdir: Workdir, params: Any, model: BertConfig, tokenizer: WordPieceTokenizer, step: int
+    workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, step: int
 ) -> None:
     """Writes model/ with a card that says how far the training has come."""
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from bertjax.model import BertConfig, BertWithHead
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.load import ARCHITECTURES
@@ -40,7 +40,7 @@ class Pretrained:
         self.model: BertWithHead = loaded.model
         self.params: Any = loaded.params
         self.config: BertConfig = loaded.config
-        self.tokenizer: WordPieceTokenizer = loaded.tokenizer
+        self.tokenizer: Tokenizer = loaded.tokenizer
         self.labels = loaded.labels
         self.absent = loaded.absent
         self.head = loaded.head

@@ -8,7 +8,13 @@ from bertjax import command_line
 from bertjax.config import TrainTokenizerConfig
 from bertjax.data.corpus import Corpus, ReadOptions
 from bertjax.data.documents import sentences_of
-from bertjax.tokenization import train_wordpiece
+from bertjax.tokenization import (
+    MOST_TEXTS,
+    Tokenizer,
+    train_bpe,
+    train_unigram,
+    train_wordpiece,
+)
 
 
 def run(config: TrainTokenizerConfig) -> None:
@@ -30,17 +36,7 @@ def run(config: TrainTokenizerConfig) -> None:
         ),
     )
 
-    def sentences() -> Iterator[str]:
-        for document in corpus.documents():
-            yield from sentences_of(document)
-
-    tokenizer = train_wordpiece(
-        sentences(),
-        vocab_size=config.vocab_size,
-        do_lower_case=config.do_lower_case,
-        min_frequency=config.min_frequency,
-        model_max_length=config.model_max_length,
-    )
+    tokenizer = _train(config, corpus)
     tokenizer.save(output)
     print(f"{tokenizer.vocab_size} entries written to {output}")
     if tokenizer.vocab_size < config.vocab_size:
@@ -50,13 +46,51 @@ def run(config: TrainTokenizerConfig) -> None:
         )
 
 
+def _train(config: TrainTokenizerConfig, corpus: Corpus) -> Tokenizer:
+    count = 0
+
+    def sentences() -> Iterator[str]:
+        nonlocal count
+        for document in corpus.documents():
+            for sentence in sentences_of(document):
+                count += 1
+                yield sentence
+
+    size, longest = config.vocab_size, config.model_max_length
+    if config.kind == "bpe":
+        return train_bpe(
+            sentences(),
+            vocab_size=size,
+            min_frequency=config.min_frequency,
+            model_max_length=longest,
+        )
+    if config.kind == "unigram":
+        tokenizer = train_unigram(
+            sentences(),
+            vocab_size=size,
+            do_lower_case=config.do_lower_case,
+            model_max_length=longest,
+            most_texts=MOST_TEXTS,
+        )
+        if count > MOST_TEXTS:
+            print(f"Learnt from a random sample: {MOST_TEXTS:,} of {count:,} sentences.")
+        return tokenizer
+    return train_wordpiece(
+        sentences(),
+        vocab_size=size,
+        do_lower_case=config.do_lower_case,
+        min_frequency=config.min_frequency,
+        model_max_length=longest,
+    )
+
+
 def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
     """Reads the flags."""
     return command_line.parse(
         TrainTokenizerConfig,
         argv,
         prog="python -m bertjax.train_tokenizer",
-        description="Learns a WordPiece vocabulary from text.",
+        description="Learns a WordPiece, byte-level BPE or unigram vocabulary from text.",
     )
 
 

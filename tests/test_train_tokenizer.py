@@ -26,12 +26,13 @@ def text(tmp_path):
     return path
 
 
-def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path):
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind):
     files = []
     for name in ("one", "two"):
         command = [sys.executable, "-m", "bertjax.train_tokenizer", f"--input={text}"]
         subprocess.run(
-            [*command, f"--output={tmp_path / name}", "--vocab_size=500"],
+            [*command, f"--kind={kind}", f"--output={tmp_path / name}", "--vocab_size=500"],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             check=True,
             capture_output=True,
@@ -40,6 +41,16 @@ def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path):
         files.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
     assert files[0] == files[1]
     assert load_tokenizer(tmp_path / "one").vocab_size == 500
+
+
+def test_a_sample_of_the_text_is_said(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_tokenizer, "MOST_TEXTS", 999)
+    config = TrainTokenizerConfig(
+        input=(str(text),), output=str(tmp_path / "out"), kind="unigram", vocab_size=100
+    )
+    train_tokenizer.run(config)
+    assert "a random sample: 999 of 1,000 sentences" in capsys.readouterr().out
+    assert load_tokenizer(tmp_path / "out").tokenizer_class == "AlbertTokenizer"
 
 
 def test_pairs_are_joined_in_order_of_how_often_they_occur():
@@ -68,6 +79,8 @@ def test_too_small_a_vocabulary_keeps_the_most_frequent_characters():
 def test_a_vocabulary_without_room_for_a_character_is_refused():
     with pytest.raises(ValueError, match="vocab_size=5 must be at least 6"):
         TrainTokenizerConfig(input=("text",), output="out", vocab_size=5)
+    with pytest.raises(ValueError, match="vocab_size=260 must be at least 261"):
+        TrainTokenizerConfig(input=("text",), output="out", kind="bpe", vocab_size=260)
 
 
 def test_a_corpus_without_words_is_refused(tmp_path):

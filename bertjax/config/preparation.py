@@ -8,20 +8,21 @@ from bertjax.data.segments import Objective
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig:
-    """Learns a WordPiece vocabulary."""
+    """Learns a vocabulary."""
 
     input: tuple[str, ...]
     """What bertjax.prepare reads, too: files, directories, globs, tfds:NAME, pydocs."""
     output: str
     """Directory for the tokenizer; a new one."""
-    kind: Literal["wordpiece"] = "wordpiece"
-    """wordpiece: BERT's."""
+    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    """wordpiece: BERT's; bpe: RoBERTa's, of bytes; unigram: ALBERT's, of a sample of at most a
+    million sentences."""
     vocab_size: int = 30522
     """Entries at most, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
-    """Lower-case the text and strip its accents."""
+    """Lower-case the text and strip its accents; bpe never does."""
     min_frequency: int = 2
-    """How often a pair must occur to be joined."""
+    """How often a pair must occur to be joined (wordpiece, bpe)."""
     model_max_length: int = 512
     """Longest input of the model that the tokenizer is for."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
@@ -32,7 +33,8 @@ class TrainTokenizerConfig:
     """What to do at bytes that are not UTF-8: stop, or put U+FFFD in their place."""
 
     def __post_init__(self):
-        smallest = 6  # five special tokens and a character
+        # Five special tokens, and a character or all bytes.
+        smallest = 261 if self.kind == "bpe" else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
 

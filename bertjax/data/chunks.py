@@ -21,7 +21,7 @@ from bertjax.data.documents import Document, sentences_of
 from bertjax.data.encode import SentenceEncoder
 from bertjax.data.records import NO_LABEL, count_or_none, single_row_head, write_shard
 from bertjax.data.segments import Example, Objective, make_examples
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"
 CHUNK_FOLDER = "chunks"
@@ -78,7 +78,7 @@ class _Tokens:
 class ChunkPreparer:
     """Prepares chunks one after the other, keeping the words that it has met."""
 
-    def __init__(self, settings: ChunkSettings, tokenizer: WordPieceTokenizer):
+    def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
         self._settings = settings
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode

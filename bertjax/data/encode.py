@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 # About 150 MB of words; then the memory starts anew.
 MOST_WORDS = 1_000_000
@@ -23,7 +23,7 @@ class SentenceEncoder:
         typecode: of the array: "H" (uint16) where every id of the vocabulary fits, else "I".
     """
 
-    def __init__(self, tokenizer: WordPieceTokenizer):
+    def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._words: dict[str, bytes] = {}
         self.typecode = "H" if tokenizer.vocab_size - 1 <= LARGEST_UINT16 else "I"

@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.features import Feature, LabelKind
 from bertjax.tasks.task import Example, Outputs, Prediction, Task
 from bertjax.tasks.text import Metric, softmax
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,7 @@ class ChoiceTask(Task):
     head: ClassVar[str] = "multiple_choice"
     label_kind: ClassVar[LabelKind] = "choice"
 
-    def features(
-        self, example: Example, tokenizer: WordPieceTokenizer, max_length: int
-    ) -> list[Feature]:
+    def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """One feature of as many sequences as there are choices."""
         if len(example.choices) != self.num_choices:
             raise ValueError(

@@ -22,7 +22,7 @@ from bertjax.tasks.squad import IMPOSSIBLE, NOWHERE
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example, Outputs, Prediction, Task
 from bertjax.tasks.text import softmax
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 # Two spans may read the same, and only the better one is kept: so many are looked at for each of
 # the n best.
@@ -71,9 +71,7 @@ class SpanTask(Task):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
 
-    def features(
-        self, example: Example, tokenizer: WordPieceTokenizer, max_length: int
-    ) -> list[Feature]:
+    def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Windows `[CLS] question [SEP] part of the passage [SEP]`, with `origins` int [n, 2].
 
         Their labels are the first answer that stands in the passage, where a window holds it whole.
@@ -259,7 +257,7 @@ def best_spans(
 
 
 @functools.lru_cache(maxsize=64)
-def _encode_passage(tokenizer: WordPieceTokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
+def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
     """`encode_with_offsets`, once for all the questions on a passage: they follow each other."""
     return tokenizer.encode_with_offsets(text)
 

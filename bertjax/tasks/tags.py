@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.features import Feature, LabelKind
 from bertjax.tasks.task import Example, Outputs, Prediction, Task
 from bertjax.tasks.text import Metric, softmax
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 # The tag of words that the model did not see, and of what is no entity.
 OUTSIDE = "O"
@@ -28,9 +28,7 @@ class TagTask(Task):
     head: ClassVar[str] = "token_classification"
     label_kind: ClassVar[LabelKind] = "tokens"
 
-    def features(
-        self, example: Example, tokenizer: WordPieceTokenizer, max_length: int
-    ) -> list[Feature]:
+    def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """`[CLS] pieces of all words [SEP]`; `origins` says which word a token begins."""
         if not example.words:
             raise ValueError(f"{example.where}: a sentence without words; remove it.")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from bertjax.data.features import Feature, LabelKind
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 # A prediction is what JSON can hold. Fields by kind of answer:
 #   classes      label, probabilities {label: p}
@@ -98,7 +98,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def features(
-        self, example: Example, tokenizer: WordPieceTokenizer, max_length: int
+        self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> Sequence[Feature]:
         """What the model reads of an example: one feature, or several windows of a passage.
 

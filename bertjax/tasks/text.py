@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.data.features import Feature, LabelKind
 from bertjax.tasks.task import Example, Outputs, Prediction, Task
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
@@ -36,9 +36,7 @@ class TextTask(Task):
 
     head: ClassVar[str] = "sequence_classification"
 
-    def features(
-        self, example: Example, tokenizer: WordPieceTokenizer, max_length: int
-    ) -> list[Feature]:
+    def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """One feature; more than `max_length` tokens are cut from the longer text's end."""
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")

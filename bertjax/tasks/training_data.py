@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.features import Feature, encode_feature
 from bertjax.data.records import write_shard
 from bertjax.tasks.task import Example, Task
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 
 
 class TrainingData(NamedTuple):
@@ -46,7 +46,7 @@ class _Cut:
 
 
 def write_training_data(
-    task: Task, tokenizer: WordPieceTokenizer, max_length: int, path: Path
+    task: Task, tokenizer: Tokenizer, max_length: int, path: Path
 ) -> TrainingData:
     """Reads the train split and writes its features, in memory that does not grow with it.
 
@@ -79,7 +79,7 @@ def write_training_data(
     return TrainingData(path, np.array(sizes), counts, digest.hexdigest())
 
 
-def check_splits(task: Task, tokenizer: WordPieceTokenizer, max_length: int) -> None:
+def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
     """Reads the other splits once, so that a damaged row is found before hours of training.
 
     Raises:
@@ -99,7 +99,7 @@ def check_splits(task: Task, tokenizer: WordPieceTokenizer, max_length: int) -> 
 
 
 def _features(
-    task: Task, split: str, tokenizer: WordPieceTokenizer, max_length: int
+    task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
     assert task.source is not None
     for example in task.source.examples(split):

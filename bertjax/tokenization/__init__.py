@@ -1,6 +1,20 @@
 """Text to token ids and back. Needs no jax."""
 
-from bertjax.tokenization.load import load_tokenizer
+from bertjax.tokenization.base import Tokenizer
+from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe
+from bertjax.tokenization.load import TOKENIZER_FILES, load_tokenizer
+from bertjax.tokenization.unigram import MOST_TEXTS, UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 
-__all__ = ["WordPieceTokenizer", "load_tokenizer", "train_wordpiece"]
+__all__ = [
+    "MOST_TEXTS",
+    "TOKENIZER_FILES",
+    "ByteLevelBPETokenizer",
+    "Tokenizer",
+    "UnigramTokenizer",
+    "WordPieceTokenizer",
+    "load_tokenizer",
+    "train_bpe",
+    "train_unigram",
+    "train_wordpiece",
+]

@@ -4,27 +4,25 @@ Follows transformers where it differs from Google's release: a word longer than 
 becomes [UNK] (Google: 200).
 """
 
-import hashlib
-import json
-import os
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 100
 # Above this share of entries with a capital letter a vocabulary is cased: the released uncased
 # ones hold at most 0.01 %, the cased ones 14 % and more.
 CASED_SHARE = 0.01
 
 
-class WordPieceTokenizer:
-    """Encodes text for BERT with the `tokenizers` library.
+class WordPieceTokenizer(Tokenizer):
+    """BERT's and DistilBERT's: `[CLS] A [SEP] B [SEP]`.
 
     Args:
         vocab: token -> id; ids must be 0..n-1.
@@ -32,11 +30,14 @@ class WordPieceTokenizer:
         tokenize_chinese_chars: put spaces around CJK characters.
         strip_accents: None means "as do_lower_case says".
         model_max_length: the longest input of the model that this tokenizer belongs to.
+        model_input_names: what transformers shall return; DistilBERT's takes no token types.
 
     Raises:
         ValueError: a special token is missing, ids have gaps, or a cased vocabulary would be
             lower-cased, so that all its capitalised words could never be produced.
     """
+
+    tokenizer_class = "BertTokenizer"
 
     def __init__(
         self,
@@ -46,24 +47,25 @@ class WordPieceTokenizer:
         tokenize_chinese_chars: bool = True,
         strip_accents: bool | None = None,
         model_max_length: int = 512,
+        model_input_names: Sequence[str] | None = None,
     ):
-        _check_vocab(vocab, do_lower_case)
-        self.vocab = vocab
-        self.do_lower_case = do_lower_case
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
-        self.model_max_length = model_max_length
-        self.tokens = sorted(vocab, key=vocab.__getitem__)
-        self.pad_token_id, self.unk_token_id, self.cls_token_id = (
-            vocab[token] for token in SPECIAL_TOKENS[:3]
+        super().__init__(
+            vocab,
+            Layout(special_tokens=SPECIAL_TOKENS),
+            do_lower_case=do_lower_case,
+            model_max_length=model_max_length,
+            model_input_names=model_input_names,
         )
-        self.sep_token_id, self.mask_token_id = vocab["[SEP]"], vocab["[MASK]"]
-        self._prompt_backend = self._make_backend()
-        # In corpus text "[MASK]" is five characters that somebody wrote, not our mask.
-        self._text_backend = self._make_backend()
-        self._text_backend.encode_special_tokens = True
+        if do_lower_case and looks_cased(vocab):
+            raise ValueError(
+                "do_lower_case=True, but the vocabulary is cased: none of its capitalised entries "
+                "could ever be produced. Set do_lower_case to false in tokenizer_config.json, or "
+                "use the uncased vocabulary."
+            )
 
-    def _make_backend(self) -> tokenizers.Tokenizer:
+    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(
             models.WordPiece(
                 self.vocab,
@@ -85,125 +87,22 @@ class WordPieceTokenizer:
         return backend
 
     @property
-    def vocab_size(self) -> int:
-        """Number of entries in the vocabulary."""
-        return len(self.tokens)
-
-    @property
-    def special_ids(self) -> tuple[int, ...]:
-        """Ids of [PAD], [UNK], [CLS], [SEP], [MASK], in this order."""
-        return tuple(self.vocab[token] for token in SPECIAL_TOKENS)
-
-    @property
     def word_starts(self) -> np.ndarray:
         """Bool [vocab_size]: False where a piece (`##ing`) continues the word before it."""
         return np.array([not token.startswith("##") for token in self.tokens])
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash of everything that decides which ids a text gets."""
+    def _identity(self) -> Any:
         settings = (self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents)
-        return hashlib.sha256(json.dumps([self.tokens, settings]).encode()).hexdigest()[:16]
+        return [self.tokens, settings]
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without [CLS] and [SEP]; special tokens written in it are split."""
-        encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
-
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids as `encode` gives them, and where in the text each token stands.
-
-        Returns:
-            ids int32 [n], and int32 [n, 2]: the first character of each token, and the one behind
-            its last. Pieces of one character, as a Korean syllable may have them, share its place.
-        """
-        encoding = self._text_backend.encode(text, add_special_tokens=False)
-        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        return np.array(encoding.ids, np.int32), offsets
-
-    def encode_prompt(
-        self, text: str, pair: str | None = None, max_length: int | None = None
-    ) -> tuple[list[int], list[int]]:
-        """Ids and token types of `[CLS] text [SEP] (pair [SEP])`; "[MASK]" is the mask token.
-
-        More than `max_length` tokens are cut, from the end of the longer of the two.
-        """
-        return self._cut(self._prompt_backend.encode(text, pair), pair, max_length)
-
-    def encode_pair(
-        self, text: str, pair: str | None, max_length: int | None = None
-    ) -> tuple[list[int], list[int]]:
-        """As `encode_prompt`, but special tokens written in the texts are split."""
-        return self._cut(self._text_backend.encode(text, pair), pair, max_length)
-
-    def _cut(
-        self, encoding: tokenizers.Encoding, pair: str | None, max_length: int | None
-    ) -> tuple[list[int], list[int]]:
-        ids, types = encoding.ids, encoding.type_ids
-        if max_length is None or len(ids) <= max_length:
-            return ids, types
-        first = types.index(1) if pair is not None else len(ids)
-        a, b = ids[1 : first - 1], ids[first:-1]
-        room = max_length - (2 if pair is None else 3)
-        # As transformers does: the odd token goes to the longer one, to the second if equal.
-        half = room // 2 + (room % 2 if len(b) >= len(a) else 0)
-        keep_b = min(len(b), max(room - len(a), half))
-        a, b = a[: room - keep_b], b[:keep_b]
-        head = [self.cls_token_id, *a, self.sep_token_id]
-        tail = [] if pair is None else [*b, self.sep_token_id]
-        return head + tail, [0] * len(head) + [1] * len(tail)
-
-    def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Ids of `[CLS] text [SEP]` for many texts, on all cores, cut to `max_length` tokens."""
-        encodings = self._prompt_backend.encode_batch_fast(list(texts))
-        rows = [encoding.ids for encoding in encodings]
-        return [
-            ids if len(ids) <= max_length else [*ids[: max_length - 1], self.sep_token_id]
-            for ids in rows
-        ]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids, pieces joined, special tokens kept."""
-        return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
-
-    def save(self, directory: str | Path) -> None:
-        """Writes `vocab.txt`, `tokenizer.json` and `tokenizer_config.json`, as transformers reads.
-
-        The config is not optional: given the vocabulary alone, transformers lower-cases.
-        """
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        _write_if_other(directory / "vocab.txt", "".join(token + "\n" for token in self.tokens))
-        _write_if_other(directory / "tokenizer.json", self._prompt_backend.to_str(pretty=True))
-        settings = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.do_lower_case,
+    def _settings(self) -> dict[str, Any]:
+        return {
             "tokenize_chinese_chars": self.tokenize_chinese_chars,
             "strip_accents": self.strip_accents,
-            "model_max_length": self.model_max_length,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-            "pad_token": "[PAD]",
-            "unk_token": "[UNK]",
-            "cls_token": "[CLS]",
-            "sep_token": "[SEP]",
-            "mask_token": "[MASK]",
         }
-        _write_if_other(directory / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
 
-
-def _write_if_other(path: Path, text: str) -> None:
-    """Writes a file whole, unless it holds just this: other processes may be reading it."""
-    content = text.encode()
-    if path.is_file() and path.read_bytes() == content:
-        return
-    # Several machines may share the directory.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {"vocab.txt": "".join(token + "\n" for token in self.tokens)}
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:
@@ -306,23 +205,3 @@ def _normalizer(do_lower_case: bool, chinese: bool, strip_accents: bool | None):
         strip_accents=strip_accents,
         lowercase=do_lower_case,
     )
-
-
-def _check_vocab(vocab: dict[str, int], do_lower_case: bool) -> None:
-    missing = [token for token in SPECIAL_TOKENS if token not in vocab]
-    if missing:
-        raise ValueError(
-            f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: BERT "
-            f"needs {list(SPECIAL_TOKENS)}. Add them, or train one with bertjax.train_tokenizer."
-        )
-    if sorted(vocab.values()) != list(range(len(vocab))):
-        raise ValueError(
-            f"The ids of the vocabulary ({len(vocab)} entries, largest id "
-            f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: give every id one token."
-        )
-    if do_lower_case and looks_cased(vocab):
-        raise ValueError(
-            "do_lower_case=True, but the vocabulary is cased: none of its capitalised entries "
-            "could ever be produced. Set do_lower_case to false in tokenizer_config.json, or use "
-            "the uncased vocabulary."
-        )

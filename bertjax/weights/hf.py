@@ -12,7 +12,7 @@ import safetensors
 from flax.traverse_util import flatten_dict
 
 from bertjax.model import BertConfig
-from bertjax.tokenization import WordPieceTokenizer
+from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.replace import replaced_whole
 from bertjax.weights.torch_bin import open_bin
@@ -107,7 +107,7 @@ def save_hf(
     directory: str | Path,
     params: Any,
     config: BertConfig,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: Tokenizer,
     *,
     architecture: str = "BertForPreTraining",
     extra: Mapping[str, Any] | None = None,

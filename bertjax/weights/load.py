@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from bertjax.model import HEADS, BertConfig, BertForPreTraining, BertWithHead
-from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
+from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import names
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
 from bertjax.weights.hf import has_weights, open_hf, read_json
@@ -32,7 +32,7 @@ class Source(NamedTuple):
     where: Path
     config: dict[str, Any]
     tensors: Mapping[str, np.ndarray]
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
 
 
 class LoadedModel(NamedTuple):
@@ -46,7 +46,7 @@ class LoadedModel(NamedTuple):
     head: str
     params: dict[str, Any]
     config: BertConfig
-    tokenizer: WordPieceTokenizer
+    tokenizer: Tokenizer
     labels: list[str] | None
     absent: list[str]
     unused: list[str]

@@ -1,0 +1,269 @@
+"""What every tokenizer does: ids of texts and pairs, cut to a length, and files to keep them in."""
+
+import abc
+import dataclasses
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+
+class SpecialTokens(NamedTuple):
+    """How a family writes its special tokens."""
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where a family puts its special tokens: `cls A sep` and `cls A sep (sep) B sep`."""
+
+    special_tokens: SpecialTokens
+    separators: int = 1
+    """Between the two texts of a pair."""
+    second_type: int = 1
+    """Token type of the second text and the `sep` behind it; everything else is 0."""
+
+    def num_special_tokens(self, pair: bool) -> int:
+        """How many tokens of an input belong to no text."""
+        return 2 + pair * self.separators
+
+
+class Tokenizer(abc.ABC):
+    """Encodes text with the `tokenizers` library, and puts special tokens where the model wants.
+
+    Args:
+        vocab: token -> id; ids must be 0..n-1.
+        layout: the special tokens, and how texts and pairs are put together.
+        do_lower_case: whether capital letters are lost; of interest to whoever cuts text.
+        model_max_length: the longest input of the model that this tokenizer belongs to.
+        model_input_names: what transformers shall return; by default token types are among them
+            where the layout has more than one.
+
+    Raises:
+        ValueError: a special token is missing, or ids have gaps.
+    """
+
+    tokenizer_class: str
+    """The class of transformers that reads what `save` writes."""
+
+    def __init__(
+        self,
+        vocab: dict[str, int],
+        layout: Layout,
+        *,
+        do_lower_case: bool,
+        model_max_length: int,
+        model_input_names: Sequence[str] | None = None,
+    ):
+        _check_vocab(vocab, layout.special_tokens)
+        self.vocab = vocab
+        self.layout = layout
+        self.do_lower_case = do_lower_case
+        self.model_max_length = model_max_length
+        if model_input_names is None:
+            types = ["token_type_ids"] if layout.second_type else []
+            model_input_names = ["input_ids", *types, "attention_mask"]
+        self.model_input_names = tuple(model_input_names)
+        self.tokens = sorted(vocab, key=vocab.__getitem__)
+        special = layout.special_tokens
+        self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
+        self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
+        self.mask_token_id = vocab[special.mask]
+        self._prompt_backend = self._make_prompt_backend()
+        self._text_backend = self._make_text_backend()
+
+    @abc.abstractmethod
+    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer as transformers builds it: "[MASK]" in a text is the mask."""
+
+    def _make_text_backend(self) -> tokenizers.Tokenizer:
+        # In corpus text "[MASK]" is five characters that somebody wrote, not our mask.
+        backend = self._make_prompt_backend()
+        backend.encode_special_tokens = True
+        return backend
+
+    @property
+    @abc.abstractmethod
+    def word_starts(self) -> np.ndarray:
+        """Bool [vocab_size]: False where a piece continues the word before it."""
+
+    @abc.abstractmethod
+    def _identity(self) -> Any:
+        """What decides, with the kind, which ids a text gets; to be written as JSON."""
+
+    @abc.abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """Fields of `tokenizer_config.json` that only this kind has."""
+
+    @abc.abstractmethod
+    def _vocabulary_files(self) -> Mapping[str, str | bytes]:
+        """Name -> content of the files that hold the vocabulary beside `tokenizer.json`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of entries in the vocabulary."""
+        return len(self.tokens)
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of padding, unknown, beginning, separator and mask, in this order."""
+        return tuple(self.vocab[token] for token in self.layout.special_tokens)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides which ids a text gets."""
+        return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, nothing put around it; special tokens written in it are split."""
+        encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids as `encode` gives them, and where in the text each token stands.
+
+        Returns:
+            ids int32 [n], and int32 [n, 2]: the first character of each token, and the one behind
+            its last. Pieces of one character, as a Korean syllable may have them, share its place.
+        """
+        encoding = self._text_backend.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        return np.array(encoding.ids, np.int32), offsets
+
+    def encode_prompt(
+        self, text: str, pair: str | None = None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Ids and token types of a text or pair; a mask written in it is the mask token.
+
+        More than `max_length` tokens are cut, from the end of the longer of the two.
+
+        Raises:
+            ValueError: `max_length` does not even hold the special tokens.
+        """
+        return self._encode(self._prompt_backend, text, pair, max_length)
+
+    def encode_pair(
+        self, text: str, pair: str | None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """As `encode_prompt`, but special tokens written in the texts are split."""
+        return self._encode(self._text_backend, text, pair, max_length)
+
+    def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """Ids of many texts, each as of `encode_prompt`, on all cores, at most `max_length`."""
+        encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        room = self._room(max_length, pair=False)
+        return [self.join(encoding.ids[:room])[0] for encoding in encodings]
+
+    def join(
+        self, first: Sequence[int], second: Sequence[int] | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Ids and token types of one or two texts with the special tokens around them."""
+        head = [self.cls_token_id, *first, self.sep_token_id]
+        if second is None:
+            return head, [0] * len(head)
+        head += [self.sep_token_id] * (self.layout.separators - 1)
+        tail = [*second, self.sep_token_id]
+        return head + tail, [0] * len(head) + [self.layout.second_type] * len(tail)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids, pieces joined, special tokens kept."""
+        return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes the vocabulary, `tokenizer.json` and `tokenizer_config.json` for transformers.
+
+        The config is not optional: given the vocabulary alone, transformers lower-cases BERT's,
+        and returns no token types for ALBERT's.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        special = self.layout.special_tokens
+        settings = {
+            "tokenizer_class": self.tokenizer_class,
+            "do_lower_case": self.do_lower_case,
+            **self._settings(),
+            "model_max_length": self.model_max_length,
+            "model_input_names": list(self.model_input_names),
+            **{f"{name}_token": token for name, token in special._asdict().items()},
+        }
+        files = {
+            **self._vocabulary_files(),
+            "tokenizer.json": self._prompt_backend.to_str(pretty=True),
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+        }
+        for name, content in files.items():
+            _write_if_other(
+                directory / name, content if isinstance(content, bytes) else content.encode()
+            )
+
+    def _encode(
+        self, backend: tokenizers.Tokenizer, text: str, pair: str | None, max_length: int | None
+    ) -> tuple[list[int], list[int]]:
+        first = backend.encode(text, add_special_tokens=False).ids
+        second = None if pair is None else backend.encode(pair, add_special_tokens=False).ids
+        if max_length is not None:
+            room = self._room(max_length, pair=second is not None)
+            first, second = _cut(first, second, room)
+        return self.join(first, second)
+
+    def _room(self, max_length: int, pair: bool) -> int:
+        needed = self.layout.num_special_tokens(pair)
+        if max_length < needed:
+            raise ValueError(
+                f"max_length={max_length} does not hold the {needed} special tokens of a "
+                f"{'pair' if pair else 'text'}: raise it."
+            )
+        return max_length - needed
+
+
+def _cut(
+    first: list[int], second: list[int] | None, room: int
+) -> tuple[list[int], list[int] | None]:
+    """Both cut to `room` tokens together, as transformers' "longest_first" does it."""
+    if second is None:
+        return first[:room], None
+    if len(first) + len(second) <= room:
+        return first, second
+    # The odd token goes to the longer one, to the second if equal.
+    half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
+    keep = min(len(second), max(room - len(first), half))
+    return first[: room - keep], second[:keep]
+
+
+def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
+    missing = [token for token in special_tokens if token not in vocab]
+    if missing:
+        raise ValueError(
+            f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
+            f"needs {list(special_tokens)}. Add them, or train one with bertjax.train_tokenizer."
+        )
+    if sorted(vocab.values()) != list(range(len(vocab))):
+        raise ValueError(
+            f"The ids of the vocabulary ({len(vocab)} entries, largest id "
+            f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: give every id one token."
+        )
+
+
+def _write_if_other(path: Path, content: bytes) -> None:
+    """Writes a file whole, unless it holds just this: other processes may be reading it."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    # Several machines may share the directory.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

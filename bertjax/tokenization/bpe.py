@@ -1,0 +1,161 @@
+"""Byte-level BPE as RoBERTa uses it: any text is bytes, and pairs of pieces are joined by rank.
+
+Radford et al. 2019, 2.2; Liu et al. 2019, 4.4. No text is unknown to it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+
+from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+
+ROBERTA = Layout(
+    special_tokens=SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
+    separators=2,
+    second_type=0,
+)
+SPACE = "Ġ"
+"""How the vocabulary writes the byte of a space."""
+
+
+class ByteLevelBPETokenizer(Tokenizer):
+    """RoBERTa's: `<s> A </s>` and `<s> A </s></s> B </s>`, all of token type 0.
+
+    Args:
+        vocab: token -> id; ids must be 0..n-1.
+        merges: the pairs of pieces that are joined, in order of rank.
+        add_prefix_space: write the first word of a text as one in its middle.
+        model_max_length: the longest input of the model that this tokenizer belongs to.
+        model_input_names: what transformers shall return.
+
+    Raises:
+        ValueError: a special token is missing, ids have gaps, or a merge joins or gives a piece
+            that is no entry.
+    """
+
+    tokenizer_class = "RobertaTokenizer"
+
+    def __init__(
+        self,
+        vocab: dict[str, int],
+        merges: Sequence[tuple[str, str]],
+        *,
+        add_prefix_space: bool = False,
+        model_max_length: int = 512,
+        model_input_names: Sequence[str] | None = None,
+    ):
+        unknown = [
+            m for m in merges if not (m[0] in vocab and m[1] in vocab and "".join(m) in vocab)
+        ]
+        if unknown:
+            raise ValueError(
+                f"{len(unknown)} of {len(merges)} merges are of pieces that the vocabulary "
+                f"({len(vocab)} entries) lacks (first: {unknown[0]}): take the merges.txt and "
+                "vocab.json of one tokenizer."
+            )
+        self.merges = list(merges)
+        self.add_prefix_space = add_prefix_space
+        super().__init__(
+            vocab,
+            ROBERTA,
+            do_lower_case=False,
+            model_max_length=model_max_length,
+            model_input_names=model_input_names,
+        )
+
+    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
+        backend = tokenizers.Tokenizer(models.BPE(vocab=self.vocab, merges=self.merges))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        backend.decoder = decoders.ByteLevel()
+        backend.post_processor = processors.RobertaProcessing(
+            ("</s>", self.sep_token_id),
+            ("<s>", self.cls_token_id),
+            trim_offsets=True,
+            add_prefix_space=self.add_prefix_space,
+        )
+        # The mask stands for a word with the space before it.
+        backend.add_special_tokens(
+            [
+                AddedToken(token, normalized=False, lstrip=token == "<mask>")
+                for token in self.layout.special_tokens
+            ]
+        )
+        return backend
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        """Bool [vocab_size]: True where a piece begins with a space, and for special tokens.
+
+        The first piece of a text has no space before it; whoever masks words knows that it is one.
+        """
+        special = set(self.layout.special_tokens)
+        return np.array([token.startswith(SPACE) or token in special for token in self.tokens])
+
+    def _identity(self) -> Any:
+        return ["bpe", self.tokens, self.merges, self.add_prefix_space]
+
+    def _settings(self) -> dict[str, Any]:
+        return {"add_prefix_space": self.add_prefix_space, "bos_token": "<s>", "eos_token": "</s>"}
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        vocab = {token: index for index, token in enumerate(self.tokens)}
+        merges = "".join(f"{first} {second}\n" for first, second in self.merges)
+        return {
+            "vocab.json": json.dumps(vocab, ensure_ascii=False),
+            "merges.txt": f"#version: 0.2\n{merges}",
+        }
+
+
+def train_bpe(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    min_frequency: int = 2,
+    model_max_length: int = 512,
+) -> ByteLevelBPETokenizer:
+    """Learns a byte-level BPE of at most `vocab_size` entries, 256 of which are the bytes.
+
+    The same texts give the same vocabulary, in whatever order they come: the trainer breaks ties
+    between pairs by their ids. RoBERTa's first four special tokens keep their ids.
+
+    Raises:
+        ValueError: `vocab_size` does not hold the special tokens and the bytes, or the texts hold
+            no word at all.
+    """
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(special) + len(alphabet):
+        raise ValueError(
+            f"vocab_size={vocab_size} does not hold {len(special)} special tokens and "
+            f"{len(alphabet)} bytes: give at least {len(special) + len(alphabet)}."
+        )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    found = False
+
+    def watched() -> Iterator[str]:
+        nonlocal found
+        for text in texts:
+            found = found or bool(text.strip())
+            yield text
+
+    backend.train_from_iterator(watched(), trainer)
+    if not found:
+        raise ValueError(
+            "The corpus gave no word to learn a vocabulary from: check that --input names "
+            "files that hold text."
+        )
+    model = json.loads(backend.to_str())["model"]
+    merges = [(first, second) for first, second in model["merges"]]
+    return ByteLevelBPETokenizer(model["vocab"], merges, model_max_length=model_max_length)

@@ -1,0 +1,136 @@
+"""Reads vocabularies as files hold them; what they mean is decided in `tokenization.load`."""
+
+import base64
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerJson:
+    """What a file of the tokenizers library says.
+
+    Attributes:
+        file: where it was read.
+        kind: WordPiece, BPE, Unigram or another model of the library.
+        model: the model's own part, with "vocab".
+        normalizers, pre_tokenizers: in order, sequences opened.
+        added_tokens: name -> id and settings.
+    """
+
+    file: Path
+    kind: str
+    model: dict[str, Any]
+    normalizers: list[dict[str, Any]]
+    pre_tokenizers: list[dict[str, Any]]
+    added_tokens: dict[str, dict[str, Any]]
+
+    def normalizer(self, kind: str) -> dict[str, Any] | None:
+        """The first normalizer of a type."""
+        return next((step for step in self.normalizers if step["type"] == kind), None)
+
+    def charsmap(self) -> bytes:
+        """SentencePiece's normalisation; b"" if there is none."""
+        step = self.normalizer("Precompiled")
+        return base64.b64decode(step["precompiled_charsmap"]) if step else b""
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Of BPE: the pairs, which older files write as one string."""
+        return [
+            _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
+            for m in self.model.get("merges", [])
+        ]
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        ValueError: the file is not JSON, or holds no object.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}): fetch or write it again.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no JSON object: fetch or write it again.")
+    return content
+
+
+def read_tokenizer_json(file: Path) -> TokenizerJson:
+    """What `tokenizer.json` holds.
+
+    Raises:
+        ValueError: the file is none of the tokenizers library, or has no vocabulary.
+    """
+    content = read_json(file)
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"{file} has no 'model': it is not a tokenizer of the tokenizers library.")
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict | list):
+        raise ValueError(f"{file} has no vocabulary in its 'model': fetch it again.")
+    # Older files do not name the model.
+    guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
+    return TokenizerJson(
+        file=file,
+        kind=model.get("type") or guess,
+        model=model,
+        normalizers=_steps(content.get("normalizer"), "normalizers"),
+        pre_tokenizers=_steps(content.get("pre_tokenizer"), "pretokenizers"),
+        added_tokens={token["content"]: token for token in content.get("added_tokens", [])},
+    )
+
+
+def read_vocab_txt(file: Path) -> dict[str, int]:
+    """token -> number of its line.
+
+    Raises:
+        ValueError: an entry stands twice.
+    """
+    tokens = _lines(file)
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        seen: set[str] = set()
+        twice = [token for token in tokens if token in seen or seen.add(token)]
+        raise ValueError(
+            f"{file} holds {len(twice)} entries twice (first: {twice[0]!r}): make each line unique."
+        )
+    return vocab
+
+
+def read_merges(file: Path) -> list[tuple[str, str]]:
+    """The pairs of `merges.txt`, in order.
+
+    Raises:
+        ValueError: a line holds other than two pieces.
+    """
+    lines = _lines(file)
+    if lines[0].startswith("#version"):
+        lines = lines[1:]
+    return [_pair(line, file) for line in lines if line]
+
+
+def _pair(text: str, file: Path) -> tuple[str, str]:
+    first, space, second = text.partition(" ")
+    if not (first and space and second) or " " in second:
+        raise ValueError(f"{file} holds {text!r}, where a merge is two pieces: fetch it again.")
+    return first, second
+
+
+def _lines(file: Path) -> list[str]:
+    # Only "\n" ends a line: splitlines() would also split at U+2028, which is an entry of some
+    # released vocabularies.
+    with file.open(encoding="utf-8-sig", newline="") as opened:
+        return [line.rstrip("\r") for line in opened.read().split("\n")]
+
+
+def _steps(step: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
+    if not step:
+        return []
+    if step["type"] == "Sequence":
+        return [inner for member in step[members] for inner in _steps(member, members)]
+    return [step]

@@ -1,0 +1,305 @@
+"""SentencePiece's unigram model as ALBERT, XLM-RoBERTa and CamemBERT use it.
+
+A text is cut into the pieces of the highest probability (Kudo 2018). Ids and special tokens are
+those of transformers, which differ from the ones in the file of the two others.
+"""
+
+import base64
+import io
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.bpe import ROBERTA
+
+ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
+# Class of transformers -> what stands around texts, and the name of its file.
+LAYOUTS = {
+    "AlbertTokenizer": ALBERT,
+    "XLMRobertaTokenizer": ROBERTA,
+    "CamembertTokenizer": ROBERTA,
+}
+MODEL_FILES = {
+    "AlbertTokenizer": "spiece.model",
+    "XLMRobertaTokenizer": "sentencepiece.bpe.model",
+    "CamembertTokenizer": "sentencepiece.bpe.model",
+}
+SPACE = "▁"
+"""How the vocabulary writes a space."""
+MOST_TEXTS = 1_000_000
+"""Texts that a vocabulary is learnt from at most; of more, a sample is drawn."""
+# The sums of the training depend on it in their last digits, so it does not follow the machine.
+_TRAINING_THREADS = 4
+# In bytes; the library passes longer ones over.
+_LONGEST_TEXT = 1 << 20
+_UNIGRAM = 1
+"""`model_type` of a unigram model in SentencePiece's files."""
+
+
+class UnigramTokenizer(Tokenizer):
+    """ALBERT's `[CLS] A [SEP] B [SEP]`, or `<s> A </s></s> B </s>` of the other two.
+
+    Args:
+        pieces: (piece, log probability), in order of ids.
+        tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
+        charsmap: SentencePiece's own normalisation, as its files hold it; b"" for none.
+        do_lower_case: ALBERT only: lower-case first.
+        keep_accents: ALBERT only: whether accents stay.
+        model_file: the file that the pieces were read from, for `save` to write again.
+        model_max_length: the longest input of the model that this tokenizer belongs to.
+        model_input_names: what transformers shall return.
+
+    Raises:
+        ValueError: a special token is missing, a piece stands twice, or lower-casing is asked for
+            where the family knows none.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[tuple[str, float]],
+        *,
+        tokenizer_class: str,
+        charsmap: bytes,
+        do_lower_case: bool = True,
+        keep_accents: bool = False,
+        model_file: bytes | None = None,
+        model_max_length: int = 512,
+        model_input_names: Sequence[str] | None = None,
+    ):
+        self.tokenizer_class = tokenizer_class
+        self.layout = LAYOUTS[tokenizer_class]
+        if self.layout is not ALBERT and (do_lower_case or not keep_accents):
+            raise ValueError(
+                f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
+                "leaves capital letters and accents alone; set False and True."
+            )
+        vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
+        if len(vocab) != len(pieces):
+            twice = next(p for i, (p, _) in enumerate(pieces) if vocab[p] != i)
+            raise ValueError(f"The vocabulary holds {twice!r} twice: fetch or train it again.")
+        self.pieces = list(pieces)
+        self.charsmap = charsmap
+        self.keep_accents = keep_accents
+        self.model_file = model_file
+        super().__init__(
+            vocab,
+            self.layout,
+            do_lower_case=do_lower_case,
+            model_max_length=model_max_length,
+            model_input_names=model_input_names,
+        )
+
+    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
+        backend = self._make_bare_backend(self.pieces)
+        cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
+        between = f"{sep}:0 " * self.layout.separators
+        second = self.layout.second_type
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {between}$B:{second} {sep}:{second}",
+            special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
+        )
+        # As released. The mask stands for a word with the space before it.
+        backend.add_special_tokens(
+            [
+                AddedToken(token, normalized=False, lstrip=token == self.layout.special_tokens.mask)
+                for token in self.layout.special_tokens
+            ]
+        )
+        return backend
+
+    def _make_text_backend(self) -> tokenizers.Tokenizer:
+        # The model itself would find "[MASK]" among its pieces. A name with a space in it is in no
+        # word; the scores stay, since the price of unknown characters is computed from them.
+        special = set(self.layout.special_tokens)
+        hidden = [(f" {piece}" if piece in special else piece, s) for piece, s in self.pieces]
+        return self._make_bare_backend(hidden)
+
+    def _make_bare_backend(self, pieces: Sequence[tuple[str, float]]) -> tokenizers.Tokenizer:
+        unk_id = self.vocab[self.layout.special_tokens.unk]
+        backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id, False))
+        steps: list[Any] = []
+        if self.layout is ALBERT:
+            steps = _steps_of_albert(self.do_lower_case, self.keep_accents)
+        if self.charsmap:
+            steps.append(normalizers.Precompiled(self.charsmap))
+        backend.normalizer = normalizers.Sequence(steps)
+        metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), metaspace]
+        )
+        backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+        return backend
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        """Bool [vocab_size]: False where letters or digits continue the word before them.
+
+        Signs are words of their own, as in google-research/albert.
+        """
+        special = set(self.layout.special_tokens)
+        return np.array([t in special or not t[0].isalnum() for t in self.tokens])
+
+    def _identity(self) -> Any:
+        charsmap = base64.b64encode(self.charsmap).decode()
+        settings = (self.tokenizer_class, self.do_lower_case, self.keep_accents)
+        return ["unigram", self.pieces, charsmap, settings]
+
+    def _settings(self) -> dict[str, Any]:
+        special = self.layout.special_tokens
+        return {
+            "keep_accents": self.keep_accents,
+            "bos_token": special.cls,
+            "eos_token": special.sep,
+        }
+
+    def _vocabulary_files(self) -> dict[str, bytes]:
+        if self.model_file is None:
+            return {}
+        return {MODEL_FILES[self.tokenizer_class]: self.model_file}
+
+
+def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if do_lower_case:
+        steps.append(normalizers.Lowercase())
+    return steps
+
+
+def read_sentencepiece(
+    file: str | Path, tokenizer_class: str
+) -> tuple[list[tuple[str, float]], bytes, bytes]:
+    """Pieces with their scores in order of the ids of transformers, charsmap, the file's content.
+
+    Raises:
+        ValueError: the file is no unigram model of SentencePiece.
+    """
+    return parse_sentencepiece(Path(file).read_bytes(), str(file), tokenizer_class)
+
+
+def parse_sentencepiece(
+    content: bytes, file: str, tokenizer_class: str
+) -> tuple[list[tuple[str, float]], bytes, bytes]:
+    """As `read_sentencepiece`, of the content of `file`."""
+    # Imported here: only who reads such a file needs protobuf.
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise ValueError(
+            f"{file} is not a SentencePiece model ({error}): fetch it again."
+        ) from error
+    if not model.pieces or model.trainer_spec.model_type != _UNIGRAM:
+        raise ValueError(
+            f"{file} holds {len(model.pieces)} pieces of model_type="
+            f"{model.trainer_spec.model_type}: only unigram models of SentencePiece (1) are known."
+        )
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    return (
+        _as_transformers_numbers(pieces, tokenizer_class),
+        model.normalizer_spec.precompiled_charsmap,
+        content,
+    )
+
+
+def _as_transformers_numbers(
+    pieces: list[tuple[str, float]], tokenizer_class: str
+) -> list[tuple[str, float]]:
+    """XLM-RoBERTa and CamemBERT were trained with fairseq's ids, which the file does not hold."""
+    if tokenizer_class == "AlbertTokenizer":
+        return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
+    if tokenizer_class == "XLMRobertaTokenizer":
+        first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+        return [*first, *pieces[3:], ("<mask>", 0.0)]
+    names = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0)]
+    return [*names, ("<unk>NOTUSED", -100.0), *pieces[1:], ("<mask>", 0.0)]
+
+
+def _without_number_comma(piece: str, score: float) -> float:
+    """ALBERT parts "9," into "9" and ",": released files make such pieces too dear to be chosen."""
+    return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
+
+
+def train_unigram(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    do_lower_case: bool = True,
+    model_max_length: int = 512,
+    most_texts: int = MOST_TEXTS,
+    seed: int = 0,
+) -> UnigramTokenizer:
+    """Learns ALBERT's kind of vocabulary, of at most `vocab_size` entries, by `sentencepiece`.
+
+    The same texts give the same vocabulary. Of more than `most_texts`, as many are drawn by
+    `seed`, which bounds the memory; then their order matters, too.
+
+    Raises:
+        ValueError: the texts are empty, or hold more characters than `vocab_size` has room for.
+    """
+    import sentencepiece  # here: only who trains needs it
+
+    sample = _sample(texts, most_texts, random.Random(seed))
+    normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents=False))
+    written = io.BytesIO()
+    special = ALBERT.special_tokens
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(normalizer.normalize_str(text) for text in sample),
+            model_writer=written,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=0.99995,
+            max_sentence_length=_LONGEST_TEXT,
+            num_threads=_TRAINING_THREADS,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            pad_piece=special.pad,
+            unk_piece=special.unk,
+            control_symbols=[special.cls, special.sep, special.mask],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"No unigram vocabulary of {vocab_size} entries can be learnt from these texts "
+            f"({error}): check that --input names files that hold text, or raise --vocab_size."
+        ) from error
+    pieces, charsmap, model_file = parse_sentencepiece(
+        written.getvalue(), "The trained model", "AlbertTokenizer"
+    )
+    return UnigramTokenizer(
+        pieces,
+        tokenizer_class="AlbertTokenizer",
+        charsmap=charsmap,
+        do_lower_case=do_lower_case,
+        model_file=model_file,
+        model_max_length=model_max_length,
+    )
+
+
+def _sample(texts: Iterable[str], most: int, rng: random.Random) -> list[str]:
+    """All texts, or `most` of them, each with the same chance.
+
+    The library's own sampling gives another sample in every process.
+    """
+    kept: list[str] = []
+    for number, text in enumerate(texts):
+        if number < most:
+            kept.append(text)
+        elif (place := rng.randrange(number + 1)) < most:
+            kept[place] = text
+    return kept

@@ -1,0 +1,240 @@
+"""Byte-level BPE and unigram: layouts, files that are found out or refused, vocabularies learnt."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.tokenization import (
+    ByteLevelBPETokenizer,
+    WordPieceTokenizer,
+    load_tokenizer,
+    train_bpe,
+    train_unigram,
+)
+
+ODD = ["", "  two  spaces ", "Ünïcode café 你好 🙂", "it''s ``so``, 9,5", "a <mask> [MASK] </s>"]
+
+
+KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_saving_and_loading_keeps_every_id(kinds, texts, tmp_path, name):
+    tokenizer = kinds[name]
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert type(loaded) is type(tokenizer)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.encode(texts + ODD) == tokenizer.encode(texts + ODD)
+    assert loaded.model_input_names == tokenizer.model_input_names
+    if name in ("wordpiece", "bpe", "albert"):
+        # The vocabulary in its own files says the same.
+        (tmp_path / "tokenizer.json").unlink()
+        assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_pair_has_the_special_tokens_and_types_of_its_family(kinds, name):
+    tokenizer = kinds[name]
+    ids, types = tokenizer.encode_pair("a", "b")
+    a, b = tokenizer.encode(["a", "b"])
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if name in ("wordpiece", "albert"):
+        assert ids == [cls, *a, sep, *b, sep]
+        assert types == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        assert "token_type_ids" in tokenizer.model_input_names
+    else:
+        assert ids == [cls, *a, sep, sep, *b, sep]
+        assert types == [0] * len(ids)
+        assert "token_type_ids" not in tokenizer.model_input_names
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_cut_pair_is_as_long_as_asked_and_keeps_its_special_tokens(kinds, texts, name):
+    tokenizer = kinds[name]
+    needed = tokenizer.layout.num_special_tokens(pair=True)
+    a, b = tokenizer.encode(texts[:2])
+    for length in range(needed, needed + len(a) + len(b)):
+        ids, types = tokenizer.encode_pair(*texts[:2], length)
+        assert len(ids) == len(types) == length
+        special = [i for i in ids if i in (tokenizer.cls_token_id, tokenizer.sep_token_id)]
+        assert len(special) == needed
+    with pytest.raises(ValueError, match=f"max_length={needed - 1} does not hold the {needed} "):
+        tokenizer.encode_pair("a", "b", needed - 1)
+    assert [len(r) for r in tokenizer.encode_prompts(texts[:3], 6)] == [6, 6, 6]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_special_tokens_are_split_in_a_corpus_and_found_in_a_prompt(kinds, name):
+    tokenizer = kinds[name]
+    special = tokenizer.layout.special_tokens
+    for text in special:
+        unwanted = set(tokenizer.special_ids) - {tokenizer.unk_token_id}
+        assert not unwanted & set(tokenizer.encode([f"a {text} b"])[0])
+    ids, _ = tokenizer.encode_prompt(f"a {special.mask} b")
+    assert ids.count(tokenizer.mask_token_id) == 1
+    # The mask of a prompt takes the space before it along.
+    a, b = tokenizer.encode(["a", " b"])
+    assert ids[1:-1] == [*a, tokenizer.mask_token_id, *b]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_offsets_leave_out_the_space_before_a_word(kinds, name):
+    tokenizer = kinds[name]
+    text = "abc  def ghi"
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode([text])[0]
+    assert not any(text[begin:end].strip(" ") != text[begin:end] for begin, end in offsets)
+    assert "".join(text[begin:end] for begin, end in offsets).startswith("abc")
+
+
+def test_words_start_at_spaces(kinds):
+    for name, text in (("bpe", " a, b"), ("albert", "a, b")):
+        tokenizer = kinds[name]
+        (ids,) = tokenizer.encode([text])
+        starts = [tokenizer.tokens[i].lstrip("Ġ▁") for i in ids if tokenizer.word_starts[i]]
+        assert starts[0] in ("a", "") and len(starts) >= 2
+        assert tokenizer.word_starts.shape == (tokenizer.vocab_size,)
+        assert tokenizer.word_starts[list(tokenizer.special_ids)].all()
+    assert not kinds["bpe"].word_starts[kinds["bpe"].vocab[","]]
+
+
+def test_a_byte_level_bpe_knows_every_text(kinds):
+    for text in ["\x00\t\n", "Ünïcode 你好 🙂", "ghi <unk>"]:
+        (ids,) = kinds["bpe"].encode([text])
+        assert kinds["bpe"].unk_token_id not in ids
+        assert kinds["bpe"].decode(ids) == text
+
+
+def test_vocabularies_do_not_depend_on_the_order_of_the_texts(kinds, texts):
+    mixed = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
+    assert train_bpe(mixed, vocab_size=300).fingerprint == kinds["bpe"].fingerprint
+    assert train_unigram(mixed, vocab_size=80).fingerprint == kinds["albert"].fingerprint
+    assert kinds["albert"].tokens[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert kinds["bpe"].tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_a_sample_of_the_texts_is_the_same_every_time(texts):
+    one, two = (train_unigram(texts, vocab_size=60, most_texts=100) for _ in range(2))
+    assert one.fingerprint == two.fingerprint
+    other = train_unigram(texts, vocab_size=60, most_texts=100, seed=1)
+    assert other.fingerprint != one.fingerprint
+
+
+def test_vocabularies_that_cannot_be_learnt_are_refused(texts):
+    with pytest.raises(ValueError, match="vocab_size=260 does not hold"):
+        train_bpe(texts, vocab_size=260)
+    with pytest.raises(ValueError, match="no word to learn"):
+        train_bpe(["", " "], vocab_size=300)
+    for given, size in (([], 100), (texts, 8)):
+        with pytest.raises(ValueError, match=f"No unigram vocabulary of {size} entries"):
+            train_unigram(given, vocab_size=size)
+
+
+def test_a_missing_half_is_named(kinds, tmp_path):
+    kinds["bpe"].save(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"merges\.txt is missing"):
+        load_tokenizer(tmp_path)
+
+
+def test_files_of_two_kinds_are_refused(kinds, tmp_path):
+    kinds["bpe"].save(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]")
+    with pytest.raises(ValueError, match="contradicts itself: .*WordPiece"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    config = tmp_path / "tokenizer_config.json"
+    said = json.loads(config.read_text())
+    for name, message in (("BertTokenizer", "contradicts itself"), ("GPT2Tokenizer", "supported")):
+        config.write_text(json.dumps(said | {"tokenizer_class": name}))
+        with pytest.raises(ValueError, match=message):
+            load_tokenizer(tmp_path)
+
+
+def test_two_forms_of_a_vocabulary_that_disagree_are_refused(kinds, texts, tmp_path):
+    kinds["bpe"].save(tmp_path)
+    train_bpe(texts, vocab_size=290).save(tmp_path / "other")
+    (tmp_path / "merges.txt").write_bytes((tmp_path / "other" / "merges.txt").read_bytes())
+    with pytest.raises(ValueError, match="other entries or merges"):
+        load_tokenizer(tmp_path)
+    kinds["albert"].save(tmp_path / "a")
+    train_unigram(texts, vocab_size=60).save(tmp_path / "b")
+    model = (tmp_path / "b" / "spiece.model").read_bytes()
+    (tmp_path / "a" / "spiece.model").write_bytes(model)
+    with pytest.raises(ValueError, match="holds other pieces"):
+        load_tokenizer(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [("bpe", "normalizer", {"type": "Lowercase"}, "prepares text by"),
+     ("albert", "pre_tokenizer", {"type": "Whitespace"}, "prepares text by"),
+     ("bpe", "added_tokens", [{"id": 300, "content": "new", "special": False}], "adds 1 tokens"),
+     ("bpe", "model", {"type": "WordLevel", "vocab": {}}, "describes a WordLevel")],
+)  # fmt: skip
+def test_a_tokenizer_json_that_does_more_than_we_know_is_refused(
+    kinds, tmp_path, name, key, value, message
+):
+    kinds[name].save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(file)
+
+
+def test_older_files_write_merges_as_one_string(kinds, tmp_path):
+    kinds["bpe"].save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["merges"] = [" ".join(merge) for merge in content["model"]["merges"]]
+    del content["model"]["type"]
+    file.write_text(json.dumps(content))
+    assert load_tokenizer(tmp_path).fingerprint == kinds["bpe"].fingerprint
+
+
+def test_a_fairseq_file_needs_its_family(kinds, tmp_path):
+    file = tmp_path / "sentencepiece.bpe.model"
+    file.write_bytes(kinds["albert"].model_file)
+    with pytest.raises(ValueError, match="may be XLM-RoBERTa's or CamemBERT's"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert tokenizer.tokens[-1] == "<mask>"
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    file = tmp_path / "spiece.model"
+    file.write_bytes(b"\xff\xff")
+    with pytest.raises(ValueError, match=r"spiece\.model is not a SentencePiece model"):
+        load_tokenizer(file)
+    for name, content in (("vocab.json", "{}"), ("merges.txt", "#version: 0.2\na b c\n")):
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=r"merges\.txt holds 'a b c'"):
+        load_tokenizer(tmp_path / "vocab.json")
+
+
+def test_lower_casing_is_refused_where_a_family_knows_none(kinds, tmp_path):
+    for name in ("bpe", "xlm-roberta"):
+        kinds[name].save(tmp_path / name)
+        with pytest.raises(ValueError, match="do_lower_case=True, but"):
+            load_tokenizer(tmp_path / name, do_lower_case=True)
+
+
+def test_distilberts_tokenizer_tells_transformers_of_no_types(kinds, tmp_path):
+    kinds["wordpiece"].save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    said = json.loads(config.read_text()) | {"tokenizer_class": "DistilBertTokenizer"}
+    del said["model_input_names"]
+    config.write_text(json.dumps(said))
+    loaded = load_tokenizer(tmp_path)
+    assert isinstance(loaded, WordPieceTokenizer)
+    assert loaded.model_input_names == ("input_ids", "attention_mask")
+
+
+def test_merges_of_another_vocabulary_are_refused(kinds):
+    with pytest.raises(ValueError, match=r"1 of 1 merges .*first: \('x', 'yz'\)"):
+        ByteLevelBPETokenizer(kinds["bpe"].vocab, [("x", "yz")])
