@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 
-from bertjax.tokenization import Tokenizer
+from bertjax.tokenization import Tokenizer, WordPieceTokenizer
 
 # About 150 MB of words; then the memory starts anew.
 MOST_WORDS = 1_000_000
@@ -30,6 +30,10 @@ class SentenceEncoder:
 
     def encode(self, sentences: Sequence[str]) -> list[bytes]:
         """Ids of each sentence, b"" where there are none; words are parted by single spaces."""
+        if not isinstance(self._tokenizer, WordPieceTokenizer):
+            # The pieces of other kinds hold the space before a word: no word stands by itself.
+            rows = self._tokenizer.encode(sentences)
+            return [array(self.typecode, ids).tobytes() for ids in rows]
         if self._tokenizer.do_lower_case:
             # Beyond ASCII, lower-casing is the tokenizer's business.
             sentences = [s.lower() if s.isascii() else s for s in sentences]

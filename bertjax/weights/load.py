@@ -14,14 +14,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
 from bertjax.model import HEADS, BertConfig, BertForPreTraining, BertWithHead
-from bertjax.tokenization import Tokenizer, load_tokenizer
+from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.weights import names
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
 from bertjax.weights.hf import has_weights, open_hf, read_json
 from bertjax.weights.tf1 import open_tf1
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_SMALL_FILES = "config.json vocab.txt tokenizer.json tokenizer_config.json task.json".split()
+_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
 
 
 class Source(NamedTuple):

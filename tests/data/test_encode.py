@@ -5,6 +5,8 @@ import pytest
 
 from bertjax.data.encode import SentenceEncoder
 from bertjax.tokenization import train_wordpiece
+from bertjax.tokenization.bpe import train_bpe
+from bertjax.tokenization.unigram import train_unigram
 
 TEXT = [
     "The quick brown fox, it's said, jumps over the lazy dog! Ünïcode naïve café 中文字 (1999)."
@@ -41,3 +43,13 @@ def test_large_vocabularies_take_four_bytes():
     ids = array("I")
     ids.frombytes(encoder.encode(["x69999 the"])[0])
     assert ids.tolist() == large.encode(["x69999 the"])[0]
+
+
+@pytest.mark.parametrize("train", [train_bpe, train_unigram])
+def test_pieces_that_hold_the_space_before_a_word_are_those_of_the_whole_sentence(train):
+    words = ["river", "rivers", "stone", "stones", "under", "quiet", "The", "old"]
+    rng = random.Random(1)
+    sentences = [" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(200)]
+    tokenizer = train(sentences, vocab_size=300 if train is train_bpe else 40)
+    expected = [array("H", ids).tobytes() for ids in tokenizer.encode(sentences)]
+    assert SentenceEncoder(tokenizer).encode(sentences) == expected
