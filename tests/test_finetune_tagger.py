@@ -22,6 +22,9 @@ from bertjax.predict import PredictConfig
 from bertjax.train.hooks import Interrupted
 from bertjax.weights import load_model
 
+# Many trainings: CI runs them beside the fast suite.
+pytestmark = pytest.mark.slow
+
 
 def json_lines(path: Path):
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -10,7 +10,8 @@ from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig
 from bertjax.predict import PredictConfig
 
-pytestmark = pytest.mark.parity
+# Five trainings: CI runs them beside the fast suite.
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 TOLERANCE = 1e-5
 
 
