@@ -100,10 +100,9 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         label_separator=config.label_separator,
         submission=config.submission,
         span_options={
-            "doc_stride": config.doc_stride,
-            "max_query_length": config.max_query_length,
-            "max_answer_length": config.max_answer_length,
-            "null_threshold": config.null_threshold,
+            name: getattr(config, name)
+            for name in ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+            if getattr(config, name) != getattr(FinetuneConfig, name)
         },
     )
 

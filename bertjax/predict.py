@@ -22,7 +22,7 @@ from bertjax.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
 from bertjax.tasks.columns import Columns
 from bertjax.tasks.inputs import from_file, from_text
-from bertjax.tasks.registry import CUSTOM
+from bertjax.tasks.registry import CUSTOM, SPAN_TASKS
 from bertjax.tasks.saved import saved_task
 from bertjax.tasks.spans import SpanTask
 from bertjax.train import sharding
@@ -32,6 +32,15 @@ from bertjax.weights.hf import read_json
 from bertjax.weights.tagger import with_saved_tagger
 
 DESCRIPTION = "task.json"
+# What to predict, and which other flags then mean something.
+_COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
+MODES = {
+    "input": (*_COLUMNS, "label_separator", "output", "max_length"),
+    "text": ("pair", "output", "max_length"),
+    "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length"),
+    "fill_mask": ("top_k",),
+    "embed": ("output", "pooling", "layers"),
+}
 # How a model that answers questions was fine-tuned to read passages and to choose.
 SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
 
@@ -84,12 +93,22 @@ class PredictConfig:
     def __post_init__(self):
         if self.top_k < 1:
             raise ValueError(f"top_k={self.top_k}: it must be at least 1.")
-        wanted = ("input", "text", "task", "fill_mask", "embed")
-        given = [f"--{name}" for name in wanted if getattr(self, name) is not None]
+        given = [name for name in MODES if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
                 f"Give one of --input FILE, --text TEXT, --task NAME, --fill_mask TEXT and --embed "
-                f"FILE; given: {', '.join(given) or 'none'}."
+                f"FILE; given: {', '.join(f'--{name}' for name in given) or 'none'}."
+            )
+        known = ("model", *given, *MODES[given[0]])
+        idle = [
+            f"--{field.name}"
+            for field in dataclasses.fields(self)
+            if field.name not in known and getattr(self, field.name) != field.default
+        ]
+        if idle:
+            raise ValueError(
+                f"{', '.join(idle)}: without effect beside --{given[0]}, which takes "
+                f"{', '.join(f'--{name}' for name in MODES[given[0]])}. Leave it out."
             )
 
     @property
@@ -104,8 +123,8 @@ class PredictConfig:
         )
 
 
-def load_with_task(model: str) -> tuple[LoadedModel, Task]:
-    """A model with its head, or its tagger, and the task that it was trained for."""
+def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
+    """A model with its head, or its tagger, the task that it was trained for, and `task.json`."""
     loaded = load_model(model, None)
     file = loaded.source.where / DESCRIPTION
     description = read_json(file) if file.is_file() else {}
@@ -118,14 +137,14 @@ def load_with_task(model: str) -> tuple[LoadedModel, Task]:
         description,
         loaded.config.max_position_embeddings,
     )
-    return loaded, task
+    return loaded, task, description
 
 
 class _Answers:
     """A model directory ready to answer examples."""
 
     def __init__(self, config: PredictConfig):
-        self._loaded, self.task = load_with_task(config.model)
+        self._loaded, self.task, self.description = load_with_task(config.model)
         self._max_length = config.max_length or self.task.max_length
         longest = self._loaded.config.max_position_embeddings
         if not SHORTEST <= self._max_length <= longest:
@@ -155,7 +174,11 @@ def answer(config: PredictConfig) -> None:
         task, examples = answers.task, [from_text(answers.task, config.text, config.pair)]
     else:
         task, examples, note = from_file(
-            answers.task, Path(str(config.input)), config.columns, config.label_separator
+            answers.task,
+            Path(str(config.input)).expanduser(),
+            config.columns,
+            config.label_separator,
+            answers.description,
         )
         if note:
             print(note, file=sys.stderr)
@@ -199,7 +222,9 @@ def answer_task(config: PredictConfig) -> None:
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         submission=config.submission,
-        span_options={key: getattr(own, key) for key in SPAN_OPTIONS if isinstance(own, SpanTask)},
+        span_options={key: getattr(own, key) for key in SPAN_OPTIONS}
+        if isinstance(own, SpanTask) and config.task in SPAN_TASKS
+        else {},
     )
     task = make_task(str(config.task), options)
     if task.head != answers.task.head or set(task.labels) != set(answers.task.labels):

@@ -242,6 +242,8 @@ def test_a_run_that_gets_no_better_stops_early(config, tmp_path):
     )
     finetune.run(config)
     assert len(evaluations(tmp_path / "run")) == 3
+    # Three epochs of four updates; of equals the latest is the best.
+    assert "| updates | 12 of" in (tmp_path / "run" / "model" / "README.md").read_text()
     finetune.run(config)  # it is finished: nothing is trained again
     assert len(evaluations(tmp_path / "run")) == 3
 
@@ -314,6 +316,8 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"dev": None, "sweep": True}, "dev split"),
         ({"submission": "a.zip"}, "no task of GLUE"),
         ({"train": "none.csv"}, "none.csv"),
+        ({"doc_stride": 64}, "--doc_stride: without effect for --task=classify"),
+        ({"choice_columns": ("a", "b")}, "--choice_columns: without effect"),
     ],
 )
 def test_what_does_not_fit_is_refused(config, tmp_path, changes, message):

@@ -34,14 +34,42 @@ def run(tmp_path_factory, encoder):
 
 def test_several_labels_in_a_column_are_scored(run, tmp_path, capsys):
     file, output = str(run.parent / "a.csv"), str(tmp_path / "out.jsonl")
-    config = PredictConfig(model=str(run), input=file, output=output, label_separator="|")
-    predict.run(config)
+    predict.run(PredictConfig(model=str(run), input=file, output=output))  # task.json knows the |
     scores = json.loads((run / "scores.json").read_text())
     found = json.loads(capsys.readouterr().err.splitlines()[-1])
     best = max(scores.values(), key=lambda values: values["dev/micro_f1"])
     assert {f"dev/{key}": value for key, value in found.items()} == pytest.approx(best)
-    with pytest.raises(ValueError, match="row 2: one label, .*--label_separator"):
-        predict.run(PredictConfig(model=str(run), input=file, output=output))
+    with pytest.raises(ValueError, match="row 2: label 'one|two' does not occur"):
+        predict.run(PredictConfig(model=str(run), input=file, output=output, label_separator=";"))
+
+
+def test_files_are_read_as_those_of_training_and_guessed_only_otherwise(run, tmp_path, capsys):
+    description = json.loads((run / "model" / "task.json").read_text())
+    assert description["columns"]["text"] == "text" and description["label_separator"] == "|"
+    # "premise" and "hypothesis" would be guessed as a pair, were "text" not what the model knows.
+    (tmp_path / "b.csv").write_text("premise,hypothesis,text\nabc,de,fg\n")
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "b.csv")))
+    of_file = capsys.readouterr()
+    predict.run(PredictConfig(model=str(run), text="fg"))
+    assert of_file.out == capsys.readouterr().out and not of_file.err
+    (tmp_path / "c.csv").write_text("premise,hypothesis\nabc,de\n")
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "c.csv")))
+    assert "text from column 'premise'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        ({"input": "a.csv", "pair": "b"}, "--pair"),
+        ({"text": "a", "top_k": 3, "label_column": "b"}, "--label_column, --top_k"),
+        ({"embed": "a.txt", "max_length": 16}, "--max_length"),
+        ({"fill_mask": "a", "output": "b"}, "--output"),
+        ({"task": "ax", "layers": (1,)}, "--layers"),
+    ],
+)
+def test_flags_without_effect_are_refused(given, idle):
+    with pytest.raises(ValueError, match=f"^{idle}: without effect"):
+        PredictConfig(model="m", **given)
 
 
 def test_the_folder_of_a_fine_tuning_stands_for_its_model(run):

@@ -119,15 +119,15 @@ def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Tas
 
 
 def model_facts(
-    config: FinetuneConfig, num_steps: int, features: int, scores: Mapping[str, float]
+    config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
 ) -> list[tuple[str, Any]]:
-    """What the card of a fine-tuned model says of its training."""
+    """What the card of a fine-tuned model says of its training; `updates` are those of its step."""
     return [
         ("task", config.task),
         ("started from", config.init),
         *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
         ("training features", f"{features:,}"),
-        ("updates", f"{num_steps:,} of {config.batch_size} features"),
+        ("updates", f"{updates:,} of {config.batch_size} features"),
         ("learning rate", f"{config.optimizer.learning_rate:g}"),
         ("seed", config.seed),
         *((key, f"{value:.4f}") for key, value in scores.items()),

@@ -24,6 +24,7 @@ from bertjax.finetuning.report import (
 )
 from bertjax.predictor import Predictor, labels_of
 from bertjax.tasks import Task
+from bertjax.tasks.custom import CustomSource
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
@@ -82,6 +83,7 @@ class Run:
             shapes,
             self.state_sharding,
         )
+        self.updates = 0  # behind the parameters that `train` returned
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
         self.predictor = Predictor(task, self.model, loaded.tokenizer, self.max_length, self.mesh)
@@ -169,6 +171,7 @@ class Run:
             checkpointer.close()
         if self.dev_scores is None:
             self.evaluate(state.params)
+        self.updates = int(state.step)
         return state.params
 
     def _fit(self, checkpointer: Checkpointer, metric: str) -> tuple[TrainState, int, bool]:
@@ -249,6 +252,8 @@ class Run:
         tagger = self.config.feature_tagger
         architecture = ARCHITECTURES["encoder" if tagger else self.task.head][0]
         description = self.task.description(self.max_length)
+        if isinstance(self.task.source, CustomSource):
+            description |= self.task.source.description
         params, of_tagger = jax.device_get(params), None
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)
@@ -258,7 +263,7 @@ class Run:
             architecture,
             config,
             tokenizer.do_lower_case,
-            model_facts(self.config, self.num_steps, len(self.data.sizes), scores),
+            model_facts(self.config, self.updates, len(self.data.sizes), scores),
             tagger,
         )
         save_hf(

@@ -3,6 +3,7 @@
 Files are read as examples are asked for, a row at a time, so their size does not matter.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,14 @@ class CustomSource:
             for split in rest:
                 check_columns(self._tables[split], self._needed(split))
         self.multi_label = self._has_several_labels()
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What `task.json` keeps, so that files to predict are read as those of training were."""
+        return {
+            "columns": dataclasses.asdict(self.columns),
+            "label_separator": self._separator,
+        }
 
     @property
     def num_choices(self) -> int:

@@ -176,6 +176,15 @@ TASKS: Mapping[str, Callable[[TaskOptions], Task]] = {
 }
 # Those of them on files of the user's own.
 CUSTOM = ("classify", "regress", "tag", "qa", "choice")
+# Those that answer questions.
+SPAN_TASKS = ("squad", "squad2", "qa")
+# The columns that each of them reads.
+_READS = {
+    "classify": ("text", "pair", "label", "id"),
+    "regress": ("text", "pair", "label", "id"),
+    "tag": ("text", "label", "id"),
+    "choice": ("text", "pair", "label", "id", "choices"),
+}
 
 
 def check_task(name: str) -> None:
@@ -211,4 +220,22 @@ def make_task(name: str, options: TaskOptions) -> Task:
         )
     if official and name in CUSTOM:
         raise ValueError(f"--task={name} reads your own files: give --train instead of {official}.")
+    _refuse_idle(name, options)
     return TASKS[name](options)
+
+
+def _refuse_idle(name: str, options: TaskOptions) -> None:
+    """Refuses options that would be without effect."""
+    columns = dataclasses.asdict(options.columns)
+    names = {"choices": "--choice_columns"}
+    idle = [
+        names.get(key, f"--{key}_column")
+        for key, value in columns.items()
+        if value and key not in _READS.get(name, ())
+    ]
+    if options.label_separator is not None and name != "classify":
+        idle.append("--label_separator")
+    if name not in SPAN_TASKS:
+        idle += [f"--{key}" for key in options.span_options]
+    if idle:
+        raise ValueError(f"{', '.join(idle)}: without effect for --task={name}; leave it out.")

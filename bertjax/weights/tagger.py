@@ -76,8 +76,8 @@ def _with_tagger(
     where: str,
     seed: int,
 ) -> LoadedModel:
-    tagger.check_layers(encoder.config.num_hidden_layers)
     """`absent` and `unused` are parts of the tagger."""
+    tagger.check_layers(encoder.config.num_hidden_layers)
     of = encoder.model
     model = FeatureTagger(of.config, of.dtype, of.unroll, of.remat, num_labels, tagger)
     known: Any = flatten_dict(encoder.params, sep="/")
