@@ -16,6 +16,7 @@ ALLOWED = {
     "data": {"tokenization"},
     "config": {"model", "data"},
     "predictor": {"model", "tokenization", "data", "tasks", "train"},
+    "pretraining": {"model", "config", "data", "tokenization", "train", "weights"},
     "finetuning": {"model", "config", "data", "tasks", "train", "weights", "predictor"},
     "fill_mask": {"data", "weights"},
     "command_line": set(),

@@ -15,6 +15,7 @@ from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
+from bertjax.pretraining.run import Run
 from bertjax.tokenization import train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.weights import load_model
@@ -50,7 +51,7 @@ def lines_of(workdir):
 
 
 def last_state(config, workdir):
-    run = pretrain.Run(dataclasses.replace(config, workdir=str(workdir)))
+    run = Run(dataclasses.replace(config, workdir=str(workdir)))
     checkpointer = Checkpointer(workdir / "checkpoints")
     state, progress = checkpointer.restore(run.state_shapes)
     checkpointer.close()
@@ -192,7 +193,7 @@ def test_export_without_a_run_or_a_checkpoint_leaves_nothing_behind(config, tmp_
     with pytest.raises(FileNotFoundError, match="No model at"):
         pretrain.export(str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-    pretrain.Run(dataclasses.replace(config, workdir=str(tmp_path / "run"))).claim_workdir()
+    Run(dataclasses.replace(config, workdir=str(tmp_path / "run"))).claim_workdir()
     with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
         pretrain.export(str(tmp_path / "run"))
 
@@ -202,7 +203,7 @@ def test_the_model_of_init_decides_on_the_architecture_and_the_config_on_dropout
 ):
     other = dataclasses.replace(config.model, hidden_size=64, hidden_dropout_prob=0.0)
     start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole), model=other)
-    model = pretrain.Run(start).config.model
+    model = Run(start).config.model
     assert (model.hidden_size, model.hidden_dropout_prob) == (32, 0.0)
     assert "hidden_size: 64 -> 32" in capsys.readouterr().out
 
@@ -214,15 +215,15 @@ def test_a_resumed_run_does_not_need_the_model_that_it_started_from(
     start = dataclasses.replace(config, init=str(tmp_path / "model"))
     run_interrupted(start, tmp_path / "run", monkeypatch, 2)
     shutil.rmtree(tmp_path / "model")
-    run = pretrain.Run(dataclasses.replace(start, workdir=str(tmp_path / "run")))
+    run = Run(dataclasses.replace(start, workdir=str(tmp_path / "run")))
     run.claim_workdir()
     assert run.config.model.hidden_size == 32
 
 
 def test_a_workdir_without_a_checkpoint_may_be_claimed_anew(config, tmp_path):
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
-    pretrain.Run(here).claim_workdir()
-    pretrain.Run(dataclasses.replace(here, seed=5)).claim_workdir()
+    Run(here).claim_workdir()
+    Run(dataclasses.replace(here, seed=5)).claim_workdir()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["seed"] == 5
 
 
@@ -248,7 +249,7 @@ def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_pat
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
     with pytest.raises(ValueError, match="not the one that the rows there were made with"):
-        pretrain.Run(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
+        Run(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
 
 
 def test_data_without_sentence_pairs_trains_with_finite_losses(

@@ -1,0 +1,1 @@
+"""What `bertjax.pretrain` does: a run."""
