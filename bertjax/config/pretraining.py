@@ -61,6 +61,9 @@ class PretrainConfig:
     init: str | None = None
     """Model to start from: a model directory, or the workdir of another run."""
     model: BertConfig = BertConfig()
+    head: Literal["pretraining", "masked_lm"] | None = None
+    """pretraining: masked LM and sentence pairs; masked_lm: without pairs. None: as the objective
+    of the data says."""
     phases: tuple[Phase, ...] = ()
     optimizer: OptimizerConfig = OptimizerConfig()
     mlm_probability: float = 0.15
@@ -98,10 +101,11 @@ class PretrainConfig:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         for phase in self.phases:
-            if phase.max_length > self.model.max_position_embeddings:
+            if phase.max_length > self.model.max_length:
                 raise ValueError(
-                    f"max_length={phase.max_length} exceeds max_position_embeddings="
-                    f"{self.model.max_position_embeddings}: shorten the phase, or give the model "
+                    f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
+                    "that the model reads (max_position_embeddings, less RoBERTa's offset): "
+                    "shorten the phase, or give the model "
                     "more positions."
                 )
 
