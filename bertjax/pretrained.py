@@ -186,6 +186,8 @@ def _apply(model: BertWithHead, params: Any, inputs: Any, hidden: bool, attentio
     )
     if attentions:
         layers = state["intermediates"]["bert"]["encoder"]["layers"]
-        probs = layers["attention"]["attention_probs"][0]  # [groups, layers of each, B, N, L, L]
+        probs: Any = layers["attention"]["attention_probs"][
+            0
+        ]  # [groups, layers of each, B, N, L, L]
         outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
     return outputs

@@ -1,5 +1,7 @@
 """The first layer: words, positions and token types, added and normalised (Devlin et al. 2018)."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,8 +20,12 @@ def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) ->
     return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
 
 
-def sinusoids(key: jax.Array, shape: tuple[int, int], dtype: DTypeLike) -> jax.Array:
-    """Sines in even columns and cosines in odd ones (Vaswani et al. 2017, 3.5); no key needed."""
+def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
+    """Sines in even columns and cosines in odd ones (Vaswani et al. 2017, 3.5).
+
+    An initializer of jax's form that needs no key: `shape` is (positions, width).
+    """
+    del key, out_sharding
     rows, columns = shape
     rates = 10_000.0 ** (-2 * (jnp.arange(columns) // 2) / columns)
     angles = jnp.arange(rows)[:, None] * rates[None]
