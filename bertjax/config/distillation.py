@@ -54,7 +54,9 @@ class DistillationConfig:
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        """What each mean counts in the loss, by the name of its metric; with a teacher."""
+        """What each mean counts in the loss, by the name of its metric."""
+        if self.teacher is None:
+            return {"mlm_loss": 1.0, "nsp_loss": 1.0}
         found = {
             "soft_loss": self.soft_targets,
             "mlm_loss": self.mlm,

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -44,9 +43,9 @@ class MetricLogger:
         step: int,
         pending: dict[str, Any] | None = None,
         name: str = "pretraining",
-        loss_weights: Mapping[str, float] = MappingProxyType({"mlm_loss": 1.0, "nsp_loss": 1.0}),
+        loss_weights: Mapping[str, float] | None = None,
     ):
-        self._loss_weights = loss_weights
+        self._loss_weights = loss_weights or {}
         self._writer, self._every, self._num_steps = writer, every, num_steps
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
         self._unread: list[dict[str, Any]] = []
