@@ -9,6 +9,7 @@ import signal
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
@@ -16,7 +17,8 @@ from bertjax.pretraining import run as module
 from bertjax.pretraining.run import Run
 from bertjax.tokenization import train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.weights import load_model
+from bertjax.weights import load_model, save_hf
+from bertjax.weights.load import ARCHITECTURES
 
 
 @pytest.fixture(scope="module")
@@ -119,24 +121,37 @@ def test_a_run_does_not_go_on_with_another_teacher(config, whole, written, tmp_p
 
 
 @pytest.fixture(scope="module")
-def teachers(tmp_path_factory, tiny_config, tokenizer, sentences, written):
+def teachers(tmp_path_factory, encoder, tokenizer, sentences):
     """Models that cannot teach."""
     folder = tmp_path_factory.mktemp("teachers")
-    config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
-    short = dataclasses.replace(config, max_position_embeddings=8)
-    wider = dataclasses.replace(config, vocab_size=tokenizer.vocab_size + 8)
-    others = train_wordpiece([s[::-1] for s in sentences], vocab_size=tokenizer.vocab_size)
-    written(folder / "classifier", config, "sequence_classification", tokenizer)
-    written(folder / "short", short, "masked_lm", tokenizer)
-    written(folder / "wider", wider, "masked_lm", tokenizer)
-    written(folder / "foreign", config, "masked_lm", others)
+    loaded = load_model(encoder, "masked_lm")
+
+    def save(name, params, tokenizer=tokenizer, head="masked_lm", **changes):
+        config = dataclasses.replace(loaded.config, **changes)
+        save_hf(folder / name, params, config, tokenizer, architecture=ARCHITECTURES[head][0])
+
+    def with_rows(name, count):
+        """The model with a table of so many rows, and a bias for each."""
+        flat = flatten_dict(loaded.params, sep="/")
+        for path in (f"bert/embeddings/{name}/embedding", "predictions/bias"):
+            if name == "word_embeddings" or "embeddings" in path:
+                tail = [(0, 0)] * (flat[path].ndim - 1)
+                flat[path] = np.pad(flat[path], [(0, count), *tail])[:count]
+        return unflatten_dict(flat, sep="/")
+
+    foreign = train_wordpiece([s[::-1] for s in sentences], vocab_size=tokenizer.vocab_size)
+    save("headless", {"bert": load_model(encoder, "encoder").params["bert"]}, head="encoder")
+    save("short", with_rows("position_embeddings", 8), max_position_embeddings=8)
+    wider = tokenizer.vocab_size + 8
+    save("wider", with_rows("word_embeddings", wider), vocab_size=wider)
+    save("foreign", loaded.params, foreign)
     return folder
 
 
 @pytest.mark.parametrize(
     ("teacher", "model", "message"),
     [
-        ("classifier", {}, "has no predictions: only a masked LM has soft targets"),
+        ("headless", {}, "has no predictions: only a masked LM has soft targets"),
         ("short", {}, "max_length=16, but .* reads at most 8 tokens"),
         ("wider", {}, r"give --model.vocab_size="),
         ("foreign", {}, "prepare the data with --tokenizer naming the teacher"),
