@@ -126,7 +126,7 @@ class _Answers:
     def __init__(self, config: PredictConfig):
         self._loaded, self.task, self.description = load_with_task(config.model)
         self._max_length = config.max_length or self.task.max_length
-        longest = self._loaded.config.max_position_embeddings
+        longest = self._loaded.config.max_length
         if not SHORTEST <= self._max_length <= longest:
             raise ValueError(
                 f"max_length={self._max_length}: {config.model} reads {SHORTEST} to {longest} "

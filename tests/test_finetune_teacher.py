@@ -63,7 +63,7 @@ def saved_teacher(tmp_path_factory, encoder, encoder_with_head, tokenizer):
             encoder_with_head(len(labels)) if params is None else params,
             load_model(encoder, "encoder").config,
             tokenizer,
-            architecture="BertForSequenceClassification",
+            head="sequence_classification",
             extra={
                 "id2label": {str(i): label for i, label in enumerate(labels)},
                 "label2id": {label: i for i, label in enumerate(labels)},

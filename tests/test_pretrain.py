@@ -15,6 +15,7 @@ from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
+from bertjax.pretraining import run as pretraining
 from bertjax.pretraining.run import Run
 from bertjax.tokenization import train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
@@ -68,7 +69,7 @@ def whole(config, tmp_path_factory):
 
 def run_interrupted(config, workdir, monkeypatch, stop_after):
     """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
-    original = pretrain.fit
+    original = pretraining.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -78,7 +79,7 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "fit", fit)
+        patch.setattr(pretraining, "fit", fit)
         with pytest.raises(pretrain.Interrupted):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
@@ -104,7 +105,7 @@ def _leaves(tree):
 
 
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
-    original = pretrain.fit
+    original = pretraining.fit
 
     def fit(*args, hooks, **kwargs):
         def kill(step, state, metrics):
@@ -115,7 +116,7 @@ def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp
 
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "fit", fit)
+        patch.setattr(pretraining, "fit", fit)
         with pytest.raises(MemoryError):
             pretrain.run(here)
     assert last_state(config, tmp_path / "run")[0].step == 8

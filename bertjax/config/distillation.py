@@ -22,7 +22,8 @@ class DistillationConfig:
     cosine: float = 1.0
     """Weight of 1 - cosine of the last hidden states; above 0 they must be equally wide."""
     nsp: float = 0.0
-    """Weight of next sentence prediction, which the paper leaves out."""
+    """Weight of next sentence prediction, which the paper leaves out; at 0 the student is a masked
+    LM alone."""
     soft_targets_on: Literal["all", "masked"] = "all"
     """All tokens, as in the paper: both models' logits are then [rows, tokens, vocabulary], which
     accumulation keeps small; or the masked ones alone."""

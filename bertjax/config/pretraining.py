@@ -62,6 +62,9 @@ class PretrainConfig:
     init: str | None = None
     """Model to start from: a model directory, or the workdir of another run."""
     model: BertConfig = BertConfig()
+    head: Literal["pretraining", "masked_lm"] | None = None
+    """pretraining: masked LM and sentence pairs; masked_lm: without pairs. None: as the objective
+    of the data says."""
     phases: tuple[Phase, ...] = ()
     optimizer: OptimizerConfig = OptimizerConfig()
     distillation: DistillationConfig = DistillationConfig()
@@ -111,10 +114,11 @@ class PretrainConfig:
                 f"={self.model.num_hidden_layers}: name a layer of the teacher for each."
             )
         for phase in self.phases:
-            if phase.max_length > self.model.max_position_embeddings:
+            if phase.max_length > self.model.max_length:
                 raise ValueError(
-                    f"max_length={phase.max_length} exceeds max_position_embeddings="
-                    f"{self.model.max_position_embeddings}: shorten the phase, or give the model "
+                    f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
+                    "that the model reads (max_position_embeddings, less RoBERTa's offset): "
+                    "shorten the phase, or give the model "
                     "more positions."
                 )
 

@@ -41,7 +41,6 @@ from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
-from bertjax.weights.load import ARCHITECTURES
 from bertjax.weights.tagger import with_new_tagger
 
 SCORES = "scores.json"
@@ -270,7 +269,7 @@ class Run:
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
         config, tokenizer = self.loaded.config, self.loaded.tokenizer
         tagger = self.config.feature_tagger
-        architecture = ARCHITECTURES["encoder" if tagger else self.task.head][0]
+        head = "encoder" if tagger else self.task.head
         description = self.task.description(self.max_length)
         if isinstance(self.task.source, CustomSource):
             description |= self.task.source.description
@@ -280,7 +279,7 @@ class Run:
             of_tagger, params = split_params(params, self.model.frozen)
         card = model_card(
             self.workdir.path.name,
-            architecture,
+            head,
             config,
             tokenizer.do_lower_case,
             model_facts(self.config, self.updates, len(self.data.sizes), scores),
@@ -291,7 +290,7 @@ class Run:
             params,
             config,
             tokenizer,
-            architecture=architecture,
+            head=head,
             extra=self.task.hf_config(),
             card=card,
             files={"task.json": json.dumps(description, indent=2)},
@@ -343,7 +342,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
             f"The classifier of {config.init} has as many classes as the task, and goes on: "
             f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
         )
-    longest = loaded.config.max_position_embeddings
+    longest = loaded.config.max_length
     if (config.max_length or task.max_length) > longest:
         raise ValueError(
             f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "

@@ -23,6 +23,6 @@ def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
         loaded.model.num_labels,
         loaded.source.config,
         description,
-        loaded.config.max_position_embeddings,
+        loaded.config.max_length,
     )
     return loaded, task, description

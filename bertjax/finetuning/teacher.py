@@ -50,7 +50,7 @@ def load_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Te
             f"The tokenizer of {name} is not that of --init {config.init}, and they must read the "
             "same tokens: take a teacher or a student with the other's tokenizer."
         )
-    longest, wanted = loaded.config.max_position_embeddings, config.max_length or task.max_length
+    longest, wanted = loaded.config.max_length, config.max_length or task.max_length
     if wanted > longest:
         raise ValueError(
             f"max_length={wanted}, but {name} reads at most {longest} tokens: give "

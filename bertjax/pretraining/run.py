@@ -15,8 +15,14 @@ from bertjax.data.batch import Batch
 from bertjax.data.masking import Masking
 from bertjax.data.pipeline import eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
-from bertjax.model import BertConfig, BertForPreTraining
-from bertjax.pretraining.teacher import Teacher, load_teacher, run_identity, start_of_student
+from bertjax.model import HEADS, BertConfig
+from bertjax.pretraining.teacher import (
+    Teacher,
+    head_of_student,
+    load_teacher,
+    run_identity,
+    start_of_student,
+)
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
@@ -31,6 +37,7 @@ from bertjax.train.state import TrainState, create_train_state
 from bertjax.train.step import compile_train_step, make_eval_step, make_train_step, with_seed
 from bertjax.train.workdir import Workdir
 from bertjax.weights import init_params, load_model
+from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
@@ -65,16 +72,19 @@ class Run:
         self.metadata = open_prepared(config.data)
         self.tokenizer = load_tokenizer(config.data)
         self.initial = None
+        pairs = self.metadata.objective in ("nsp", "sop")
+        config = dataclasses.replace(config, head=head_of_student(config, pairs))
         if config.init is not None:
             config = dataclasses.replace(config, model=self._model_of_init(config))
-        model = dataclasses.replace(config.model, pad_token_id=self.tokenizer.pad_token_id)
+        model = with_pad_token(config.model, self.tokenizer.pad_token_id)
         self.config = config = dataclasses.replace(config, model=model)
+        self._check_model()
         self._check_data()
         self.mesh = sharding.make_mesh(config.mesh)
         for phase in config.phases:
             sharding.check_batch_size(self.mesh, phase.batch_size, phase.accumulation_steps)
         self.rows = sharding.batch_sharding(self.mesh)
-        self.model = BertForPreTraining(
+        self.model = HEADS[str(config.head)](
             config.model, jnp.dtype(config.dtype), unroll=config.unroll, remat=config.remat
         )
         self.schedule = make_schedule(config.optimizer, config.phases)
@@ -103,12 +113,23 @@ class Run:
         """
         if self.workdir.has_checkpoints:
             return BertConfig.from_dict(self.workdir.read()["config"]["model"])
-        self.initial = load_model(str(config.init))
+        self.initial = load_model(str(config.init), config.head)
         dropout = {name: getattr(config.model, name) for name in DROPOUT_FIELDS}
         model = dataclasses.replace(self.initial.config, **dropout)
         for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
             print(f"--init {config.init} decides on the architecture: {change}")
         return model
+
+    def _check_model(self) -> None:
+        """Refuses, before hours of training, what could not be written in the end."""
+        config_to_hf(self.config.model)
+        try:
+            architecture(self.config.model, str(self.config.head))
+        except ValueError as error:
+            raise ValueError(
+                f"{error} {self.config.data} was prepared for {self.metadata.objective}: prepare "
+                "with --objective mlm, or give --head masked_lm, which leaves its pairs alone."
+            ) from error
 
     def _check_data(self) -> None:
         tokenizer, model = self.tokenizer, self.config.model

@@ -1,14 +1,14 @@
 """The teacher of a pretraining: read anew at every start, never part of a checkpoint."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bertjax.config import PretrainConfig
-from bertjax.model import BertForPreTraining, BertWithHead
+from bertjax.model import BertWithHead
 from bertjax.tokenization import Tokenizer
 from bertjax.train import sharding
 from bertjax.weights import LoadedModel, load_model
@@ -21,6 +21,24 @@ class Teacher(NamedTuple):
     model: BertWithHead
     params: dict[str, Any]
     fingerprint: str
+
+
+def head_of_student(config: PretrainConfig, pairs: bool) -> Literal["pretraining", "masked_lm"]:
+    """What the model is to answer: pairs, only if a loss trains that; `pairs`: the data has them.
+
+    Raises:
+        ValueError: it is to have a head that nothing trains, or to lack one.
+    """
+    lessons = config.distillation
+    if lessons.teacher is None:
+        return config.head or ("pretraining" if pairs else "masked_lm")
+    trained = "pretraining" if lessons.nsp else "masked_lm"
+    if config.head not in (None, trained):
+        raise ValueError(
+            f"head={config.head!r} at distillation.nsp={lessons.nsp:g}: a student that answers "
+            "sentence pairs needs that loss, and no other has it. Leave --head out."
+        )
+    return trained
 
 
 def load_teacher(config: PretrainConfig, tokenizer: Tokenizer, mesh: Mesh) -> Teacher:
@@ -63,21 +81,21 @@ def _check(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tokenizer) ->
             f"--model.hidden_size={teacher.hidden_size}."
         )
     longest = max(phase.max_length for phase in config.phases)
-    if longest > teacher.max_position_embeddings:
+    if longest > teacher.max_length:
         raise ValueError(
-            f"max_length={longest}, but {name} reads at most {teacher.max_position_embeddings} "
-            "tokens: shorten the phase."
+            f"max_length={longest}, but {name} reads at most {teacher.max_length} tokens: shorten "
+            "the phase."
         )
 
 
-def start_of_student(config: PretrainConfig, model: BertForPreTraining) -> LoadedModel:
+def start_of_student(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
     """The chosen layers of the teacher, with its embeddings and heads, as a student.
 
     Raises:
         ValueError: they do not fit the student.
     """
     lessons = config.distillation
-    teacher = load_model(str(lessons.teacher), "pretraining", seed=config.seed)
+    teacher = load_model(str(lessons.teacher), config.head, seed=config.seed)
     params, absent = student_params(teacher, model, lessons.layers, config.seed)
     return teacher._replace(model=model, params=params, config=model.config, absent=absent)
 

@@ -53,15 +53,16 @@ def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
 def distilled_pretraining(config: DistillationConfig) -> Objective:
     """Soft targets and cosine over the real tokens, masked LM over the masked ones.
 
-    The means are over the whole batch, weighed as `config` says; the student is a
-    `BertForPreTraining`, the teacher a `BertForMaskedLM`.
+    The means are over the whole batch, weighed as `config` says; the student is a masked LM, with
+    sentence pairs or without, the teacher a `BertForMaskedLM`.
     """
     everywhere = bool(config.soft_targets) and config.soft_targets_on == "all"
 
     def sums(outputs: Arrays, batch: Arrays) -> losses.Sums:
         teacher, positions = outputs[TEACHER], batch["masked_positions"]
         real = (batch["sequence_ids"] > 0).astype(jnp.float32)  # [B, L]
-        logits = outputs["prediction_logits"]  # [B, L or P, V]
+        name = "prediction_logits" if "prediction_logits" in outputs else "logits"
+        logits = outputs[name]  # [B, L or P, V]
         found: losses.Sums = {}
         if config.soft_targets:
             weights = real if everywhere else batch["masked_weights"]
@@ -71,7 +72,7 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
             of_hidden = cosine_loss(outputs["last_hidden_state"], teacher["last_hidden_state"])
             found["cosine_loss"] = (jnp.sum(of_hidden * real), jnp.sum(real))
         at_masks = take_positions(logits, positions) if everywhere else logits
-        of_labels = losses.pretraining_sums({**outputs, "prediction_logits": at_masks}, batch)
+        of_labels = losses.pretraining_sums({**outputs, name: at_masks}, batch)
         return found | of_labels
 
     def weights(batch: Arrays) -> dict[str, jax.Array]:

@@ -5,17 +5,18 @@ from typing import Any
 
 import bertjax
 from bertjax.model import BertConfig, TaggerConfig
+from bertjax.weights.families import architecture
 
 _HEAD = """---
 library_name: transformers
 tags:
-- bert
+- {family}
 ---
 # {title}
 
-A BERT encoder: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens in the vocabulary
-({casing}), at most {positions} tokens of input. Written by bertjax {version}; transformers loads it
-as `{architecture}`.
+An encoder of the {family} family: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens
+in the vocabulary ({casing}), at most {positions} tokens of input. Written by bertjax {version};
+transformers loads it as `{architecture}`.
 """
 
 _TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
@@ -27,13 +28,13 @@ applies both; transformers knows the encoder alone.
 
 def model_card(
     title: str,
-    architecture: str,
+    head: str,
     config: BertConfig,
     do_lower_case: bool,
     facts: Sequence[tuple[str, Any]] = (),
     tagger: TaggerConfig | None = None,
 ) -> str:
-    """Markdown with what the model is, and a table of `facts` about its training, if any.
+    """Markdown with what a model with this head is, and a table of `facts` about its training.
 
     A `tagger` beside the encoder is described, too.
     """
@@ -44,9 +45,10 @@ def model_card(
         heads=config.num_attention_heads,
         vocab=config.vocab_size,
         casing="uncased" if do_lower_case else "cased",
-        positions=config.max_position_embeddings,
+        positions=config.max_length,
+        family=config.model_type,
         version=bertjax.__version__,
-        architecture=architecture,
+        architecture=architecture(config, head),
     )
     if tagger is not None:
         text += "\n" + _TAGGER.format(

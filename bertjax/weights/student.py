@@ -12,7 +12,7 @@ from bertjax.weights.fill import fresh, param_shapes
 from bertjax.weights.load import LoadedModel
 
 # What changes no shape, but what the same weights compute.
-_SAME_FIELDS = ("hidden_act", "layer_norm_eps")
+_SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offset")
 
 
 def student_params(

@@ -9,14 +9,14 @@ Steps are 3 epochs of Wikipedia and books, some 4 billion tokens, at 4,096 rows 
 of BERT-base's GLUE score; this file has not been run to its end. Logits at all tokens need memory,
 4 rows of 512 a device 250 MB for each model: raise --phases.0.accumulation_steps until a microbatch
 fits, or give --distillation.soft_targets_on masked. Not here: rare words masked more often
-(count^-0.7), and the paper's student without token types and pooler; no loss trains this one's.
+(count^-0.7).
 """
 
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.model import named_config
 
 config = PretrainConfig(
-    model=named_config("bert-base-uncased", num_hidden_layers=6),
+    model=named_config("distilbert-base-uncased"),
     distillation=DistillationConfig(teacher="bert-base-uncased", layers=(0, 2, 4, 7, 9, 11)),
     phases=(Phase(num_steps=6_000, max_length=512, batch_size=4096, accumulation_steps=128),),
     optimizer=OptimizerConfig(
