@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -246,11 +246,8 @@ class Run:
         )
         return student + teacher / 3
 
-    def train_phase(
-        self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
-    ) -> tuple[TrainState, int]:
-        """Trains phase `index`, which begins at step `start`, from `step` to its end."""
-        phase = self.config.phases[index]
+    def train_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
+        """The compiled update of a phase: (state, batch) -> (state, metrics)."""
         train_step = compile_train_step(
             make_train_step(
                 self.loss_fn,
@@ -265,6 +262,13 @@ class Run:
             self.rows,
             *jax.tree.map(lambda x: x.sharding, self._constants()),
         )
+        return with_seed(train_step, self.config.seed, *self._constants())
+
+    def train_phase(
+        self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
+    ) -> tuple[TrainState, int]:
+        """Trains phase `index`, which begins at step `start`, from `step` to its end."""
+        phase = self.config.phases[index]
         row_flops = self._flops_per_row(phase)
         tools.logger.start_phase(row_flops * phase.batch_size, tools.peak_flops)
         end = start + phase.num_steps
@@ -280,7 +284,7 @@ class Run:
         )
         state, step = fit(
             state,
-            with_seed(train_step, self.config.seed, *self._constants()),
+            self.train_step(phase),
             self.batches(index, (step - start) * phase.batch_size),
             step=step,
             num_steps=end,
