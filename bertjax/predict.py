@@ -18,20 +18,17 @@ from bertjax.config import MeshConfig
 from bertjax.config.finetuning import SHORTEST
 from bertjax.embed import Embedder, embed_file
 from bertjax.fill_mask import fill_mask
+from bertjax.finetuning.saved import load_with_task
 from bertjax.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
 from bertjax.tasks.columns import Columns
 from bertjax.tasks.inputs import from_file, from_text
 from bertjax.tasks.registry import CUSTOM, SPAN_TASKS
-from bertjax.tasks.saved import saved_task
 from bertjax.tasks.spans import SpanTask
 from bertjax.train import sharding
 from bertjax.train.compilation_cache import use_compilation_cache
-from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.hf import read_json
-from bertjax.weights.tagger import with_saved_tagger
+from bertjax.weights import load_model
 
-DESCRIPTION = "task.json"
 # What to predict, and which other flags then mean something.
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 MODES = {
@@ -121,23 +118,6 @@ class PredictConfig:
             id=self.id_column,
             choices=self.choice_columns,
         )
-
-
-def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """A model with its head, or its tagger, the task that it was trained for, and `task.json`."""
-    loaded = load_model(model, None)
-    file = loaded.source.where / DESCRIPTION
-    description = read_json(file) if file.is_file() else {}
-    loaded = with_saved_tagger(loaded, description)
-    task = saved_task(
-        loaded.head,
-        loaded.labels,
-        loaded.model.num_labels,
-        loaded.source.config,
-        description,
-        loaded.config.max_length,
-    )
-    return loaded, task, description
 
 
 class _Answers:

@@ -74,6 +74,7 @@ def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
         num_steps=config.num_steps,
         step=step,
         pending=pending,
+        loss_weights=config.distillation.loss_weights,
     )
     try:
         with StopSignal() as stop:

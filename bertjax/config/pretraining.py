@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from bertjax.config.distillation import DistillationConfig
 from bertjax.config.training import MeshConfig, OptimizerConfig
 from bertjax.model.config import BertConfig
 
@@ -66,6 +67,7 @@ class PretrainConfig:
     of the data says."""
     phases: tuple[Phase, ...] = ()
     optimizer: OptimizerConfig = OptimizerConfig()
+    distillation: DistillationConfig = DistillationConfig()
     mlm_probability: float = 0.15
     """Share of the tokens that are predicted."""
     whole_word_masking: bool = False
@@ -100,6 +102,17 @@ class PretrainConfig:
         for field in ("log_every", "save_every", "eval_rows", "keep_checkpoints", "unroll"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        layers = self.distillation.layers
+        if layers and self.init is not None:
+            raise ValueError(
+                f"init={self.init!r} and distillation.layers={layers}: the student starts from one "
+                "of them; leave the other out."
+            )
+        if layers and len(layers) != self.model.num_hidden_layers:
+            raise ValueError(
+                f"distillation.layers={layers} are {len(layers)}, the student has num_hidden_layers"
+                f"={self.model.num_hidden_layers}: name a layer of the teacher for each."
+            )
         for phase in self.phases:
             if phase.max_length > self.model.max_length:
                 raise ValueError(

@@ -74,7 +74,7 @@ def training_facts(
         step: updates done.
         evaluation: the last line of held-out metrics, if there is one.
     """
-    optimizer = config["optimizer"]
+    optimizer, lessons = config["optimizer"], config.get("distillation")
     phases = "; ".join(
         f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
         for p in config["phases"]
@@ -87,6 +87,7 @@ def training_facts(
         ("optimizer", f"AdamW ({optimizer['recipe']}), peak {optimizer['learning_rate']:g}, "
          f"warm-up {optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"),
         ("started from", config["init"] or "random weights"),
+        *([("taught by", lessons["teacher"])] if lessons else []),
         ("computed in", config["dtype"]),
         ("seed", config["seed"]),
     ]  # fmt: skip
@@ -95,6 +96,8 @@ def training_facts(
         "eval/unigram_entropy": "unigram entropy of the held-out text (nats)",
         "eval/mlm_accuracy": "held-out MLM accuracy",
         "eval/nsp_accuracy": "held-out NSP accuracy",
+        "eval/soft_loss": "held-out divergence from the teacher (nats, x temperature^2)",
+        "eval/cosine_loss": "held-out 1 - cosine with the teacher's last layer",
     }
     measured = evaluation or {}
     return facts + [
