@@ -15,8 +15,8 @@ class TrainTokenizerConfig:
     output: str
     """Directory for the tokenizer; a new one."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    """wordpiece: BERT's; bpe: RoBERTa's, of bytes; unigram: ALBERT's, of a sample of at most a
-    million sentences."""
+    """wordpiece: BERT's; bpe: RoBERTa's, of bytes; unigram: ALBERT's. Where a corpus has more than
+    about a million words, the rarest are forgotten on the way, which bounds the memory."""
     vocab_size: int = 30522
     """Entries at most, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
