@@ -56,8 +56,9 @@ class PrepareConfig:
     max_length: tuple[int, ...] = (128,)
     """Longest example in tokens, [CLS] and [SEP] included; several lengths share a directory."""
     objective: Objective = "nsp"
-    """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); mlm: single segments
-    (RoBERTa)."""
+    """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); full_sentences: rows
+    filled with sentences that go on in the next document (RoBERTa); mlm: the same, but of one
+    document each."""
     dupe_factor: int = 1
     """How many times the text is cut into examples, at different places; masks are drawn anew in
     every epoch anyway."""

@@ -87,6 +87,10 @@ class ByteLevelBPETokenizer(Tokenizer):
         )
         return backend
 
+    def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text with a space before it, which its first piece holds."""
+        return self.encode([text if text.startswith(" ") else f" {text}" for text in texts])
+
     @property
     def word_starts(self) -> np.ndarray:
         """Bool [vocab_size]: True where a piece begins with a space, and for special tokens.

@@ -34,10 +34,10 @@ def count_words(
     for words in texts_of_words:
         if size > most_characters:
             threshold, size = _threshold(counts, int(SHARE_KEPT * most_characters))
-            kept = {word: count for word, count in counts.items() if count > threshold}
+            kept: Counter[str] = Counter()
+            dict.update(kept, ((word, n) for word, n in counts.items() if n > threshold))
             forgotten, highest = forgotten + len(counts) - len(kept), max(highest, threshold)
-            counts, checked = Counter(kept), 0
-            del kept
+            counts, checked = kept, len(kept)
         counts.update(words)
         if len(counts) > checked:
             # The newest stand at the end.
