@@ -3,9 +3,9 @@
     python benchmarks/distillation.py --teacher DIR --data DIR --minutes 30 --student_layers 2
 
 Three students of one architecture: distilled, and by masked LM alone, both from the same layers of
-the teacher; and by masked LM alone from random weights. The time of a step is measured for each, and
-each gets as many steps as fit the minutes, its learning rate decaying to 0 over them. All are judged
-on the same held-out rows: masked LM, and the divergence from the teacher at temperature 1.
+the teacher; and by masked LM alone from random weights. The time of a step is measured for each,
+and each gets as many steps as fit the minutes, its learning rate decaying to 0 over them. All are
+judged on the same held-out rows: masked LM, and the divergence from the teacher at temperature 1.
 """
 
 import argparse

@@ -111,7 +111,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--families", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--steps", type=int, default=200)

@@ -10,8 +10,8 @@ class OptimizerConfig:
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
     """google: Adam without bias correction, as BERT was trained; adamw: with it. lamb, albert_lamb:
-    with LAMB's trust ratio for each decayed tensor, for large batches; lamb with bias correction, as
-    NVIDIA's, albert_lamb without."""
+    with LAMB's trust ratio for each decayed tensor, for large batches; lamb with bias correction,
+    as NVIDIA's, albert_lamb without."""
     learning_rate: float = 1e-4
     """The peak, reached after the warm-up."""
     warmup_steps: int = 10_000
