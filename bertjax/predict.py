@@ -233,7 +233,7 @@ def run(config: PredictConfig) -> None:
     """
     use_compilation_cache()
     if config.fill_mask is not None:
-        loaded = load_model(config.model)
+        loaded = load_model(config.model, "masked_lm")
         words = fill_mask(loaded, config.fill_mask, config.top_k)
         _print_words(words, loaded.tokenizer.layout.special_tokens.mask)
     elif config.embed is not None:

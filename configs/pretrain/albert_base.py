@@ -5,8 +5,8 @@
     python -m bertjax.pretrain --config configs/pretrain/albert_base.py --data D --workdir W
 
 LAMB, 4,096 rows of 512 tokens an update as 16 microbatches, 125,000 updates, sentence order instead
-of next sentences, up to three words masked together; Cloud TPU V3, 64 to 512 chips by size of model,
-in the paper. Dropout 0 is that of version 2. Not run to its end here.
+of next sentences, up to three words masked together; 64 to 512 chips of Cloud TPU V3 in the paper.
+Dropout 0 is that of version 2. Not run to its end here.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
