@@ -64,11 +64,6 @@ def run(config: ConvertConfig) -> None:
         if (loaded.source.where / TAGGER).is_file():
             print(f"{TAGGER} is left out: the encoder alone is written")
     else:
-        if loaded.config.model_type != "bert":
-            raise ValueError(
-                f"{config.src} is a {loaded.config.model_type}: google-research/bert computes BERT "
-                "alone. Use --to hf."
-            )
         if loaded.head in ("token_classification", "multiple_choice"):
             raise ValueError(
                 f"{config.src} is a model for {loaded.head}: Google's TF1 code has no such head. "
@@ -141,7 +136,7 @@ def differences(model: Pretrained, directory: Path) -> dict[str, float]:
             output_hidden_states=True,
         )
         # Heads keep to themselves what they pool.
-        base = getattr(theirs, family_of(model.config.model_type).prefix, theirs)
+        base = getattr(theirs, family_of(model.config).prefix, theirs)
         pooler = getattr(base, "pooler", None)
         if isinstance(pooler, torch.nn.Linear):  # ALBERT's, without its activation
             outputs["pooler_output"] = pooler(outputs["hidden_states"][-1][:, 0]).tanh()

@@ -10,10 +10,13 @@ from bertjax.weights import LoadedModel
 
 
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
-    """For each [MASK] of `text`, the `top_k` best tokens with their probabilities.
+    """For each mask ([MASK], or as the family writes it) the `top_k` best tokens of `text`.
+
+    Returns:
+        The tokens of each mask with their probabilities, the best first.
 
     Raises:
-        ValueError: no [MASK] in the text, a text longer than the model reads, or a model without
+        ValueError: no mask in the text, a text longer than the model reads, or a model without
             the MLM head.
     """
     if "predictions" in loaded.absent:
@@ -21,11 +24,12 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     ids, types = loaded.tokenizer.encode_prompt(text)
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     if not len(masks):
-        raise ValueError(f"No [MASK] in {text!r}: write [MASK] where a word is to be found.")
-    if len(ids) > loaded.config.max_position_embeddings:
+        mask = loaded.tokenizer.layout.special_tokens.mask
+        raise ValueError(f"No {mask} in {text!r}: write {mask} where a word is to be found.")
+    if len(ids) > loaded.config.max_length:
         raise ValueError(
             f"The text has {len(ids)} tokens, the model reads at most "
-            f"{loaded.config.max_position_embeddings}: shorten it."
+            f"{loaded.config.max_length}: shorten it."
         )
     row = layout([len(ids)], len(ids))
     outputs: Any = loaded.model.apply(
@@ -38,7 +42,8 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
         masked_positions=masks[None],
     )
     # A vocabulary padded for the device has scores for ids that are no token.
-    logits = outputs["prediction_logits"][0, :, : loaded.tokenizer.vocab_size]
+    logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+    logits = logits[0, :, : loaded.tokenizer.vocab_size]
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, axis=-1)[:, :top_k]
     return [

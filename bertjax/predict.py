@@ -73,7 +73,8 @@ class PredictConfig:
     id_column: str | None = None
     choice_columns: tuple[str, ...] = ()
     fill_mask: str | None = None
-    """A text with one or several [MASK]; prints the words that fit best."""
+    """A text with one or several [MASK] (<mask> for RoBERTa's kind); prints the words that fit
+    best."""
     top_k: int = 5
     """How many words."""
     embed: str | None = None
@@ -232,7 +233,9 @@ def run(config: PredictConfig) -> None:
     """
     use_compilation_cache()
     if config.fill_mask is not None:
-        _print_words(fill_mask(load_model(config.model), config.fill_mask, config.top_k))
+        loaded = load_model(config.model)
+        words = fill_mask(loaded, config.fill_mask, config.top_k)
+        _print_words(words, loaded.tokenizer.layout.special_tokens.mask)
     elif config.embed is not None:
         if config.output is None:
             raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
@@ -245,10 +248,10 @@ def run(config: PredictConfig) -> None:
         answer(config)
 
 
-def _print_words(answers: list[list[tuple[str, float]]]) -> None:
+def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:
     console = Console()
     for index, words in enumerate(answers):
-        table = Table("word", "probability", title=f"[MASK] {index + 1}")
+        table = Table("word", "probability", title=Text(f"{mask} {index + 1}"))
         for word, probability in words:
             table.add_row(Text(word), f"{probability:.4f}")
         console.print(table)

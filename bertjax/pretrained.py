@@ -97,7 +97,7 @@ class Pretrained:
             found[key] = found[key][:, 0]
         if choices is not None and self.head == "multiple_choice":
             found["logits"] = found["logits"].reshape(-1, choices)
-        theirs = family_of(self.config.model_type).outputs
+        theirs = family_of(self.config).outputs
         return {theirs.get(key, key): value for key, value in found.items()}
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,15 +1,15 @@
 """python -m bertjax.train_tokenizer: learns a vocabulary from text."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bertjax import command_line
 from bertjax.config import TrainTokenizerConfig
 from bertjax.data.corpus import Corpus, ReadOptions
 from bertjax.data.documents import sentences_of
 from bertjax.tokenization import (
-    MOST_TEXTS,
     Tokenizer,
     train_bpe,
     train_unigram,
@@ -47,41 +47,18 @@ def run(config: TrainTokenizerConfig) -> None:
 
 
 def _train(config: TrainTokenizerConfig, corpus: Corpus) -> Tokenizer:
-    count = 0
-
-    def sentences() -> Iterator[str]:
-        nonlocal count
-        for document in corpus.documents():
-            for sentence in sentences_of(document):
-                count += 1
-                yield sentence
-
-    size, longest = config.vocab_size, config.model_max_length
-    if config.kind == "bpe":
-        return train_bpe(
-            sentences(),
-            vocab_size=size,
-            min_frequency=config.min_frequency,
-            model_max_length=longest,
-        )
+    texts = (text for document in corpus.documents() for text in sentences_of(document))
+    common: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "model_max_length": config.model_max_length,
+        "report": print,
+    }
     if config.kind == "unigram":
-        tokenizer = train_unigram(
-            sentences(),
-            vocab_size=size,
-            do_lower_case=config.do_lower_case,
-            model_max_length=longest,
-            most_texts=MOST_TEXTS,
-        )
-        if count > MOST_TEXTS:
-            print(f"Learnt from a random sample: {MOST_TEXTS:,} of {count:,} sentences.")
-        return tokenizer
-    return train_wordpiece(
-        sentences(),
-        vocab_size=size,
-        do_lower_case=config.do_lower_case,
-        min_frequency=config.min_frequency,
-        model_max_length=longest,
-    )
+        return train_unigram(texts, do_lower_case=config.do_lower_case, **common)
+    common["min_frequency"] = config.min_frequency
+    if config.kind == "bpe":
+        return train_bpe(texts, **common)
+    return train_wordpiece(texts, do_lower_case=config.do_lower_case, **common)
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:

@@ -20,7 +20,7 @@ from bertjax.config import PrepareConfig
 from bertjax.data import chunks, records
 from bertjax.data.chunks import held_out_documents
 from bertjax.data.records import decode_row, open_prepared, shard_paths
-from bertjax.tokenization import load_tokenizer, train_wordpiece
+from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
@@ -126,6 +126,71 @@ def test_single_segments_hold_all_text_in_order(config):
     lines = Path(config.input[0]).read_text().split("\n")
     expected = [token for ids in tokenizer.encode(lines) for token in ids]
     assert [token for row in rows(config.output) for token in row.input_ids[1:-1]] == expected
+
+
+@pytest.fixture(scope="module")
+def bpe_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bpe")
+    train_bpe([" ".join(WORDS)] * 3, vocab_size=350).save(directory)
+    return directory
+
+
+def text_of(config):
+    """Ids of the documents of the input, one space between sentences."""
+    tokenizer = load_tokenizer(config.output)
+    documents = Path(config.input[0]).read_text().split("\n\n")
+    return tokenizer.encode([" ".join(document.split("\n")).strip() for document in documents])
+
+
+@pytest.mark.parametrize("objective", ["mlm", "full_sentences"])
+def test_rows_of_a_byte_level_bpe_hold_the_text_with_its_spaces(config, bpe_dir, objective):
+    config = dataclasses.replace(
+        config, tokenizer=str(bpe_dir), objective=objective, eval_fraction=0
+    )
+    metadata = prepare.run(config)
+    assert metadata is not None
+    tokenizer = load_tokenizer(config.output)
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    found = rows(config.output)
+    assert all(row.input_ids[0] == cls and row.input_ids[-1] == sep for row in found)
+    assert all(row.a_lengths == row.lengths for row in found)
+    between = [int((row.input_ids[1:-1] == sep).sum()) for row in found]
+    assert (max(between) > 0) == (objective == "full_sentences")
+    tokens = [int(t) for row in found for t in row.input_ids if t not in (cls, sep)]
+    assert tokens == [token for document in text_of(config) for token in document]
+    summary = metadata.splits["train"]
+    assert summary.text_tokens == len(tokens)
+    content = summary.lengths["32"]
+    assert content.tokens == len(tokens) + 2 * len(found) + sum(between)
+    assert content.labels == {"-1": len(found)}
+
+
+def test_full_sentences_are_cut_elsewhere_in_each_duplicate(config):
+    config = dataclasses.replace(
+        config, objective="full_sentences", dupe_factor=3, eval_fraction=0, chunk_mb=1
+    )
+    prepare.run(config)
+    tokenizer = load_tokenizer(config.output)
+    special = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    found = [tuple(row.input_ids.tolist()) for row in rows(config.output)]
+    assert len(set(found)) > 0.9 * len(found)
+    expected = [t for document in text_of(config) for t in document]
+    tokens = [t for row in found for t in row if t not in special]
+    assert tokens == 3 * expected
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop"])
+def test_pairs_of_a_byte_level_bpe_are_put_together_as_its_tokenizer_does(
+    config, bpe_dir, objective
+):
+    prepare.run(dataclasses.replace(config, tokenizer=str(bpe_dir), objective=objective))
+    tokenizer = load_tokenizer(config.output)
+    for row in rows(config.output):
+        ids = row.input_ids.tolist()
+        middle = ids.index(tokenizer.sep_token_id)
+        a, b = ids[1:middle], ids[middle + 2 : -1]
+        assert a and b and tokenizer.join(a, b) == (ids, [0] * len(ids))
+        assert row.a_lengths == row.lengths and len(ids) <= 32 and row.labels[0] in (0, 1)
 
 
 def test_the_unigram_entropy_is_that_of_the_held_out_text(config):

@@ -4,13 +4,14 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from bertjax import train_tokenizer
 from bertjax.config import TrainTokenizerConfig
-from bertjax.tokenization import load_tokenizer, train_wordpiece
+from bertjax.tokenization import counting, load_tokenizer, train_wordpiece
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -43,14 +44,33 @@ def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind)
     assert load_tokenizer(tmp_path / "one").vocab_size == 500
 
 
-def test_a_sample_of_the_text_is_said(text, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train_tokenizer, "MOST_TEXTS", 999)
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_forgotten_words_are_said(text, tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.setattr(counting.count_words, "__defaults__", (None, 9_000))
     config = TrainTokenizerConfig(
-        input=(str(text),), output=str(tmp_path / "out"), kind="unigram", vocab_size=100
+        input=(str(text),), output=str(tmp_path / "out"), kind=kind, vocab_size=300
     )
     train_tokenizer.run(config)
-    assert "a random sample: 999 of 1,000 sentences" in capsys.readouterr().out
-    assert load_tokenizer(tmp_path / "out").tokenizer_class == "AlbertTokenizer"
+    assert "a rare word was forgotten" in capsys.readouterr().out
+    assert load_tokenizer(tmp_path / "out").vocab_size == 300
+
+
+def test_words_that_are_forgotten_are_the_rare_ones_and_memory_is_bounded():
+    rng = random.Random(0)
+    common = {f"w{i}" for i in range(50)}
+    texts = [rng.choices(sorted(common), k=5) + [f"x{i}"] for i in range(2000)]
+    said = []
+    counts = counting.count_words(texts, said.append, most_characters=1000)
+    assert sum(map(len, counts)) <= 1000 + 50
+    true = Counter(word for text in texts for word in text)
+    assert all(counts[word] == true[word] for word in common)  # never as rare as those forgotten
+    assert len(said) == 1 and "forgotten" in said[0]
+    assert counting.count_words(texts, said.append) == true and len(said) == 1
+
+
+def test_words_as_frequent_as_each_other_do_not_leave_nothing():
+    counts = counting.count_words([[f"x{i}"] for i in range(1000)], most_characters=50)
+    assert "x999" in counts
 
 
 def test_pairs_are_joined_in_order_of_how_often_they_occur():

@@ -15,8 +15,8 @@ class TrainTokenizerConfig:
     output: str
     """Directory for the tokenizer; a new one."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    """wordpiece: BERT's; bpe: RoBERTa's, of bytes; unigram: ALBERT's, of a sample of at most a
-    million sentences."""
+    """wordpiece: BERT's; bpe: RoBERTa's, of bytes; unigram: ALBERT's. Where a corpus has more than
+    about a million words, the rarest are forgotten on the way, which bounds the memory."""
     vocab_size: int = 30522
     """Entries at most, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
@@ -56,8 +56,9 @@ class PrepareConfig:
     max_length: tuple[int, ...] = (128,)
     """Longest example in tokens, [CLS] and [SEP] included; several lengths share a directory."""
     objective: Objective = "nsp"
-    """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); mlm: single segments
-    (RoBERTa)."""
+    """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); full_sentences: rows
+    filled with sentences that go on in the next document (RoBERTa); mlm: the same, but of one
+    document each."""
     dupe_factor: int = 1
     """How many times the text is cut into examples, at different places; masks are drawn anew in
     every epoch anyway."""

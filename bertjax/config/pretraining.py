@@ -72,6 +72,13 @@ class PretrainConfig:
     """Share of the tokens that are predicted."""
     whole_word_masking: bool = False
     """Mask all pieces of a word together."""
+    max_ngram: int = 1
+    """Mask up to so many whole words together, n of them with a probability ~ 1/n (ALBERT: 3)."""
+    random_words: Literal["all", "ordinary"] = "all"
+    """Random replacements come from the whole vocabulary (google), or all but its special tokens
+    (fairseq)."""
+    predict: Literal["masked", "next_token"] = "masked"
+    """next_token: mask nothing, predict each token from those before it (for model.is_decoder)."""
     seed: int = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What activations are computed in; parameters and optimizer are float32 in any case."""
@@ -113,14 +120,36 @@ class PretrainConfig:
                 f"distillation.layers={layers} are {len(layers)}, the student has num_hidden_layers"
                 f"={self.model.num_hidden_layers}: name a layer of the teacher for each."
             )
+        if self.max_ngram < 1:
+            raise ValueError(f"max_ngram={self.max_ngram}: it must be at least 1.")
+        self._check_predict()
         for phase in self.phases:
             if phase.max_length > self.model.max_length:
                 raise ValueError(
                     f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
                     "that the model reads (max_position_embeddings, less RoBERTa's offset): "
-                    "shorten the phase, or give the model "
-                    "more positions."
+                    "shorten the phase, or give the model more positions."
                 )
+
+    def _check_predict(self) -> None:
+        next_token = self.predict == "next_token"
+        is_decoder = self.model.is_decoder
+        if next_token != is_decoder:
+            raise ValueError(
+                f"predict={self.predict!r} with model.is_decoder={is_decoder}: the next token is "
+                "predicted by a model that sees only those before it (is_decoder=True), masked "
+                "ones by a model that sees all; change one of the two."
+            )
+        idle = [
+            name
+            for name in ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
+            if next_token and getattr(self, name) != getattr(PretrainConfig, name)
+        ] + ["max_predictions" for p in self.phases if next_token and p.max_predictions is not None]
+        if idle:
+            raise ValueError(
+                f"{', '.join(idle)}: without effect where predict='next_token', which masks "
+                "nothing; leave it out."
+            )
 
     @property
     def num_steps(self) -> int:

@@ -6,22 +6,28 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW with decoupled weight decay and linear warm-up and decay."""
+    """AdamW or LAMB with decoupled weight decay, linear warm-up, and decay by a power."""
 
-    recipe: Literal["google", "adamw"] = "google"
-    """google: Adam without bias correction, as BERT was trained; adamw: with it."""
+    recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
+    """google: Adam without bias correction, as BERT was trained; adamw: with it. lamb, albert_lamb:
+    with LAMB's trust ratio for each decayed tensor, for large batches; lamb with bias correction,
+    as NVIDIA's, albert_lamb without."""
     learning_rate: float = 1e-4
     """The peak, reached after the warm-up."""
     warmup_steps: int = 10_000
     warmup_proportion: float | None = None
     """Warm-up as a share of all steps; with it, warmup_steps must be 0."""
     schedule: Literal["google", "hf"] = "google"
-    """Linear decay to 0, counted from step 0 (google) or from the end of the warm-up (hf)."""
+    """Decay to 0, counted from step 0 (google) or from the end of the warm-up (hf)."""
+    decay_power: float = 1.0
+    """1: linear decay; NVIDIA's LAMB takes 0.5."""
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-6
     weight_decay: float = 0.01
     """Applied to all but biases and LayerNorms; embeddings are decayed too."""
+    decay_all: bool = False
+    """Apply it to biases and LayerNorms as well, as fairseq does."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
 
@@ -32,6 +38,8 @@ class OptimizerConfig:
                 f"max_grad_norm={self.max_grad_norm}: the rate must be positive, the others at "
                 "least 0."
             )
+        if self.decay_power <= 0:
+            raise ValueError(f"decay_power={self.decay_power}: it must be positive.")
         if self.warmup_proportion is not None and (
             self.warmup_steps or not 0 <= self.warmup_proportion < 1
         ):

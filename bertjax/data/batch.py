@@ -3,7 +3,7 @@
 B rows, L tokens, P predictions a row, K sequences a row:
 
     input_ids         [B, L] int32    token ids, [PAD] where empty
-    token_type_ids    [B, L] int32    0 for segment A, 1 for segment B
+    token_type_ids    [B, L] int32    0 for segment A, 1 for segment B (0 where types are unknown)
     position_ids      [B, L] int32    restart at every sequence of a row
     sequence_ids      [B, L] int32    0 = padding, 1..K = which sequence; tokens attend in their own
     masked_positions  [B, P] int32    where the model predicts a token, 0 where unused

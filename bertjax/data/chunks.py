@@ -20,7 +20,7 @@ import numpy as np
 from bertjax.data.documents import Document, sentences_of
 from bertjax.data.encode import SentenceEncoder
 from bertjax.data.records import NO_LABEL, count_or_none, single_row_head, write_shard
-from bertjax.data.segments import Example, Objective, make_examples
+from bertjax.data.segments import PAIRED, Example, Objective, full_sentences, make_examples
 from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"
@@ -83,6 +83,7 @@ class ChunkPreparer:
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode
         self._width = array(self._typecode).itemsize
+        self._layout = tokenizer.layout
         self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
@@ -120,7 +121,7 @@ class ChunkPreparer:
         for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
             batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
             split = [sentences_of(Document(text.decode(), layout)) for text, layout in batch]  # type: ignore[arg-type]
-            encoded = self._encoder.encode(list(chain.from_iterable(split)))
+            encoded = self._encode(split)
             ids += encoded
             sizes = iter(encoded)
             for (text, _), sentences in zip(batch, split, strict=True):
@@ -138,6 +139,11 @@ class ChunkPreparer:
         tokens.ids = b"".join(ids)
         return tokens
 
+    def _encode(self, documents: list[list[str]]) -> list[bytes]:
+        """Ids of the sentences of all documents; a space parts the sentences of one."""
+        following = [number > 0 for sentences in documents for number in range(len(sentences))]
+        return self._encoder.encode(list(chain.from_iterable(documents)), following)
+
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
     ) -> dict[str, Any]:
@@ -147,10 +153,11 @@ class ChunkPreparer:
 
         def records() -> Iterator[bytes]:
             for duplicate in range(self._settings.dupe_factor):
-                for example in self._examples(number, split, length, duplicate, documents):
-                    record, size = self._record(example, ids)
+                for record, size, label in self._records(
+                    number, split, length, duplicate, documents, ids
+                ):
                     lengths.append(size)
-                    labels[example.label] += 1
+                    labels[label] += 1
                     yield record
 
         name = shard_name(split, length, number)
@@ -165,31 +172,55 @@ class ChunkPreparer:
             "length_counts": np.bincount(lengths, minlength=length + 1).tolist() if lengths else [],
         }
 
-    def _examples(
-        self, number: int, split: str, length: int, duplicate: int, documents: list[list[int]]
-    ) -> Iterator[Example]:
-        settings = self._settings
-        entropy = (settings.seed, number, duplicate, length, split == EVAL)
-        return make_examples(
+    def _records(
+        self,
+        number: int,
+        split: str,
+        length: int,
+        duplicate: int,
+        documents: list[list[int]],
+        ids: bytes,
+    ) -> Iterator[tuple[bytes, int, int]]:
+        """Records with their numbers of tokens and labels."""
+        settings, objective = self._settings, self._settings.objective
+        rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
+        room = length - self._layout.num_special_tokens(pair=objective in PAIRED)
+        shift = duplicate > 0
+        if objective == "full_sentences":
+            for row in full_sentences(documents, max_tokens=room, rng=rng, shift=shift):
+                yield self._single(row, ids)
+            return
+        for example in make_examples(
             documents,
-            settings.objective,
-            max_length=length,
+            objective,
+            max_tokens=room,
             short_seq_prob=settings.short_seq_prob,
-            rng=np.random.default_rng(entropy),
-            shift=duplicate > 0,
-        )
+            rng=rng,
+            shift=shift,
+        ):
+            if example.label == NO_LABEL:
+                yield self._single([(example.a_start, example.a_end)], ids)
+            else:
+                yield self._pair(example, ids)
 
-    def _record(self, example: Example, ids: bytes) -> tuple[bytes, int]:
+    def _single(self, parts: list[tuple[int, int]], ids: bytes) -> tuple[bytes, int, int]:
+        """`[CLS] part [SEP] part [SEP]...`, all of token type 0."""
+        width, sep = self._width, self._sep
+        size = 1 + sum(end - start + 1 for start, end in parts)
+        text = sep.join([ids[start * width : end * width] for start, end in parts])
+        head = single_row_head(width, size, size, NO_LABEL)
+        return b"".join((head, self._cls, text, sep)), size, NO_LABEL
+
+    def _pair(self, example: Example, ids: bytes) -> tuple[bytes, int, int]:
+        """`[CLS] A [SEP] B [SEP]`, with as many separators between as the family has."""
         a_start, a_end, b_start, b_end, label = example
-        width, cls, sep = self._width, self._cls, self._sep
-        a_length = a_end - a_start + 2
-        a = ids[a_start * width : a_end * width]
-        if label == NO_LABEL:
-            return single_row_head(width, a_length, a_length, label) + cls + a + sep, a_length
+        width, layout = self._width, self._layout
+        a_length = a_end - a_start + 1 + layout.separators
         size = a_length + b_end - b_start + 1
-        b = ids[b_start * width : b_end * width]
-        head = single_row_head(width, size, a_length, label)
-        return b"".join((head, cls, a, sep, b, sep)), size
+        a, b = ids[a_start * width : a_end * width], ids[b_start * width : b_end * width]
+        head = single_row_head(width, size, a_length if layout.second_type else size, label)
+        between = self._sep * layout.separators
+        return b"".join((head, self._cls, a, between, b, self._sep)), size, label
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
         """How often each token id occurs in the text of the documents."""

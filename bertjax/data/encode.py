@@ -28,12 +28,18 @@ class SentenceEncoder:
         self._words: dict[str, bytes] = {}
         self.typecode = "H" if tokenizer.vocab_size - 1 <= LARGEST_UINT16 else "I"
 
-    def encode(self, sentences: Sequence[str]) -> list[bytes]:
-        """Ids of each sentence, b"" where there are none; words are parted by single spaces."""
+    def encode(
+        self, sentences: Sequence[str], following: Sequence[bool] | None = None
+    ) -> list[bytes]:
+        """Ids of each sentence, b"" where there are none; words are parted by single spaces.
+
+        Args:
+            sentences: any number of them.
+            following: whether each follows another one and a space; None: none does.
+        """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
             # The pieces of other kinds hold the space before a word: no word stands by itself.
-            rows = self._tokenizer.encode(sentences)
-            return [array(self.typecode, ids).tobytes() for ids in rows]
+            return self._encode_whole(sentences, following or [False] * len(sentences))
         if self._tokenizer.do_lower_case:
             # Beyond ASCII, lower-casing is the tokenizer's business.
             sentences = [s.lower() if s.isascii() else s for s in sentences]
@@ -41,6 +47,16 @@ class SentenceEncoder:
         self._learn({word for words in split for word in words} - self._words.keys())
         get = self._words.__getitem__
         return [b"".join(map(get, words)) for words in split]
+
+    def _encode_whole(self, sentences: Sequence[str], following: Sequence[bool]) -> list[bytes]:
+        def of(wanted: bool) -> list[str]:
+            return [s for s, follows in zip(sentences, following, strict=True) if follows == wanted]
+
+        rows = {
+            True: iter(self._tokenizer.encode_after_space(of(True))),
+            False: iter(self._tokenizer.encode(of(False))),
+        }
+        return [array(self.typecode, next(rows[follows])).tobytes() for follows in following]
 
     def _learn(self, new_words: Iterable[str]) -> None:
         new_words = list(new_words)

@@ -3,7 +3,7 @@
 A record is little-endian:
 
     version uint8, bytes per id uint8 (2 or 4), type of the labels uint8, sequences K uint16,
-    labels M uint32, K x (length uint16, length of segment A uint16), all token ids, the labels.
+    labels M uint32, K x (length uint16, tokens of type 0 uint16), all token ids, the labels.
 """
 
 import struct
@@ -25,7 +25,8 @@ class Feature(NamedTuple):
     Attributes:
         input_ids: int32 [n], all sequences one after the other, each with its [CLS] and [SEP].
         lengths: tokens of each sequence.
-        a_lengths: tokens of each first segment, with [CLS] and the first [SEP].
+        a_lengths: tokens of type 0 of each: the first segment with its special tokens, or all of
+            them where the family has no other type. What follows is of type 1.
         labels: None, or by kind: classes and choice int32 [1], the class or the right choice;
             multi_label float32 [C] of 0 and 1; regression float32 [1]; tokens int32 [n], -1 where
             none is asked for; span int32 [2], first and last token counted from [CLS] (0 0: no

@@ -291,7 +291,7 @@ def _check_enough(
         raise TooLittleText(
             "The input is a single document, and next-sentence pairs need a second one to draw "
             "random sentences from: give more files, part documents by blank lines with "
-            "--text_format lines, or choose --objective sop or mlm."
+            "--text_format lines, or choose --objective sop, mlm or full_sentences."
         )
 
 

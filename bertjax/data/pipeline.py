@@ -19,6 +19,9 @@ from bertjax.data.records import Row, decode_row
 def make_row(row: Row, masking: Masking, row_length: int, pad_token_id: int, rng) -> Batch:
     """One record as one row of the batch contract, masked with `rng`.
 
+    Where the next token is predicted, `masked_positions` are all but the last of each sequence, and
+    `masked_labels` the tokens behind them.
+
     Raises:
         ValueError: an id lies beyond the vocabulary, which a model would turn into nan.
     """
@@ -28,24 +31,29 @@ def make_row(row: Row, masking: Masking, row_length: int, pad_token_id: int, rng
             f"A record holds the id {ids.max()}, but vocab_size={masking.vocab_size}: the data was "
             "prepared with another tokenizer; prepare it again."
         )
+    next_token = masking.predict == "next_token"
     corrupted, positions, start = ids.copy(), [], 0
     token_type_ids = np.zeros(len(ids), np.int32)
     for length, a_length in zip(row.lengths, row.a_lengths, strict=True):
         span = slice(start, start + length)
-        free = masking.max_predictions - sum(map(len, positions))
-        chosen = choose_positions(ids[span], masking, free, rng)
-        corrupted[span] = corrupt(ids[span], chosen, masking, rng)
+        if next_token:
+            chosen = np.arange(length - 1)
+        else:
+            free = masking.max_predictions - sum(map(len, positions))
+            chosen = choose_positions(ids[span], masking, free, rng)
+            corrupted[span] = corrupt(ids[span], chosen, masking, rng)
         token_type_ids[start + a_length : start + length] = 1
         positions.append(chosen + start)
         start += length
     masked = np.concatenate(positions)
+    labels = ids[masked + 1] if next_token else ids[masked]
     size = masking.max_predictions
     return {
         "input_ids": pad_to(corrupted, row_length, pad_token_id),
         "token_type_ids": pad_to(token_type_ids, row_length, 0),
         **layout(row.lengths, row_length),
         "masked_positions": pad_to(masked, size, 0),
-        "masked_labels": pad_to(ids[masked], size, 0),
+        "masked_labels": pad_to(labels, size, 0),
         "masked_weights": pad_to(np.ones(len(masked)), size, 0).astype(np.float32),
         "labels": np.asarray(row.labels, np.int32),
     }

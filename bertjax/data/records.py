@@ -3,7 +3,7 @@
 A record is a row of one or several sequences, unpadded and unmasked, little-endian:
 
     version uint8, bytes per id uint8 (2 or 4), sequences K uint16,
-    K x (length uint16, length of segment A uint16, label int16), then all token ids.
+    K x (length uint16, tokens of type 0 uint16, label int16), then all token ids.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ class Row:
     Attributes:
         input_ids: ids of all sequences one after the other, each with its [CLS] and [SEP].
         lengths: tokens of each sequence.
-        a_lengths: tokens of each first segment, with [CLS] and the first [SEP].
+        a_lengths: tokens of type 0 of each: the first segment with its special tokens, or all of
+            them where the family has no other type. What follows is of type 1.
         labels: class of each sequence (NSP 1 = random, SOP 1 = swapped), -1 = none.
     """
 
@@ -104,8 +105,8 @@ def decode_row(record: bytes) -> Row:
         a > length for a, length in zip(a_lengths, lengths, strict=True)
     ):
         raise ValueError(
-            f"A record of {len(record)} bytes announces sequences of {lengths} ids with first "
-            f"segments of {a_lengths}, {width} bytes an id: it is damaged; prepare the data again."
+            f"A record of {len(record)} bytes announces sequences of {lengths} ids with "
+            f"{a_lengths} of type 0, {width} bytes an id: it is damaged; prepare the data again."
         )
     ids = np.frombuffer(record, dtype=f"<u{width}", offset=start).astype(np.int32)
     return Row(ids, lengths, a_lengths, labels)
@@ -263,7 +264,7 @@ class Metadata:
         inputs: files with sizes and hashes, packages with versions.
         tokenizer_fingerprint: `tokenizer.fingerprint`; the tokenizer lies in the same directory.
         vocab_size: entries of its vocabulary.
-        objective: "nsp", "sop" or "mlm".
+        objective: "nsp", "sop", "mlm" or "full_sentences".
         max_lengths: lengths that were prepared, ascending.
         chunks: pieces that the input was cut into.
         counts: what was left out or cut: "documents_without_text", "long_lines_cut", ...

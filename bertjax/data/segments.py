@@ -1,4 +1,5 @@
-"""Chooses which sentences make an example: next-sentence, sentence-order or single segments.
+"""Chooses which sentences make an example: next-sentence or sentence-order pairs, single segments,
+or rows filled across documents.
 
 Input: documents as boundaries, the positions in one long array of token ids where sentences begin
 and end: [10, 14, 20] is a document of two sentences, ids 10..13 and 14..19. Output: examples as
@@ -12,12 +13,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-Objective = Literal["nsp", "sop", "mlm"]
+Objective = Literal["nsp", "sop", "mlm", "full_sentences"]
 Boundaries = Sequence[int]
 
-# [CLS] A [SEP] B [SEP], and [CLS] A [SEP].
-PAIR_SPECIALS = 3
-SINGLE_SPECIALS = 2
+# Those whose examples have two segments.
+PAIRED: tuple[Objective, ...] = ("nsp", "sop")
 SHORTEST_PAIR = 2
 # Tries to draw another document than the current one.
 REDRAWS = 10
@@ -39,19 +39,19 @@ class Example(NamedTuple):
 
 def make_examples(
     documents: Sequence[Boundaries],
-    objective: Objective,
+    objective: Literal["nsp", "sop", "mlm"],
     *,
-    max_length: int,
+    max_tokens: int,
     short_seq_prob: float,
     rng: np.random.Generator,
     shift: bool = False,
 ) -> Iterator[Example]:
-    """Examples of at most `max_length` tokens, special ones included.
+    """Examples of at most `max_tokens` tokens of text; special ones come on top of them.
 
     Args:
         documents: boundaries of each; no sentence is empty.
         objective: "nsp" (Devlin et al. 2018), "sop" (Lan et al. 2019) or "mlm" (no pairs).
-        max_length: longest example.
+        max_tokens: text of the longest example.
         short_seq_prob: share of documents whose pairs aim at a random shorter length; "mlm" has
             none.
         rng: all randomness.
@@ -59,8 +59,8 @@ def make_examples(
             sentences, since whole sentences would soon fall into the same segments again.
     """
     if objective == "mlm":
-        return _single_segments(documents, max_length - SINGLE_SPECIALS, rng, shift)
-    return _pairs(documents, objective, max_length - PAIR_SPECIALS, short_seq_prob, rng)
+        return _single_segments(documents, max_tokens, rng, shift)
+    return _pairs(documents, objective, max_tokens, short_seq_prob, rng)
 
 
 def _pairs(
@@ -149,13 +149,64 @@ def _single_segments(
     """Whole sentences of one document as long as they fit; a longer sentence is cut, not lost."""
     for bounds in documents:
         start = bounds[0]
-        last = len(bounds) - 1
-        room = 1 + int(rng.random() * max_tokens) if shift else max_tokens
-        while start < bounds[last]:
-            # The last boundary within reach, or as far as the room goes amid a sentence.
-            fits = bisect_left(bounds, start + room + 1) - 1
-            end = min(start + room, bounds[last])
-            if bounds[fits] > start and not shift:
-                end = bounds[fits]
+        room = _first_room(max_tokens, rng, shift)
+        while start < bounds[-1]:
+            end = _reach(bounds, start, room, whole=not shift)
+            if end == start:
+                end = start + room
             yield Example(start, end, end, end, -1)
             start, room = end, max_tokens
+
+
+def full_sentences(
+    documents: Sequence[Boundaries],
+    *,
+    max_tokens: int,
+    rng: np.random.Generator,
+    shift: bool = False,
+) -> Iterator[list[tuple[int, int]]]:
+    """Rows of contiguous sentences that go on in the next document (Liu et al. 2019, 4.2).
+
+    Args:
+        documents: boundaries of each; no sentence is empty.
+        max_tokens: of a row, text and one separator between two documents.
+        rng: all randomness.
+        shift: as of `make_examples`.
+
+    Yields:
+        (start, end) of the part of each document in a row, in order. A row ends before the
+        sentence that does not fit; one longer than a row is cut. No token is lost.
+    """
+    row: list[tuple[int, int]] = []
+    room = _first_room(max_tokens, rng, shift)
+    for bounds in documents:
+        start = bounds[0]
+        while start < bounds[-1]:
+            free = room - 1 if row else room  # a separator stands before the document
+            end = _reach(bounds, start, free, whole=not shift)
+            if end == start and not row:
+                end = start + room
+            if end > start:
+                row.append((start, end))
+                room, start = free - (end - start), end
+            if start < bounds[-1]:
+                yield row
+                row, room = [], max_tokens
+    if row:
+        yield row
+
+
+def _first_room(max_tokens: int, rng: np.random.Generator, shift: bool) -> int:
+    return 1 + int(rng.random() * max_tokens) if shift else max_tokens
+
+
+def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
+    """The last boundary (or position, unless `whole`) within `room` tokens of `start`.
+
+    `start` itself if there is none.
+    """
+    if room < 1:
+        return start
+    if whole:
+        return max(start, bounds[bisect_left(bounds, start + room + 1) - 1])
+    return min(start + room, bounds[-1])

@@ -45,13 +45,19 @@ DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classi
 def make_masking(config: PretrainConfig, phase: Phase, tokenizer: Tokenizer) -> Masking:
     """How the rows of a phase are masked."""
     share = int(np.ceil(phase.max_length * config.mlm_probability))
+    if config.predict == "next_token":
+        share = phase.max_length
+    by_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
         probability=config.mlm_probability,
         max_predictions=share if phase.max_predictions is None else phase.max_predictions,
         vocab_size=tokenizer.vocab_size,
         mask_token_id=tokenizer.mask_token_id,
         never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
-        word_starts=tokenizer.word_starts if config.whole_word_masking else None,
+        word_starts=tokenizer.word_starts if by_words else None,
+        max_ngram=config.max_ngram,
+        never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
+        predict=config.predict,
     )
 
 

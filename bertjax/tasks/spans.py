@@ -74,37 +74,44 @@ class SpanTask(Task):
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Windows `[CLS] question [SEP] part of the passage [SEP]`, with `origins` int [n, 2].
 
+        Special tokens and types are those of the tokenizer's family.
+
         Their labels are the first answer that stands in the passage, where a window holds it whole.
 
         Raises:
             ValueError: the question or the passage is empty, or they do not fit `max_length`.
         """
-        question = tokenizer.encode([example.text])[0][: self.max_query_length]
+        # Some questions of SQuAD begin with spaces, which are tokens to a byte-level BPE.
+        question = tokenizer.encode([example.text.strip()])[0][: self.max_query_length]
         ids, offsets = _encode_passage(tokenizer, example.pair or "")
-        if not question or not len(ids):
+        if not question or not len(ids) or not (example.pair or "").strip():
             what = "passage" if question else "question"
             raise ValueError(f"{example.where}: the {what} is empty; fill it or remove the row.")
-        room = max_length - len(question) - 3
+        room = max_length - len(question) - tokenizer.layout.num_special_tokens(pair=True)
         if room < 1:
             raise ValueError(
                 f"{example.where}: max_length={max_length} has no room for a passage beside a "
                 f"question of {len(question)} tokens: raise it, or lower max_query_length."
             )
         answer = _answer_tokens(example, offsets)
-        head = [tokenizer.cls_token_id, *question, tokenizer.sep_token_id]
+        begin = 1 + len(question) + tokenizer.layout.separators
         features = []
         for start, end in windows(len(ids), room, self.doc_stride):
-            input_ids = np.array([*head, *ids[start:end], tokenizer.sep_token_id], np.int32)
+            input_ids, types = tokenizer.join(question, ids[start:end].tolist())
             origins = np.full((len(input_ids), 2), -1, np.int32)
-            origins[len(head) : -1] = offsets[start:end]
+            origins[begin:-1] = offsets[start:end]
             labels = None
             if answer is not None:
                 first, last = answer
-                shift = len(head) - start
+                shift = begin - start
                 inside = start <= first <= last < end
                 span = (first + shift, last + shift) if inside else (0, 0)
                 labels = np.array(span, np.int32)
-            features.append(Feature(input_ids, (len(input_ids),), (len(head),), labels, origins))
+            size = len(input_ids)
+            of_type_0 = size - sum(types)
+            features.append(
+                Feature(np.array(input_ids, np.int32), (size,), (of_type_0,), labels, origins)
+            )
         return features
 
     def predict(
@@ -153,13 +160,12 @@ class SpanTask(Task):
         self, passage: str, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, Any]]:
         """The n best answers of different texts; each starts in the window that knows it best."""
-        lengths = [feature.lengths[0] - feature.a_lengths[0] - 1 for feature in features]
+        parts = [_part_of_passage(feature) for feature in features]
+        lengths = [part.stop - part.start for part in parts]
         found = []
-        for feature, output, length, is_widest in zip(
-            features, outputs, lengths, widest_contexts(lengths, self.doc_stride), strict=True
+        for feature, output, part, is_widest in zip(
+            features, outputs, parts, widest_contexts(lengths, self.doc_stride), strict=True
         ):
-            begin = feature.a_lengths[0]
-            part = slice(begin, begin + length)
             starts = np.where(is_widest, output["start_logits"][part], -np.inf)
             ends = output["end_logits"][part]
             count = CANDIDATES_PER_ANSWER * self.n_best
@@ -260,6 +266,13 @@ def best_spans(
 def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
     """`encode_with_offsets`, once for all the questions on a passage: they follow each other."""
     return tokenizer.encode_with_offsets(text)
+
+
+def _part_of_passage(feature: Feature) -> slice:
+    """Which tokens of a window are the passage's: those that come from characters."""
+    assert feature.origins is not None
+    (places,) = np.nonzero(feature.origins[:, 0] >= 0)
+    return slice(int(places[0]), int(places[-1]) + 1)
 
 
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:

@@ -29,11 +29,15 @@ class TagTask(Task):
     label_kind: ClassVar[LabelKind] = "tokens"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """`[CLS] pieces of all words [SEP]`; `origins` says which word a token begins."""
+        """`[CLS] pieces of all words [SEP]`; `origins` says which word a token begins.
+
+        Every word is encoded as one amid a text, the first one too, as transformers does with
+        `is_split_into_words` (and `add_prefix_space`).
+        """
         if not example.words:
             raise ValueError(f"{example.where}: a sentence without words; remove it.")
         ids, origins = [tokenizer.cls_token_id], [-1]
-        for word, pieces in enumerate(tokenizer.encode(example.words)):
+        for word, pieces in enumerate(tokenizer.encode_after_space(example.words)):
             # A word of nothing but control characters has no piece; it must keep its place.
             pieces = pieces or [tokenizer.unk_token_id]
             ids += pieces

@@ -3,11 +3,10 @@
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe
 from bertjax.tokenization.load import TOKENIZER_FILES, load_tokenizer
-from bertjax.tokenization.unigram import MOST_TEXTS, UnigramTokenizer, train_unigram
+from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 
 __all__ = [
-    "MOST_TEXTS",
     "TOKENIZER_FILES",
     "ByteLevelBPETokenizer",
     "Tokenizer",

@@ -130,6 +130,13 @@ class Tokenizer(abc.ABC):
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text as they are where it follows another one and a space.
+
+        Only byte-level BPE writes such a text otherwise than one that begins an input.
+        """
+        return self.encode(texts)
+
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids as `encode` gives them, and where in the text each token stands.
 

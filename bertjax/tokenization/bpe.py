@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.counting import Report, count_words, repeated
 
 ROBERTA = Layout(
     special_tokens=SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>"),
@@ -86,6 +87,10 @@ class ByteLevelBPETokenizer(Tokenizer):
         )
         return backend
 
+    def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text with a space before it, which its first piece holds."""
+        return self.encode([text if text.startswith(" ") else f" {text}" for text in texts])
+
     @property
     def word_starts(self) -> np.ndarray:
         """Bool [vocab_size]: True where a piece begins with a space, and for special tokens.
@@ -116,11 +121,14 @@ def train_bpe(
     vocab_size: int,
     min_frequency: int = 2,
     model_max_length: int = 512,
+    report: Report | None = None,
 ) -> ByteLevelBPETokenizer:
     """Learns a byte-level BPE of at most `vocab_size` entries, 256 of which are the bytes.
 
-    The same texts give the same vocabulary, in whatever order they come: the trainer breaks ties
-    between pairs by their ids. RoBERTa's first four special tokens keep their ids.
+    The same texts give the same vocabulary, in whatever order they come (the trainer breaks ties
+    between pairs by their ids), unless they hold so many words that rare ones are forgotten
+    (`counting.count_words`, which tells `report`). RoBERTa's first four special tokens keep their
+    ids.
 
     Raises:
         ValueError: `vocab_size` does not hold the special tokens and the bytes, or the texts hold
@@ -133,8 +141,15 @@ def train_bpe(
             f"vocab_size={vocab_size} does not hold {len(special)} special tokens and "
             f"{len(alphabet)} bytes: give at least {len(special) + len(alphabet)}."
         )
+    words = count_words(_words_of(texts), report)
+    if not words:
+        raise ValueError(
+            "The corpus gave no word to learn a vocabulary from: check that --input names "
+            "files that hold text."
+        )
     backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # The words are written in the alphabet of bytes already, in which a space is a letter.
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -142,20 +157,15 @@ def train_bpe(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    found = False
-
-    def watched() -> Iterator[str]:
-        nonlocal found
-        for text in texts:
-            found = found or bool(text.strip())
-            yield text
-
-    backend.train_from_iterator(watched(), trainer)
-    if not found:
-        raise ValueError(
-            "The corpus gave no word to learn a vocabulary from: check that --input names "
-            "files that hold text."
-        )
+    backend.train_from_iterator(repeated(words), trainer)
     model = json.loads(backend.to_str())["model"]
     merges = [(first, second) for first, second in model["merges"]]
     return ByteLevelBPETokenizer(model["vocab"], merges, model_max_length=model_max_length)
+
+
+def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Words with the space before them, each byte as a letter."""
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for text in texts:
+        if text.strip():
+            yield [word for word, _ in byte_level.pre_tokenize_str(text)]

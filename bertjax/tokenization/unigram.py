@@ -6,7 +6,6 @@ those of transformers, which differ from the ones in the file of the two others.
 
 import base64
 import io
-import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.bpe import ROBERTA
+from bertjax.tokenization.counting import Report, count_words
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
 # Class of transformers -> what stands around texts, and the name of its file.
@@ -32,12 +32,10 @@ MODEL_FILES = {
 }
 SPACE = "▁"
 """How the vocabulary writes a space."""
-MOST_TEXTS = 1_000_000
-"""Texts that a vocabulary is learnt from at most; of more, a sample is drawn."""
 # The sums of the training depend on it in their last digits, so it does not follow the machine.
 _TRAINING_THREADS = 4
 # In bytes; the library passes longer ones over.
-_LONGEST_TEXT = 1 << 20
+_LONGEST_WORD = 1 << 20
 _UNIGRAM = 1
 """`model_type` of a unigram model in SentencePiece's files."""
 
@@ -237,32 +235,33 @@ def train_unigram(
     vocab_size: int,
     do_lower_case: bool = True,
     model_max_length: int = 512,
-    most_texts: int = MOST_TEXTS,
-    seed: int = 0,
+    report: Report | None = None,
 ) -> UnigramTokenizer:
     """Learns ALBERT's kind of vocabulary, of at most `vocab_size` entries, by `sentencepiece`.
 
-    The same texts give the same vocabulary. Of more than `most_texts`, as many are drawn by
-    `seed`, which bounds the memory; then their order matters, too.
+    The same texts give the same vocabulary, in whatever order they come, unless they hold so many
+    words that rare ones are forgotten (`counting.count_words`, which tells `report`).
 
     Raises:
         ValueError: the texts are empty, or hold more characters than `vocab_size` has room for.
     """
     import sentencepiece  # here: only who trains needs it
 
-    sample = _sample(texts, most_texts, random.Random(seed))
     normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents=False))
+    # The library, too, learns from words and their counts alone; given texts, it would hold them.
+    words = count_words((normalizer.normalize_str(text).split() for text in texts), report)
     written = io.BytesIO()
     special = ALBERT.special_tokens
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(normalizer.normalize_str(text) for text in sample),
+            sentence_iterator=(f"{word}\t{words[word]}" for word in sorted(words)),
+            input_format="tsv",
             model_writer=written,
             model_type="unigram",
             vocab_size=vocab_size,
             hard_vocab_limit=False,
             character_coverage=0.99995,
-            max_sentence_length=_LONGEST_TEXT,
+            max_sentence_length=_LONGEST_WORD,
             num_threads=_TRAINING_THREADS,
             pad_id=0,
             unk_id=1,
@@ -289,17 +288,3 @@ def train_unigram(
         model_file=model_file,
         model_max_length=model_max_length,
     )
-
-
-def _sample(texts: Iterable[str], most: int, rng: random.Random) -> list[str]:
-    """All texts, or `most` of them, each with the same chance.
-
-    The library's own sampling gives another sample in every process.
-    """
-    kept: list[str] = []
-    for number, text in enumerate(texts):
-        if number < most:
-            kept.append(text)
-        elif (place := rng.randrange(number + 1)) < most:
-            kept[place] = text
-    return kept

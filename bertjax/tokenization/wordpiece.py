@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.counting import Report, count_words, repeated
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 100
@@ -119,15 +120,17 @@ def train_wordpiece(
     do_lower_case: bool = True,
     min_frequency: int = 2,
     model_max_length: int = 512,
+    report: Report | None = None,
 ) -> WordPieceTokenizer:
     """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
 
-    The same texts give the same vocabulary, in whatever order they come.
+    The same texts give the same vocabulary, in whatever order they come, unless they hold so many
+    words that rare ones are forgotten (`counting.count_words`, which tells `report`).
 
     Raises:
         ValueError: the texts hold no word at all.
     """
-    words = _count_words(texts, do_lower_case)
+    words = count_words(_words_of(texts, do_lower_case), report)
     if not words:
         raise ValueError(
             "The corpus gave no word to learn a vocabulary from: check that --input names "
@@ -138,15 +141,13 @@ def train_wordpiece(
     return WordPieceTokenizer(vocab, do_lower_case=do_lower_case, model_max_length=model_max_length)
 
 
-def _count_words(texts: Iterable[str], do_lower_case: bool) -> Counter[str]:
+def _words_of(texts: Iterable[str], do_lower_case: bool) -> Iterator[list[str]]:
     normalizer = _normalizer(do_lower_case, True, None)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    counts: Counter[str] = Counter()
     for text in texts:
         words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
         # Longer words are [UNK] whatever the vocabulary.
-        counts.update(word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD)
-    return counts
+        yield [word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD]
 
 
 def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
@@ -180,22 +181,9 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    backend.train_from_iterator(_repeated(words), trainer)
+    backend.train_from_iterator(repeated(words), trainer)
     vocab = backend.get_vocab()
     return sorted(vocab, key=vocab.__getitem__)
-
-
-def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Every word as often as it was counted, some at a time: the library takes no counts."""
-    at_once = 1000
-    for word in sorted(words):
-        whole, rest = divmod(words[word], at_once)
-        if whole:
-            text = " ".join([word] * at_once)
-            for _ in range(whole):
-                yield text
-        if rest:
-            yield " ".join([word] * rest)
 
 
 def _normalizer(do_lower_case: bool, chinese: bool, strip_accents: bool | None):

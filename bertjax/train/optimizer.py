@@ -1,7 +1,9 @@
-"""AdamW as BERT was trained with, as everybody else writes it, and the learning rate's curve.
+"""AdamW as BERT was trained with, as everybody else writes it, LAMB, and the learning rate's curve.
 
 google-research/bert differs from AdamW in one point that matters: its Adam does not correct the
-bias of the moments, so the first updates are about a third of the size.
+bias of the moments, so the first updates are about a third of the size. LAMB is either of them with
+a trust ratio for each tensor: NVIDIA's corrects the bias, google-research/albert's does not. Both
+leave the parameters without weight decay at a ratio of 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,18 +14,26 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig, Phase
+from bertjax.train.lamb import scale_by_trust_ratio
 
 Schedule = Callable[[Any], jax.Array]
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
-    """Clipping, Adam, decoupled weight decay, then the learning rate: `update + decay` times it."""
-    adam = optax.scale_by_adam if config.recipe == "adamw" else scale_by_uncorrected_adam
+    """Clipping, Adam, decoupled weight decay, LAMB's trust ratio, then the learning rate.
+
+    The decay joins Adam's update before it is scaled.
+    """
+    corrected = config.recipe in ("adamw", "lamb")
+    adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam
     clip = optax.clip_by_global_norm(config.max_grad_norm)
+    mask = None if config.decay_all else decay_mask
+    is_lamb, trust = config.recipe in ("lamb", "albert_lamb"), scale_by_trust_ratio()
     return optax.chain(
         clip if config.max_grad_norm else optax.identity(),
         adam(b1=config.b1, b2=config.b2, eps=config.eps),
-        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        optax.add_decayed_weights(config.weight_decay, mask=mask),
+        *([optax.masked(trust, mask) if mask else trust] if is_lamb else []),
         optax.scale_by_learning_rate(schedule),
     )
 
@@ -69,7 +79,8 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     """The learning rate as a function of the step, over all phases.
 
     Within a curve of N steps and W of warm-up, step s has `s / W` of the peak, then `1 - s / N`
-    (google) or `(N - s) / (N - W)` (hf). Phases that continue share one curve.
+    (google) or `(N - s) / (N - W)` (hf), to the power `decay_power`. Phases that continue share one
+    curve.
     """
     curves: list[_Curve] = []
     step = 0
@@ -98,17 +109,19 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
             )
 
     def schedule(step: jax.Array) -> jax.Array:
-        rate = _rate(curves[0], step, config.schedule)
+        rate = _rate(curves[0], step, config)
         for curve in curves[1:]:
-            rate = jnp.where(step >= curve.start, _rate(curve, step, config.schedule), rate)
+            rate = jnp.where(step >= curve.start, _rate(curve, step, config), rate)
         return rate
 
     return schedule
 
 
-def _rate(curve: _Curve, step: jax.Array, counting: str) -> jax.Array:
+def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
     since = jnp.asarray(step - curve.start, jnp.float32)
     n, w = curve.num_steps, curve.warmup_steps
     warmup = since / max(w, 1)
-    decay = (n - since) / (n - w if counting == "hf" else n)
+    decay = jnp.clip((n - since) / (n - w if config.schedule == "hf" else n), 0.0, 1.0)
+    if config.decay_power != 1.0:
+        decay = decay**config.decay_power
     return curve.learning_rate * jnp.clip(jnp.where(since < w, warmup, decay), 0.0, 1.0)

@@ -193,12 +193,16 @@ _SILENT: dict[str, dict[str, Any]] = {
 }
 
 
-def family_of(model_type: str) -> Family:
-    """The family of a `model_type`.
+def family_of(config: BertConfig) -> Family:
+    """How Hugging Face writes an architecture.
 
     Raises:
-        ValueError: it is not known; the nearest is said.
+        ValueError: its `model_type` is not known; the nearest is said.
     """
+    return _family(config.model_type)
+
+
+def _family(model_type: str) -> Family:
     if model_type not in FAMILIES:
         near = difflib.get_close_matches(str(model_type), FAMILIES, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
@@ -215,7 +219,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
         ValueError: the family is not known, or its fields are not what they should be.
     """
     model_type = values.get("model_type", "bert")
-    family = family_of(model_type)
+    family = _family(model_type)
     ours = FAMILY_FIELDS[model_type] | _SILENT.get(model_type, {}) | {"model_type": model_type}
     ours |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
     if values.get("inner_group_num", 1) != 1:
@@ -231,7 +235,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
     """The same architecture with another padding token, which moves RoBERTa's positions."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
-    if not family_of(config.model_type).positions_after_padding:
+    if not family_of(config).positions_after_padding:
         return config
     return dataclasses.replace(config, position_offset=(pad_token_id or 0) + 1)
 
@@ -242,12 +246,10 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     Raises:
         ValueError: the family has no place for one; transformers would compute something else.
     """
-    family = family_of(config.model_type)
+    family = family_of(config)
     written = {theirs: getattr(config, ours) for theirs, ours in family.fields.items()}
     if not config.is_decoder:
         written.pop("is_decoder", None)
-    if config.model_type == "distilbert":
-        written["sinusoidal_pos_embds"] = False  # a table as trained, however it began
     again = config_from_hf(written)
     lost = [
         f"{field.name}={getattr(config, field.name)!r}"
@@ -269,7 +271,7 @@ def architecture(config: BertConfig, head: str) -> str:
     Raises:
         ValueError: the family has no such head.
     """
-    family = family_of(config.model_type)
+    family = family_of(config)
     if head in family.absent:
         there = [name for name in HEADS if name not in family.absent]
         raise ValueError(
@@ -280,7 +282,7 @@ def architecture(config: BertConfig, head: str) -> str:
 
 def heads_of(config: BertConfig) -> list[str]:
     """The heads that the family has."""
-    absent = family_of(config.model_type).absent
+    absent = family_of(config).absent
     return [head for head in HEADS if head not in absent]
 
 
@@ -307,7 +309,7 @@ def as_bert(name: str, config: BertConfig) -> str:
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     if name.startswith(("embeddings.", "encoder.", "transformer.", "pooler.")):
-        name = f"{FAMILIES[config.model_type].prefix}.{name}"
+        name = f"{family_of(config).prefix}.{name}"
     for pattern, _, bert in _patterns(config.model_type):
         if match := pattern.match(name):
             layer = match[1] if match.groups() else ""
@@ -324,7 +326,7 @@ def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
         projected: whether the model's classifier stands on a dense layer of its own.
     """
     if name.startswith("classifier."):
-        own = FAMILIES[config.model_type].projected_classifier
+        own = family_of(config).projected_classifier
         return own + name.removeprefix("classifier.") if projected else name
     for pattern, theirs in _patterns_back(config.model_type):
         if match := pattern.match(name):

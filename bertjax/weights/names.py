@@ -140,7 +140,7 @@ def normalized(name: str, config: BertConfig) -> str | None:
         return None
     if config.tie_word_embeddings:
         return None if name in ("cls.predictions.decoder.weight", _DECODER_BIAS) else name
-    if not family_of(config.model_type).decoder_bias:
+    if not family_of(config).decoder_bias:
         return name
     return {_BIAS: None, _DECODER_BIAS: _BIAS}.get(name, name)
 
@@ -166,7 +166,7 @@ def to_theirs(
     params: Mapping[str, np.ndarray], config: BertConfig
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Flat parameters, path -> array, as PyTorch names and arrays, in the order of their paths."""
-    twice = not config.tie_word_embeddings and family_of(config.model_type).decoder_bias
+    twice = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
     def named(name: str) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.data.masking import Masking, choose_positions, corrupt
+from bertjax.data.masking import Masking, _draw_sizes, choose_positions, corrupt
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 MASKING = Masking(
@@ -97,3 +97,69 @@ def test_whole_words_are_masked_whole_and_never_overflow():
 def test_a_sequence_of_special_tokens_alone_has_nothing_to_predict():
     rng = np.random.default_rng(0)
     assert len(choose_positions(np.array([CLS, SEP, SEP]), MASKING, 20, rng)) == 0
+
+
+NGRAMS = dataclasses.replace(MASKING, word_starts=np.arange(VOCAB) < 700, max_ngram=3)
+
+
+def test_ngrams_are_whole_words_in_one_part_of_the_sequence_and_keep_the_budget():
+    rng = np.random.default_rng(0)
+    starts = NGRAMS.word_starts
+    assert starts is not None
+    sizes = []
+    for _ in range(300):
+        ids = sequence(rng, 64)
+        chosen = choose_positions(ids, NGRAMS, 20, rng)
+        assert (np.diff(chosen) > 0).all() and not np.isin(ids[chosen], (CLS, SEP)).any()
+        assert len(chosen) <= 10
+        sizes.append(len(chosen))
+        candidates = np.flatnonzero(~np.isin(ids, (CLS, SEP)))
+        words = np.cumsum(starts[ids[candidates]] | (candidates == candidates[0]))
+        for word in np.unique(words[np.isin(candidates, chosen)]):
+            assert np.isin(candidates[words == word], chosen).all()
+    assert np.mean(sizes) > 9.5
+
+
+def test_ngrams_of_n_words_have_a_probability_of_one_nth():
+    # Every token a word and a small budget in a long text, so that n-grams hardly ever touch.
+    masking = dataclasses.replace(NGRAMS, word_starts=np.ones(VOCAB, bool), probability=0.005)
+    rng = np.random.default_rng(0)
+    counts = np.zeros(40)
+    for _ in range(1500):
+        chosen = choose_positions(sequence(rng, 4000), masking, 20, rng)
+        runs = np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1)
+        for run in runs:
+            counts[len(run)] += 1
+    # The last n-gram is cut to the budget, which leaves more short ones: about one of eleven.
+    shares = counts[1:4] / counts.sum()
+    np.testing.assert_allclose(shares, np.array([6, 3, 2]) / 11, atol=0.035)
+
+
+def test_ngrams_do_not_cross_a_special_token():
+    rng = np.random.default_rng(0)
+    ones = dataclasses.replace(
+        NGRAMS, word_starts=np.ones(VOCAB, bool), max_ngram=50, probability=0.9
+    )
+    # Two gaps: three words, then two, then one.
+    candidates = np.array([1, 2, 3, 5, 6, 8])
+    for _ in range(200):
+        found = _draw_sizes(candidates, np.arange(1, 6), 50, rng)
+        assert (found >= 1).all() and (found <= [3, 2, 1, 2, 1, 1]).all()
+    assert len(choose_positions(sequence(rng, 40), ones, 30, rng)) == 30
+
+
+def test_ngrams_need_to_know_where_words_start():
+    with pytest.raises(ValueError, match="max_ngram=2 counts whole words"):
+        dataclasses.replace(MASKING, max_ngram=2)
+
+
+def test_random_words_are_all_but_those_never_drawn():
+    never = (0, 3, 4, 998, 999)
+    masking = dataclasses.replace(MASKING, never_drawn=never)
+    rng = np.random.default_rng(0)
+    ids = np.full(400_000, 5)
+    seen = corrupt(ids, np.arange(len(ids)), masking, rng)
+    words = np.bincount(seen, minlength=VOCAB)
+    assert not words[[0, 3, 998, 999]].any() and words[MASK] > 0.79 * len(ids)
+    drawn = np.delete(words, [*never, 5])
+    assert drawn.min() > 0 and abs(drawn.sum() - 0.1 * len(ids)) < 1000

@@ -1,5 +1,7 @@
 """Batches: what a row says, that order and masks depend on (seed, phase, row) alone."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -153,3 +155,17 @@ def test_ids_beyond_the_vocabulary_are_refused():
 def test_a_row_longer_than_the_batch_is_refused():
     with pytest.raises(ValueError, match="30 values do not fit in 24"):
         make_row(row_of(30), MASKING, LENGTH, 0, np.random.default_rng(0))
+
+
+def test_the_next_token_of_each_sequence_is_predicted_and_nothing_is_masked():
+    masking = dataclasses.replace(MASKING, predict="next_token", max_predictions=LENGTH)
+    packed = row_of(9, 6)
+    row = make_row(packed, masking, LENGTH, 0, np.random.default_rng(0))
+    assert row["input_ids"][:15].tolist() == packed.input_ids.tolist()
+    real = row["masked_weights"] > 0
+    positions = row["masked_positions"][real]
+    # All but the last of each sequence, each with the token behind it in its own sequence.
+    assert positions.tolist() == [*range(8), *range(9, 14)]
+    assert (row["masked_labels"][real] == row["input_ids"][positions + 1]).all()
+    assert (row["sequence_ids"][positions] == row["sequence_ids"][positions + 1]).all()
+    assert row["masked_positions"].shape == (LENGTH,)

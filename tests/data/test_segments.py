@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from bertjax.data.segments import Objective, make_examples
+from bertjax.data.segments import Objective, full_sentences, make_examples
 
 
 def documents_of(rng, count, sentences=(1, 40), tokens=(1, 50)):
@@ -27,7 +27,7 @@ def examples_of(
         make_examples(
             documents,
             objective,
-            max_length=max_length,
+            max_tokens=max_length - (2 if objective == "mlm" else 3),
             short_seq_prob=short,
             rng=np.random.default_rng(seed),
             shift=shift,
@@ -217,3 +217,39 @@ def test_trimming_takes_front_and_back_alike():
         front += a_start % 200
         total += 200 - (a_end - a_start)
     assert abs(front - total / 2) < 3 * math.sqrt(total) / 2
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("max_tokens", [1, 6, 31, 500])
+def test_full_sentences_fill_rows_across_documents_and_lose_no_token(max_tokens, shift):
+    documents = documents_of(np.random.default_rng(2), 60, sentences=(1, 9))
+    rng = np.random.default_rng(0)
+    rows = list(full_sentences(documents, max_tokens=max_tokens, rng=rng, shift=shift))
+    assert [t for row in rows for part in row for t in range(*part)] == [*range(documents[-1][-1])]
+    document_of = {t: n for n, b in enumerate(documents) for t in range(b[0], b[-1])}
+    ends = {end for bounds in documents for end in bounds}
+    used = []
+    for row in rows:
+        # One separator for each document that ends within the row.
+        used.append(sum(end - start for start, end in row) + len(row) - 1)
+        assert 0 < used[-1] <= max_tokens
+        assert len({document_of[start] for start, _ in row}) == len(row)
+        for start, end in row:
+            whole = start in ends and end in ends
+            # A sentence is cut only where it is longer than a row.
+            assert whole or shift or max_tokens < 49
+    if max_tokens == 500:
+        assert np.mean(used[:-1]) > 470  # 25 tokens of a sentence do not fit, in the mean
+        assert any(len(row) > 2 for row in rows)
+    if shift:
+        assert set(used[1:-1]) <= {max_tokens, max_tokens - 1}
+
+
+def test_a_row_of_full_sentences_ends_only_where_the_next_does_not_fit():
+    documents = [[0, 4, 9], [9, 12], [12, 40, 41]]
+    rng = np.random.default_rng(0)
+    rows = list(full_sentences(documents, max_tokens=13, rng=rng))
+    # 9 + separator + 3 = 13; the sentence of 28 is cut into 13 + 13 + 2, and 2 + 1 are together.
+    assert rows == [[(0, 9), (9, 12)], [(12, 25)], [(25, 38)], [(38, 41)]]
+    (first, *_) = full_sentences(documents, max_tokens=12, rng=rng)
+    assert first == [(0, 9)]  # no room for the separator

@@ -115,13 +115,6 @@ def test_vocabularies_do_not_depend_on_the_order_of_the_texts(kinds, texts):
     assert kinds["bpe"].tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
 
 
-def test_a_sample_of_the_texts_is_the_same_every_time(texts):
-    one, two = (train_unigram(texts, vocab_size=60, most_texts=100) for _ in range(2))
-    assert one.fingerprint == two.fingerprint
-    other = train_unigram(texts, vocab_size=60, most_texts=100, seed=1)
-    assert other.fingerprint != one.fingerprint
-
-
 def test_vocabularies_that_cannot_be_learnt_are_refused(texts):
     with pytest.raises(ValueError, match="vocab_size=260 does not hold"):
         train_bpe(texts, vocab_size=260)

@@ -114,3 +114,20 @@ def test_a_warm_up_as_long_as_the_run_is_refused():
 def test_a_phase_that_continues_has_no_curve_of_its_own():
     with pytest.raises(ValueError, match="learning_rate_curve='restart'"):
         Phase(num_steps=1, max_length=8, batch_size=1, learning_rate=0.1)
+
+
+def test_the_decay_follows_a_power_and_the_warm_up_does_not():
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=20, decay_power=0.5)
+    schedule = make_schedule(config, [Phase(num_steps=100, max_length=8, batch_size=1)])
+    expected = [0.25, 0.8**0.5, 0.5**0.5, 0.1, 0.0]
+    np.testing.assert_allclose(rates(schedule, (5, 20, 50, 99, 100)), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="decay_power=0: it must be positive"):
+        OptimizerConfig(decay_power=0)
+
+
+def test_every_parameter_is_decayed_where_asked():
+    config = OptimizerConfig(recipe="adamw", decay_all=True, weight_decay=0.1, max_grad_norm=0.0)
+    tx = make_optimizer(config, lambda step: jnp.asarray(1.0))
+    params = jax.tree.map(jnp.float32, params_of(np.random.default_rng(0)))
+    updates, _ = tx.update(jax.tree.map(jnp.zeros_like, params), tx.init(params), params)
+    jax.tree.map(lambda u, p: np.testing.assert_allclose(u, -0.1 * p, rtol=1e-6), updates, params)

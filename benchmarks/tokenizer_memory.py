@@ -1,0 +1,91 @@
+"""Peak resident memory of `python -m bertjax.train_tokenizer` on much text (Linux).
+
+    python benchmarks/tokenizer_memory.py --text FILE_OR_FOLDER [--megabytes 1000] [--varied 0.1]
+
+The text is repeated until there is enough of it; in each repetition a share of the words is spelt
+anew, so that the number of distinct words keeps growing, as it does in text that nobody repeated.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertjax.data.corpus import Corpus, ReadOptions
+from bertjax.data.documents import sentences_of
+
+KINDS = ("wordpiece", "bpe", "unigram")
+LETTERS = "aabcdeeefghiijklmnnooprrssttuvwyz"
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of the text, over and over."""
+    while True:
+        for document in Corpus((text,), ReadOptions()).documents():
+            yield from sentences_of(document)
+
+
+def vary(sentence: str, share: float, rng: random.Random) -> str:
+    """The sentence with a share of its words in letters of their own."""
+    return " ".join(
+        "".join(rng.choices(LETTERS, k=max(4, len(word)))) if rng.random() < share else word
+        for word in sentence.split()
+    )
+
+
+def write(path: Path, text: str, megabytes: int, varied: float) -> tuple[int, int]:
+    """Writes the varied text; returns its words and, about, how many of them are distinct."""
+    rng = random.Random(0)
+    size = words = 0
+    seen: set[int] = set()
+    with path.open("w", encoding="utf-8") as file:
+        for sentence in sentences(text):
+            line = vary(sentence, varied, rng) + "\n"
+            file.write(line)
+            size += len(line.encode())
+            split = line.split()
+            words += len(split)
+            seen.update(h for word in split if not (h := hash(word)) % 64)
+            if size >= megabytes * 1_000_000:
+                return words, 64 * len(seen)
+    raise AssertionError("sentences never end")
+
+
+def peak_rss(command: list[str]) -> int:
+    """Bytes resident at most while the command ran, its imports included."""
+    with subprocess.Popen(command) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with status {process.returncode}.")
+    return usage.ru_maxrss * 1024
+
+
+def main() -> None:
+    """Prints peak and time of each kind of vocabulary."""
+    parser = argparse.ArgumentParser(description="Peak memory of learning a vocabulary.")
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--varied", type=float, default=0.1)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "text.txt"
+        words, distinct = write(path, args.text, args.megabytes, args.varied)
+        print(f"{args.megabytes} MB, {words:,} words, about {distinct:,} distinct", flush=True)
+        for kind in args.kinds:
+            command = [sys.executable, "-m", "bertjax.train_tokenizer", f"--input={path}"]
+            command += [f"--kind={kind}", f"--output={folder}/{kind}", "--vocab_size=30000"]
+            begin = time.monotonic()
+            peak = peak_rss([*command, "--text_format=lines"])
+            seconds = time.monotonic() - begin
+            print(f"{kind}: peak RSS {peak / 1e6:,.0f} MB, {seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
