@@ -125,7 +125,8 @@ class PretrainConfig:
                 "ones by a model that sees all; change one of the two."
             )
         idle = [
-            name for name in ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
+            name
+            for name in ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
             if next_token and getattr(self, name) != getattr(PretrainConfig, name)
         ] + ["max_predictions" for p in self.phases if next_token and p.max_predictions is not None]
         if idle:

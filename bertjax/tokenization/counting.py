@@ -22,7 +22,8 @@ def count_words(
     When the words together are longer than `most_characters`, those counted once so far are
     forgotten, then those counted twice, and so on until half is left; one that comes again starts
     from 0. So a count is exact, or too small by about as much as what was forgotten at a time. The
-    same texts in the same order give the same counts; the order matters only if words are forgotten.
+    same texts in the same order give the same counts; the order matters only where words are
+    forgotten.
 
     Args:
         texts_of_words: the words of each text.
