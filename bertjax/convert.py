@@ -15,8 +15,8 @@ from flax.traverse_util import flatten_dict
 from bertjax import command_line
 from bertjax.pretrained import Pretrained
 from bertjax.weights import LoadedModel, load_model, names
+from bertjax.weights.families import architecture, family_of
 from bertjax.weights.hf import TAGGER
-from bertjax.weights.load import ARCHITECTURES
 from bertjax.weights.tf1 import save_tf1
 
 TOLERANCE = 1e-4
@@ -60,7 +60,7 @@ def run(config: ConvertConfig) -> None:
     if config.to == "hf":
         model.save(config.dst)
         for part in loaded.unused:
-            print(f"{part} is left out: {ARCHITECTURES[loaded.head][0]} has none")
+            print(f"{part} is left out: {architecture(loaded.config, loaded.head)} has none")
         if (loaded.source.where / TAGGER).is_file():
             print(f"{TAGGER} is left out: the encoder alone is written")
     else:
@@ -114,23 +114,33 @@ def differences(model: Pretrained, directory: Path) -> dict[str, float]:
         import transformers
     except ImportError as error:
         raise ImportError("--verify runs PyTorch: pip install 'bertjax[parity]'.") from error
-    theirs: Any = getattr(transformers, ARCHITECTURES[model.head][0]).from_pretrained(directory)
+    theirs: Any = getattr(transformers, architecture(model.config, model.head)).from_pretrained(
+        directory
+    )
     ids, mask, types = model.encode(SENTENCES)
     ours = model(
         input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
     )
     if model.head == "multiple_choice":  # one example, whose choices are the sentences
         ids, mask, types = ids[None], mask[None], types[None]
+    types_of_batch = (
+        {"token_type_ids": torch.tensor(types, dtype=torch.long)}
+        if model.config.type_vocab_size
+        else {}
+    )
     with torch.no_grad():
         outputs = theirs.eval()(
             input_ids=torch.tensor(ids, dtype=torch.long),
             attention_mask=torch.tensor(mask, dtype=torch.long),
-            token_type_ids=torch.tensor(types, dtype=torch.long),
+            **types_of_batch,
             output_hidden_states=True,
         )
         # Heads keep to themselves what they pool.
-        pooler = getattr(getattr(theirs, "bert", theirs), "pooler", None)
-        if pooler is not None:
+        base = getattr(theirs, family_of(model.config).prefix, theirs)
+        pooler = getattr(base, "pooler", None)
+        if isinstance(pooler, torch.nn.Linear):  # ALBERT's, without its activation
+            outputs["pooler_output"] = pooler(outputs["hidden_states"][-1][:, 0]).tanh()
+        elif pooler is not None:
             outputs["pooler_output"] = pooler(outputs["hidden_states"][-1])
     real = mask.reshape(-1, mask.shape[-1]) > 0
     found = {}

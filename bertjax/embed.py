@@ -43,7 +43,7 @@ class Embedder:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Texts -> float32 [len(texts), size], in their order; long ones are cut."""
-        limit = self._loaded.config.max_position_embeddings
+        limit = self._loaded.config.max_length
         rows = self._loaded.tokenizer.encode_prompts(texts, limit)
         order = np.argsort([len(ids) for ids in rows], kind="stable")
         vectors = np.empty((len(texts), self.size), np.float32)

@@ -26,10 +26,10 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     if not len(masks):
         mask = loaded.tokenizer.layout.special_tokens.mask
         raise ValueError(f"No {mask} in {text!r}: write {mask} where a word is to be found.")
-    if len(ids) > loaded.config.max_position_embeddings:
+    if len(ids) > loaded.config.max_length:
         raise ValueError(
             f"The text has {len(ids)} tokens, the model reads at most "
-            f"{loaded.config.max_position_embeddings}: shorten it."
+            f"{loaded.config.max_length}: shorten it."
         )
     row = layout([len(ids)], len(ids))
     outputs: Any = loaded.model.apply(

@@ -18,6 +18,7 @@ from bertjax.config import FinetuneConfig, load_config_file
 from bertjax.data.chunks import write_whole
 from bertjax.finetuning.report import grading_metric, print_scores, splits_of, variants
 from bertjax.finetuning.run import SCORES, Run, load_for_task
+from bertjax.finetuning.teacher import Teacher, load_teacher, run_identity
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.columns import Columns
 from bertjax.tasks.exports import SUBMISSION
@@ -45,13 +46,14 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
         raise ValueError("--sweep and --patience choose by a dev split, and there is none.")
     with tempfile.TemporaryDirectory() as folder:
         first = load_for_task(runs[0][1], task)
+        teacher = load_teacher(config, task, first)
         max_length = config.max_length or task.max_length
         file = Path(folder) / "train.array_record"
         data = write_training_data(task, first.tokenizer, max_length, file)
         check_splits(task, first.tokenizer, max_length)
         for reason, count in getattr(task.source, "counts", {}).items():
             print(f"{reason}: {count:,}")
-        scores = {name: _train(variant, task, data, name) for name, variant in runs}
+        scores = {name: _train(variant, task, data, teacher, name) for name, variant in runs}
     if len(runs) > 1:
         _publish_the_best(Path(config.workdir), task, scores)
         if config.submission:
@@ -60,14 +62,16 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     return scores
 
 
-def _train(config: FinetuneConfig, task: Task, data: TrainingData, name: str) -> dict[str, float]:
+def _train(
+    config: FinetuneConfig, task: Task, data: TrainingData, teacher: Teacher | None, name: str
+) -> dict[str, float]:
     """Trains one run, unless it is one of several and has been finished before."""
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():
-        workdir.check(dataclasses.asdict(config), data.fingerprint)
+        workdir.check(run_identity(config, teacher), data.fingerprint)
         return json.loads(finished.read_text(encoding="utf-8"))
-    this = Run(config, task, load_for_task(config, task), data)
+    this = Run(config, task, load_for_task(config, task), data, teacher)
     scores = this.write_results(this.train())
     if name:  # of many runs nobody goes on with the checkpoints
         shutil.rmtree(workdir.checkpoints, ignore_errors=True)

@@ -18,20 +18,17 @@ from bertjax.config import MeshConfig
 from bertjax.config.finetuning import SHORTEST
 from bertjax.embed import Embedder, embed_file
 from bertjax.fill_mask import fill_mask
+from bertjax.finetuning.saved import load_with_task
 from bertjax.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
 from bertjax.tasks.columns import Columns
 from bertjax.tasks.inputs import from_file, from_text
 from bertjax.tasks.registry import CUSTOM, SPAN_TASKS
-from bertjax.tasks.saved import saved_task
 from bertjax.tasks.spans import SpanTask
 from bertjax.train import sharding
 from bertjax.train.compilation_cache import use_compilation_cache
-from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.hf import read_json
-from bertjax.weights.tagger import with_saved_tagger
+from bertjax.weights import load_model
 
-DESCRIPTION = "task.json"
 # What to predict, and which other flags then mean something.
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 MODES = {
@@ -124,30 +121,13 @@ class PredictConfig:
         )
 
 
-def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """A model with its head, or its tagger, the task that it was trained for, and `task.json`."""
-    loaded = load_model(model, None)
-    file = loaded.source.where / DESCRIPTION
-    description = read_json(file) if file.is_file() else {}
-    loaded = with_saved_tagger(loaded, description)
-    task = saved_task(
-        loaded.head,
-        loaded.labels,
-        loaded.model.num_labels,
-        loaded.source.config,
-        description,
-        loaded.config.max_position_embeddings,
-    )
-    return loaded, task, description
-
-
 class _Answers:
     """A model directory ready to answer examples."""
 
     def __init__(self, config: PredictConfig):
         self._loaded, self.task, self.description = load_with_task(config.model)
         self._max_length = config.max_length or self.task.max_length
-        longest = self._loaded.config.max_position_embeddings
+        longest = self._loaded.config.max_length
         if not SHORTEST <= self._max_length <= longest:
             raise ValueError(
                 f"max_length={self._max_length}: {config.model} reads {SHORTEST} to {longest} "
@@ -253,7 +233,7 @@ def run(config: PredictConfig) -> None:
     """
     use_compilation_cache()
     if config.fill_mask is not None:
-        loaded = load_model(config.model)
+        loaded = load_model(config.model, "masked_lm")
         words = fill_mask(loaded, config.fill_mask, config.top_k)
         _print_words(words, loaded.tokenizer.layout.special_tokens.mask)
     elif config.embed is not None:

@@ -42,20 +42,18 @@ def run(config: PretrainConfig) -> None:
         checkpointer.close()
     if step < config.num_steps:
         raise Interrupted(f"stopped after step {step} of {config.num_steps}")
-    _write_model(
-        this.workdir, jax.device_get(state.params), this.config.model, this.tokenizer, step
-    )
+    params = jax.device_get(state.params)
+    head = str(this.config.head)
+    _write_model(this.workdir, params, this.config.model, this.tokenizer, head, step)
 
 
 def _write_model(
-    workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, step: int
+    workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, head: str, step: int
 ) -> None:
     """Writes model/ with a card that says how far the training has come."""
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
-    card = model_card(
-        workdir.path.name, "BertForPreTraining", model, tokenizer.do_lower_case, facts
-    )
-    save_hf(workdir.model, params, model, tokenizer, card=card)
+    card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
+    save_hf(workdir.model, params, model, tokenizer, head=head, card=card)
     print(f"model of step {step:,} written to {workdir.model}")
 
 
@@ -76,6 +74,7 @@ def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
         num_steps=config.num_steps,
         step=step,
         pending=pending,
+        loss_weights=config.distillation.loss_weights,
     )
     try:
         with StopSignal() as stop:
@@ -96,11 +95,18 @@ def export(workdir: str) -> None:
     Raises:
         FileNotFoundError: there is no run, or it has no checkpoint yet.
     """
-    loaded = load_model(workdir, "pretraining")
+    loaded = load_model(workdir, None)
     if loaded.source.kind != "run":
         raise FileNotFoundError(f"No run in {workdir}: give --workdir of one.")
     step = int(loaded.source.config["step"])
-    _write_model(Workdir(Path(workdir)), loaded.params, loaded.config, loaded.tokenizer, step)
+    _write_model(
+        Workdir(Path(workdir)),
+        loaded.params,
+        loaded.config,
+        loaded.tokenizer,
+        loaded.head,
+        step,
+    )
 
 
 def _summary(this: Run, step: int) -> str:

@@ -14,7 +14,7 @@ from bertjax.model import BertConfig, BertWithHead
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
-from bertjax.weights.load import ARCHITECTURES
+from bertjax.weights.families import family_of
 
 Text = str | tuple[str, str]
 
@@ -97,13 +97,14 @@ class Pretrained:
             found[key] = found[key][:, 0]
         if choices is not None and self.head == "multiple_choice":
             found["logits"] = found["logits"].reshape(-1, choices)
-        return found
+        theirs = family_of(self.config).outputs
+        return {theirs.get(key, key): value for key, value in found.items()}
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """input_ids, attention_mask and token_type_ids [B, L] of texts or pairs."""
         if isinstance(texts, str):
             raise ValueError("texts is one string: put it in a list.")
-        limit = self.config.max_position_embeddings
+        limit = self.config.max_length
         rows = [
             self.tokenizer.encode_prompt(*((t,) if isinstance(t, str) else t), max_length=limit)
             for t in texts
@@ -121,10 +122,10 @@ class Pretrained:
                 f"input_ids lie in {ids.min()}..{ids.max()}, the model has vocab_size="
                 f"{self.config.vocab_size}: use its own tokenizer."
             )
-        if ids.shape[1] > self.config.max_position_embeddings:
+        if ids.shape[1] > self.config.max_length:
             raise ValueError(
                 f"Rows have {ids.shape[1]} tokens, the model reads at most "
-                f"{self.config.max_position_embeddings}: cut them."
+                f"{self.config.max_length}: cut them."
             )
 
     def save(self, directory: str | Path) -> None:
@@ -139,11 +140,11 @@ class Pretrained:
             self.params,
             self.config,
             self.tokenizer,
-            architecture=ARCHITECTURES[self.head][0],
+            head=self.head,
             extra=extra,
             card=model_card(
                 Path(directory).name,
-                ARCHITECTURES[self.head][0],
+                self.head,
                 self.config,
                 self.tokenizer.do_lower_case,
             ),
@@ -185,5 +186,8 @@ def _apply(model: BertWithHead, params: Any, inputs: Any, hidden: bool, attentio
     )
     if attentions:
         layers = state["intermediates"]["bert"]["encoder"]["layers"]
-        outputs["attentions"] = layers["attention"]["attention_probs"][0]
+        probs: Any = layers["attention"]["attention_probs"][
+            0
+        ]  # [groups, layers of each, B, N, L, L]
+        outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
     return outputs

@@ -22,10 +22,15 @@ import pytest  # noqa: E402
 
 from bertjax import prepare  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
-from bertjax.model import HEADS, BertConfig, BertForPreTraining  # noqa: E402
+from bertjax.model import (  # noqa: E402
+    HEADS,
+    MODEL_SIZES,
+    BertConfig,
+    BertForPreTraining,
+    named_config,
+)
 from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E402
 from bertjax.weights import init_params, save_hf  # noqa: E402
-from bertjax.weights.load import ARCHITECTURES  # noqa: E402
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 
@@ -50,6 +55,22 @@ def tiny_config() -> BertConfig:
         max_position_embeddings=64,
         initializer_range=0.2,
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_family(tiny_config):
+    """family -> an encoder of it as small as `tiny_config`."""
+
+    def make(family: str, **changes) -> BertConfig:
+        name = next(name for name, size in MODEL_SIZES.items() if size.model_type == family)
+        sizes = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
+        fields = {field: getattr(tiny_config, field) for field in sizes}
+        fields |= {"num_hidden_layers": 2, "max_position_embeddings": 66, "initializer_range": 0.2}
+        if MODEL_SIZES[name].embedding_size:
+            fields["embedding_size"] = 16
+        return named_config(name, **fields | changes)
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +139,7 @@ def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread
         params,
         config,
         tokenizer,
-        architecture=ARCHITECTURES[head][0],
+        head=head,
         extra=LABELS if with_labels else None,
     )
     return folder

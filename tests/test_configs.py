@@ -2,14 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bertjax import pretrain
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig, load_config_file
-from bertjax.model import named_config
+from bertjax.model import BertConfig, named_config
 from bertjax.tasks import TASKS
 from bertjax.train.optimizer import make_schedule
 
@@ -120,7 +119,7 @@ def test_a_config_of_another_kind_of_run_is_refused():
 
 
 def test_what_a_model_predicts_must_fit_what_it_sees():
-    decoder: Any = SimpleNamespace(is_decoder=True, max_position_embeddings=64)
+    decoder = BertConfig(is_decoder=True)
     with pytest.raises(ValueError, match="predict='next_token' with model.is_decoder=False"):
         PretrainConfig(predict="next_token")
     with pytest.raises(ValueError, match="predict='masked' with model.is_decoder=True"):

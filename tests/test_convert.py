@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax import convert
 from bertjax.model import HEADS
 from bertjax.weights import load_model
-from bertjax.weights.load import ARCHITECTURES
+from bertjax.weights.families import FAMILIES, architecture, config_to_hf
 
 
 def run(*argv) -> int:
@@ -26,14 +26,23 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [(name, head) for name in FAMILIES for head in HEADS if head not in FAMILIES[name].absent],
+)
 def test_what_transformers_saves_comes_back_to_it_bit_for_bit(
-    head, tmp_path, tiny_config, tokenizer
+    family, head, tmp_path, tiny_family, tokenizer
 ):
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-    their_class = getattr(transformers, ARCHITECTURES[head][0])
-    labels = 2 if head == "question_answering" else 3  # there, the start and the end
-    theirs = their_class(transformers.BertConfig(**tiny_config.to_dict(), num_labels=labels))
+    config = tiny_family(family)
+    their_class = getattr(transformers, architecture(config, head))
+    # There: the start and the end; in order or swapped.
+    labels = 2 if head in ("question_answering", "pretraining") else 3
+    described = transformers.AutoConfig.for_model(
+        family, **{k: v for k, v in config_to_hf(config).items() if k != "model_type"}
+    )
+    described.num_labels = labels
+    theirs = their_class(described)
     theirs.save_pretrained(tmp_path / "a")
     tokenizer.save(tmp_path / "a")
     assert run(tmp_path / "a", tmp_path / "b") == 0

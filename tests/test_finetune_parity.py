@@ -83,7 +83,7 @@ def compare(torch, transformers, config, folder, steps):
         jax.device_get(run.loaded.params),
         loaded.config,
         loaded.tokenizer,
-        architecture="BertForSequenceClassification",
+        head="sequence_classification",
         extra=task.hf_config(),
     )
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder / "start").train()

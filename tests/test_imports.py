@@ -54,6 +54,20 @@ def test_imports_follow_the_table(file):
         assert imported <= ALLOWED[part]
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_only_weights_and_tokenization_know_families_by_name(file):
+    if file.relative_to(PACKAGE).parts[0] in ("weights", "tokenization"):
+        return
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    read = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "model_type"]
+    assert not read, "families are fields of the config: ask one of these"
+    names = {"bert", "roberta", "albert", "distilbert"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+            assert not any(isinstance(p, ast.Constant) and p.value in names for p in parts)
+
+
 def test_training_and_prediction_work_where_torch_and_tensorflow_cannot_be_imported():
     # Blocked, not looked for afterwards: tensorboardX loads torch by itself where it finds it.
     code = """

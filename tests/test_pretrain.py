@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
+from bertjax.pretraining import run as pretraining
 from bertjax.pretraining.run import Run, make_masking
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
@@ -69,7 +69,7 @@ def whole(config, tmp_path_factory):
 
 def run_interrupted(config, workdir, monkeypatch, stop_after):
     """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
-    original = pretrain.fit
+    original = pretraining.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -79,7 +79,7 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "fit", fit)
+        patch.setattr(pretraining, "fit", fit)
         with pytest.raises(pretrain.Interrupted):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
@@ -105,7 +105,7 @@ def _leaves(tree):
 
 
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
-    original = pretrain.fit
+    original = pretraining.fit
 
     def fit(*args, hooks, **kwargs):
         def kill(step, state, metrics):
@@ -116,7 +116,7 @@ def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp
 
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "fit", fit)
+        patch.setattr(pretraining, "fit", fit)
         with pytest.raises(MemoryError):
             pretrain.run(here)
     assert last_state(config, tmp_path / "run")[0].step == 8
@@ -188,11 +188,19 @@ def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
     assert losses[-1] < losses[0] - 0.2
 
 
-def test_the_next_token_is_predicted_at_every_place(config):
-    decoder = SimpleNamespace(is_decoder=True, max_position_embeddings=64)
-    new = dataclasses.replace(config, model=decoder, predict="next_token")
-    masking = make_masking(new, new.phases[1], load_tokenizer(new.data))
-    assert (masking.predict, masking.max_predictions) == ("next_token", 32)
+def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
+    new = dataclasses.replace(
+        config,
+        workdir=str(tmp_path / "run"),
+        model=dataclasses.replace(config.model, is_decoder=True),
+        phases=(Phase(num_steps=30, max_length=16, batch_size=48),),
+        predict="next_token",
+    )
+    masking = make_masking(new, new.phases[0], load_tokenizer(new.data))
+    assert (masking.predict, masking.max_predictions) == ("next_token", 16)
+    pretrain.run(new)
+    losses = [x["eval/mlm_loss"] for x in lines_of(tmp_path / "run") if "eval/mlm_loss" in x]
+    assert losses[-1] < losses[0] - 0.2
 
 
 def test_a_run_can_start_from_the_model_of_another(config, whole, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import bertjax
 from bertjax.model import HEADS, BertConfig, named_config
 from bertjax.weights import load_model
-from bertjax.weights.load import ARCHITECTURES
+from bertjax.weights.families import FAMILIES, architecture
 
 ODD = {
     "relu": {"hidden_act": "relu"},
@@ -24,11 +24,15 @@ ODD = {
 def padded_batch(config: BertConfig, head: str, rows=4, length=29):
     rng = np.random.default_rng(1)
     lengths = np.array([29, 17, 8, 5])
+    mask = np.arange(length) < lengths[:, None]
+    ids = rng.integers(5, config.vocab_size, (rows, length))
     inputs = {
-        "input_ids": rng.integers(5, config.vocab_size, (rows, length)),
-        "attention_mask": (np.arange(length) < lengths[:, None]).astype(np.int64),
-        "token_type_ids": rng.integers(0, config.type_vocab_size, (rows, length)),
+        # RoBERTa counts positions by the ids that are not padding.
+        "input_ids": np.where(mask, ids, config.pad_token_id),
+        "attention_mask": mask.astype(np.int64),
     }
+    if config.type_vocab_size:
+        inputs["token_type_ids"] = rng.integers(0, config.type_vocab_size, (rows, length))
     if head == "multiple_choice":
         return {key: value.reshape(2, 2, length) for key, value in inputs.items()}
     return inputs
@@ -38,7 +42,7 @@ def differences(folder, config, head) -> dict[str, float]:
     """Largest difference to transformers at real tokens, by name of the output."""
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-    theirs, info = getattr(transformers, ARCHITECTURES[head][0]).from_pretrained(
+    theirs, info = getattr(transformers, architecture(config, head)).from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager"
     )
     assert not any(info.values()), info
@@ -71,6 +75,27 @@ def differences(folder, config, head) -> dict[str, float]:
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
     config = named_config("bert-tiny", vocab_size=500)
+    found = differences(written(tmp_path / "m", config, head, tokenizer), config, head)
+    assert max(found.values()) < 1e-5, found
+
+
+# XLM-RoBERTa and CamemBERT compute what RoBERTa does; test_convert has their names.
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        (name, head)
+        for name in ("roberta", "albert", "distilbert")
+        for head in HEADS
+        if head not in FAMILIES[name].absent
+    ],
+)
+def test_every_head_of_every_family_equals_transformers(
+    family, head, tmp_path, tiny_family, tokenizer, written
+):
+    # Of four layers, two share parameters each.
+    groups = {"num_hidden_layers": 4, "num_hidden_groups": 2} if family == "albert" else {}
+    config = tiny_family(family, **groups)
     found = differences(written(tmp_path / "m", config, head, tokenizer), config, head)
     assert max(found.values()) < 1e-5, found
 

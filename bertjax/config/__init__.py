@@ -4,6 +4,7 @@ A config file is Python that defines `config`. `--config` looks in the current f
 the ones that come with the package.
 """
 
+from bertjax.config.distillation import DistillationConfig
 from bertjax.config.files import differences, load_config_file
 from bertjax.config.finetuning import FinetuneConfig
 from bertjax.config.preparation import PrepareConfig, TrainTokenizerConfig
@@ -11,6 +12,7 @@ from bertjax.config.pretraining import Phase, PretrainConfig
 from bertjax.config.training import MeshConfig, OptimizerConfig
 
 __all__ = [
+    "DistillationConfig",
     "FinetuneConfig",
     "MeshConfig",
     "OptimizerConfig",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bertjax.config.distillation import DistillationConfig
 from bertjax.config.finetuning import FinetuneConfig
 from bertjax.config.pretraining import Phase, PretrainConfig
 from bertjax.config.training import MeshConfig, OptimizerConfig
@@ -41,7 +42,10 @@ def load_config_file(path: str, config_class: type[Config]) -> Config:
 def _nearest_field(message: str) -> str:
     """Which field was meant by an argument that no dataclass of ours has."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
-    classes = (PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig)
+    classes = (
+        *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
+        DistillationConfig,
+    )
     of_class = next((c for c in classes if unknown and c.__name__ == unknown[1]), None)
     if unknown is None or of_class is None:
         return "Check the types of its values."
@@ -73,7 +77,7 @@ def differences(
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
         for key in sorted(new.keys() | old.keys())
-        if key.split(".")[0] not in ignore and old.get(key) != new.get(key)
+        if not {key, key.split(".")[0]} & {*ignore} and old.get(key) != new.get(key)
     ]
 
 

@@ -50,6 +50,12 @@ class FinetuneConfig:
     """Question answering: tokens of an answer at most."""
     null_threshold: float = 0.0
     """SQuAD 2.0: odds above which there is no answer; `null_odds` in the predictions."""
+    teacher: str | None = None
+    """Directory of a model that was fine-tuned on the task, to learn from besides the labels."""
+    temperature: float | None = None
+    """Both models' logits are divided by it where they are compared; None: 2."""
+    soft_weight: float | None = None
+    """What the teacher's answers weigh in the loss, the labels weighing the rest; None: 0.5."""
     feature_layers: tuple[int, ...] = ()
     """Tagging: leave the encoder as it is and train a tagger on these of its hidden states (0 =
     embeddings, -1 = the last layer; the paper's best: -4 -3 -2 -1). None given: fine-tuning.
@@ -124,6 +130,33 @@ class FinetuneConfig:
                 f"--sweep and --seeds {self.seeds}: sweep first, then run the best with its seeds."
             )
         self._check_tagger()
+        self._check_teacher()
+
+    def _check_teacher(self) -> None:
+        given = {"temperature": self.temperature, "soft_weight": self.soft_weight}
+        given = {name: value for name, value in given.items() if value is not None}
+        if given and self.teacher is None:
+            raise ValueError(
+                f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: without effect, for there "
+                "is no teacher; give --teacher DIR, or leave it out."
+            )
+        if not self.distillation_temperature > 0:
+            raise ValueError(f"temperature={self.temperature}: it must be positive.")
+        if not 0 < self.distillation_weight <= 1:
+            raise ValueError(
+                f"soft_weight={self.soft_weight}: choose it in (0, 1]; without a teacher's answers "
+                "leave --teacher out."
+            )
+
+    @property
+    def distillation_temperature(self) -> float:
+        """The temperature, whether given or not."""
+        return 2.0 if self.temperature is None else self.temperature
+
+    @property
+    def distillation_weight(self) -> float:
+        """The weight of the teacher, whether given or not."""
+        return 0.5 if self.soft_weight is None else self.soft_weight
 
     def _check_tagger(self) -> None:
         options = {

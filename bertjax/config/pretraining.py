@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from bertjax.config.distillation import DistillationConfig
 from bertjax.config.training import MeshConfig, OptimizerConfig
 from bertjax.model.config import BertConfig
 
@@ -61,8 +62,12 @@ class PretrainConfig:
     init: str | None = None
     """Model to start from: a model directory, or the workdir of another run."""
     model: BertConfig = BertConfig()
+    head: Literal["pretraining", "masked_lm"] | None = None
+    """pretraining: masked LM and sentence pairs; masked_lm: without pairs. None: as the objective
+    of the data says."""
     phases: tuple[Phase, ...] = ()
     optimizer: OptimizerConfig = OptimizerConfig()
+    distillation: DistillationConfig = DistillationConfig()
     mlm_probability: float = 0.15
     """Share of the tokens that are predicted."""
     whole_word_masking: bool = False
@@ -104,20 +109,31 @@ class PretrainConfig:
         for field in ("log_every", "save_every", "eval_rows", "keep_checkpoints", "unroll"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        layers = self.distillation.layers
+        if layers and self.init is not None:
+            raise ValueError(
+                f"init={self.init!r} and distillation.layers={layers}: the student starts from one "
+                "of them; leave the other out."
+            )
+        if layers and len(layers) != self.model.num_hidden_layers:
+            raise ValueError(
+                f"distillation.layers={layers} are {len(layers)}, the student has num_hidden_layers"
+                f"={self.model.num_hidden_layers}: name a layer of the teacher for each."
+            )
         if self.max_ngram < 1:
             raise ValueError(f"max_ngram={self.max_ngram}: it must be at least 1.")
         self._check_predict()
         for phase in self.phases:
-            if phase.max_length > self.model.max_position_embeddings:
+            if phase.max_length > self.model.max_length:
                 raise ValueError(
-                    f"max_length={phase.max_length} exceeds max_position_embeddings="
-                    f"{self.model.max_position_embeddings}: shorten the phase, or give the model "
-                    "more positions."
+                    f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
+                    "that the model reads (max_position_embeddings, less RoBERTa's offset): "
+                    "shorten the phase, or give the model more positions."
                 )
 
     def _check_predict(self) -> None:
         next_token = self.predict == "next_token"
-        is_decoder = getattr(self.model, "is_decoder", False)
+        is_decoder = self.model.is_decoder
         if next_token != is_decoder:
             raise ValueError(
                 f"predict={self.predict!r} with model.is_decoder={is_decoder}: the next token is "

@@ -9,9 +9,9 @@ class OptimizerConfig:
     """AdamW or LAMB with decoupled weight decay, linear warm-up, and decay by a power."""
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
-    """google: Adam without bias correction, as BERT was trained; adamw: with it. For large batches,
-    with a trust ratio for each decayed tensor: lamb, with bias correction (NVIDIA); albert_lamb,
-    without it."""
+    """google: Adam without bias correction, as BERT was trained; adamw: with it. lamb, albert_lamb:
+    with LAMB's trust ratio for each decayed tensor, for large batches; lamb with bias correction,
+    as NVIDIA's, albert_lamb without."""
     learning_rate: float = 1e-4
     """The peak, reached after the warm-up."""
     warmup_steps: int = 10_000

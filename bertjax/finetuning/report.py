@@ -126,6 +126,7 @@ def model_facts(
         ("task", config.task),
         ("started from", config.init),
         *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
+        *([("taught by", config.teacher)] if config.teacher else []),
         ("training features", f"{features:,}"),
         ("updates", f"{updates:,} of {config.batch_size} features"),
         ("learning rate", f"{config.optimizer.learning_rate:g}"),

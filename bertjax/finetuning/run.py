@@ -22,16 +22,18 @@ from bertjax.finetuning.report import (
     split_prefix,
     splits_of,
 )
+from bertjax.finetuning.teacher import Teacher, run_identity
 from bertjax.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.custom import CustomSource
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.distillation import distilled_task
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.hooks import EvaluateAndSave, Interrupted, MetricLogger, StopSignal
 from bertjax.train.loop import fit
-from bertjax.train.objective import TASK_OBJECTIVES, make_loss_fn
+from bertjax.train.objective import TASK_OBJECTIVES, TEACHER, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state, split_params
 from bertjax.train.step import compile_train_step, make_train_step, with_seed
@@ -39,21 +41,28 @@ from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
-from bertjax.weights.load import ARCHITECTURES
 from bertjax.weights.tagger import with_new_tagger
 
 SCORES = "scores.json"
 
 
 class Run:
-    """One training: a config with one seed, its data, its workdir.
+    """One training: a config with one seed, its data, its workdir, and a teacher, if it has one.
 
     Raises:
         ValueError: model, data, devices and workdir do not fit together.
     """
 
-    def __init__(self, config: FinetuneConfig, task: Task, loaded: LoadedModel, data: TrainingData):
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        task: Task,
+        loaded: LoadedModel,
+        data: TrainingData,
+        teacher: Teacher | None = None,
+    ):
         self.config, self.task, self.loaded, self.data = config, task, loaded, data
+        self.teacher = teacher
         self.workdir = Workdir(Path(config.workdir))
         self.mesh = sharding.make_mesh(config.mesh)
         self.rows = sharding.batch_sharding(self.mesh)
@@ -152,7 +161,7 @@ class Run:
             Interrupted: a signal came; the state is saved.
         """
         config = self.config
-        self.workdir.claim(dataclasses.asdict(config), self.data.fingerprint)
+        self.workdir.claim(run_identity(config, self.teacher), self.data.fingerprint)
         self.loaded.tokenizer.save(self.workdir.tokenizer)
         metric = f"eval/{best_metric(self.task)}"
         checkpointer = Checkpointer(
@@ -223,17 +232,27 @@ class Run:
 
     def train_step(self) -> Any:
         """The compiled update: (state, batch) -> (state, metrics)."""
-        objective = TASK_OBJECTIVES[self.task.label_kind]
+        objective, constants, where = TASK_OBJECTIVES[self.task.label_kind], (), ()
+        if self.teacher is not None:
+            objective = distilled_task(
+                self.task.label_kind,
+                self.config.distillation_temperature,
+                self.config.distillation_weight,
+            )
+            part = {TEACHER: self.teacher.params}
+            where = (sharding.state_sharding(self.mesh, part),)
+            constants = (jax.device_put(part, where[0]),)
         step = make_train_step(
-            make_loss_fn(self.model, objective),
+            make_loss_fn(self.model, objective, self.teacher and self.teacher.model),
             objective.weights,
             self.tx,
             self.schedule,
             mesh=self.mesh,
             accumulation_steps=self.config.accumulation_steps,
-            frozen=self.model.frozen,
+            frozen=(*self.model.frozen, TEACHER),
         )
-        return with_seed(compile_train_step(step, self.state_sharding, self.rows), self.config.seed)
+        compiled = compile_train_step(step, self.state_sharding, self.rows, *where)
+        return with_seed(compiled, self.config.seed, *constants)
 
     def write_results(self, params: Any) -> dict[str, float]:
         """Writes predictions of the test splits, all scores and the model; returns the scores."""
@@ -250,7 +269,7 @@ class Run:
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
         config, tokenizer = self.loaded.config, self.loaded.tokenizer
         tagger = self.config.feature_tagger
-        architecture = ARCHITECTURES["encoder" if tagger else self.task.head][0]
+        head = "encoder" if tagger else self.task.head
         description = self.task.description(self.max_length)
         if isinstance(self.task.source, CustomSource):
             description |= self.task.source.description
@@ -260,7 +279,7 @@ class Run:
             of_tagger, params = split_params(params, self.model.frozen)
         card = model_card(
             self.workdir.path.name,
-            architecture,
+            head,
             config,
             tokenizer.do_lower_case,
             model_facts(self.config, self.updates, len(self.data.sizes), scores),
@@ -271,7 +290,7 @@ class Run:
             params,
             config,
             tokenizer,
-            architecture=architecture,
+            head=head,
             extra=self.task.hf_config(),
             card=card,
             files={"task.json": json.dumps(description, indent=2)},
@@ -323,7 +342,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
             f"The classifier of {config.init} has as many classes as the task, and goes on: "
             f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
         )
-    longest = loaded.config.max_position_embeddings
+    longest = loaded.config.max_length
     if (config.max_length or task.max_length) > longest:
         raise ValueError(
             f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "

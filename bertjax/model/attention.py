@@ -12,6 +12,8 @@ from bertjax.model.embeddings import initializer
 class SelfAttention(nn.Module):
     """Every token attends to the tokens of its own sequence (Vaswani et al. 2017, 3.2).
 
+    With `is_decoder` to itself and those before it alone.
+
     Sows `attention_probs` [B, N, L, L] into "intermediates" when that collection is mutable.
     """
 
@@ -35,8 +37,10 @@ class SelfAttention(nn.Module):
         query, key, value = project("query"), project("key"), project("value")
         scores = jnp.einsum("bqnh,bknh->bnqk", query, key) * head_size**-0.5
         # Padding has id 0 and so attends to padding alone: no row of scores is without a key.
-        same_sequence = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-        scores = jnp.where(same_sequence, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+        seen = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+        if config.is_decoder:
+            seen &= jnp.tri(x.shape[1], dtype=bool)[None, None]
+        scores = jnp.where(seen, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
         probs = jax.nn.softmax(scores).astype(self.dtype)  # [B, N, L, L]
         self.sow("intermediates", "attention_probs", probs)
         probs = nn.Dropout(config.attention_probs_dropout_prob)(probs, deterministic=deterministic)

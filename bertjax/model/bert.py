@@ -24,10 +24,15 @@ class BertModel(nn.Module):
     remat: bool = False
     add_pooling_layer: bool = True
 
+    @property
+    def has_pooler(self) -> bool:
+        """Whether there is one: the head wants it, and the family has it."""
+        return self.add_pooling_layer and self.config.add_pooling_layer
+
     def setup(self):
         self.embeddings = Embeddings(self.config, self.dtype)
         self.encoder = Encoder(self.config, self.dtype, self.unroll, self.remat)
-        if self.add_pooling_layer:
+        if self.has_pooler:
             self.pooler = dense_head(self.config, self.config.hidden_size, self.dtype)
 
     def __call__(
@@ -64,12 +69,12 @@ class BertModel(nn.Module):
             output_hidden_states=output_hidden_states,
         )
         outputs = {"last_hidden_state": x}
-        if self.add_pooling_layer:
+        if self.has_pooler:
             outputs["pooler_output"] = jnp.tanh(self.pooler(take_positions(x, sequence_starts)))
         if layers is not None:
             outputs["hidden_states"] = jnp.concatenate([embedded[None], layers])
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """x [..., D] -> its product with every word embedding [..., V]."""
+        """x [..., E] -> its product with every word embedding [..., V]."""
         return self.embeddings.attend(x)

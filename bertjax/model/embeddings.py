@@ -1,5 +1,7 @@
 """The first layer: words, positions and token types, added and normalised (Devlin et al. 2018)."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,8 +20,24 @@ def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) ->
     return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
 
 
+def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
+    """Sines in even columns and cosines in odd ones (Vaswani et al. 2017, 3.5).
+
+    An initializer of jax's form that needs no key: `shape` is (positions, width).
+    """
+    del key, out_sharding
+    rows, columns = shape
+    rates = 10_000.0 ** (-2 * (jnp.arange(columns) // 2) / columns)
+    angles = jnp.arange(rows)[:, None] * rates[None]
+    even = jnp.arange(columns)[None] % 2 == 0
+    return jnp.where(even, jnp.sin(angles), jnp.cos(angles)).astype(dtype)
+
+
 class Embeddings(nn.Module):
-    """Sum of word, position and token type embeddings, then LayerNorm and dropout."""
+    """Sum of word, position and token type embeddings, then LayerNorm and dropout.
+
+    Where the embeddings are narrower than the layers, a dense layer follows (Lan et al. 2019, 3.1).
+    """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
@@ -27,14 +45,19 @@ class Embeddings(nn.Module):
     def setup(self):
         config = self.config
 
-        def table(rows: int) -> nn.Embed:
-            return nn.Embed(
-                rows, config.hidden_size, dtype=self.dtype, embedding_init=initializer(config)
-            )
+        def table(rows: int, init: jax.nn.initializers.Initializer) -> nn.Embed:
+            width = config.embedding_size or config.hidden_size
+            return nn.Embed(rows, width, dtype=self.dtype, embedding_init=init)
 
-        self.word_embeddings = table(config.vocab_size)
-        self.position_embeddings = table(config.max_position_embeddings)
-        self.token_type_embeddings = table(config.type_vocab_size)
+        init = initializer(config)
+        self.word_embeddings = table(config.vocab_size, init)
+        self.position_embeddings = table(
+            config.max_position_embeddings, sinusoids if config.sinusoidal_pos_embds else init
+        )
+        if config.type_vocab_size:
+            self.token_type_embeddings = table(config.type_vocab_size, init)
+        if config.embedding_size:
+            self.projection = nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=init)
         self.layer_norm = layer_norm(config, self.dtype)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -47,13 +70,15 @@ class Embeddings(nn.Module):
         deterministic: bool,
     ) -> jax.Array:
         """Three int arrays [B, L] -> [B, L, D]."""
-        x = (
-            self.word_embeddings(input_ids)
-            + self.position_embeddings(position_ids)
-            + self.token_type_embeddings(token_type_ids)
-        )
-        return self.dropout(self.layer_norm(x), deterministic=deterministic)
+        x = self.word_embeddings(input_ids)
+        x += self.position_embeddings(position_ids + self.config.position_offset)
+        if self.config.type_vocab_size:
+            # A model of one type takes every token for it, whatever the tokenizer says.
+            last = self.config.type_vocab_size - 1
+            x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
+        x = self.dropout(self.layer_norm(x), deterministic=deterministic)
+        return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """x [..., D] -> its product with every word embedding [..., V]: the tied output layer."""
+        """x [..., E] -> its product with every word embedding [..., V]: the tied output layer."""
         return self.word_embeddings.attend(x)

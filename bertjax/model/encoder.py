@@ -20,9 +20,9 @@ _ACTIVATIONS = {
 }
 
 
-def activation(config: BertConfig, x: jax.Array) -> jax.Array:
-    """Applies `config.hidden_act`."""
-    return _ACTIVATIONS[config.hidden_act](x)
+def activation(name: str, x: jax.Array) -> jax.Array:
+    """Applies an activation of Hugging Face's name."""
+    return _ACTIVATIONS[name](x)
 
 
 class EncoderLayer(nn.Module):
@@ -39,18 +39,24 @@ class EncoderLayer(nn.Module):
         def dense(features: int, name: str) -> nn.Dense:
             return nn.Dense(features, dtype=self.dtype, kernel_init=initializer(config), name=name)
 
-        dropout = nn.Dropout(config.hidden_dropout_prob, deterministic=deterministic)
+        rate = config.attention_output_dropout
+        rate = config.hidden_dropout_prob if rate is None else rate
         attended = SelfAttention(config, self.dtype, name="attention")(
             x, sequence_ids, deterministic=deterministic
         )
-        x = layer_norm(config, self.dtype, "attention_layer_norm")(x + dropout(attended))
-        inner = activation(config, dense(config.intermediate_size, "intermediate")(x))
+        attended = nn.Dropout(rate, deterministic=deterministic)(attended)
+        x = layer_norm(config, self.dtype, "attention_layer_norm")(x + attended)
+        inner = activation(config.hidden_act, dense(config.intermediate_size, "intermediate")(x))
         outer = dense(config.hidden_size, "output")(inner)
-        return layer_norm(config, self.dtype, "output_layer_norm")(x + dropout(outer))
+        outer = nn.Dropout(config.hidden_dropout_prob, deterministic=deterministic)(outer)
+        return layer_norm(config, self.dtype, "output_layer_norm")(x + outer)
 
 
 class Encoder(nn.Module):
-    """`num_hidden_layers` layers with parameters [layers, ...].
+    """`num_hidden_layers` layers with parameters [groups, ...].
+
+    A scan over the groups; in it, where layers share parameters, one over the layers of a group
+    (Lan et al. 2019, 3.1).
 
     `unroll` layers are written out in each step of the scan: more to compile, less to loop over.
     `remat` recomputes each layer in the backward pass instead of keeping its activations. Neither
@@ -79,11 +85,24 @@ class Encoder(nn.Module):
 
         if self.remat:
             body = nn.remat(body, prevent_cse=False)
+        groups = self.config.groups
+        repeats = self.config.num_hidden_layers // groups
+        if repeats > 1:
+            body = nn.scan(
+                body,
+                variable_axes={"intermediates": 0},
+                variable_broadcast="params",
+                split_rngs={"params": False, "dropout": True},
+                length=repeats,
+                unroll=min(self.unroll, repeats),
+            )
         scan = nn.scan(
             body,
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
-            length=self.config.num_hidden_layers,
-            unroll=min(self.unroll, self.config.num_hidden_layers),
+            length=groups,
+            unroll=min(self.unroll, groups) if repeats == 1 else 1,
         )
-        return scan(EncoderLayer(self.config, self.dtype, name="layers"), x, None)
+        x, layers = scan(EncoderLayer(self.config, self.dtype, name="layers"), x, None)
+        # [groups, repeats, ...] -> [layers, ...]
+        return x, None if layers is None else layers.reshape(-1, *x.shape)

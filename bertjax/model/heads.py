@@ -21,11 +21,13 @@ class MaskedLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attend) -> jax.Array:
-        """x [..., D] -> float32 logits [..., V]; `attend` maps [..., D] to [..., V]."""
+        """x [..., D] -> float32 logits [..., V]; `attend` maps [..., E] to [..., V]."""
         config = self.config
         init = initializer(config)
-        x = nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=init, name="transform")(x)
-        x = layer_norm(config, self.dtype, "layer_norm")(activation(config, x))
+        width = config.embedding_size or config.hidden_size
+        x = nn.Dense(width, dtype=self.dtype, kernel_init=init, name="transform")(x)
+        x = activation(config.mlm_activation or config.hidden_act, x)
+        x = layer_norm(config, self.dtype, "layer_norm")(x)
         if not config.tie_word_embeddings:
             attend = nn.Dense(
                 config.vocab_size,

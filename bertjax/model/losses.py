@@ -27,20 +27,26 @@ def pretraining_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.A
     """Sums of losses and of right answers of masked LM and next sentence prediction.
 
     Args:
-        outputs: prediction_logits [B, P, V], seq_relationship_logits [B, K, 2].
+        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; of masked LM
+            alone logits [B, P, V], and then there is no sum of pairs.
         batch: masked_labels int [B, P], masked_weights float [B, P], labels int [B, K].
     """
-    mlm_loss, mlm_right = _cross_entropy(outputs["prediction_logits"], batch["masked_labels"])
+    logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+    mlm_loss, mlm_right = _cross_entropy(logits, batch["masked_labels"])
+    mlm_weights = batch["masked_weights"]
+    weights = pretraining_weights(batch)
+    sums = {
+        "mlm_loss": (jnp.sum(mlm_loss * mlm_weights), weights["mlm"]),
+        "mlm_accuracy": (jnp.sum(mlm_right * mlm_weights), weights["mlm"]),
+    }
+    if "seq_relationship_logits" not in outputs:
+        return sums
     nsp_labels = batch["labels"]
+    nsp_weights = (nsp_labels >= 0).astype(jnp.float32)
     nsp_loss, nsp_right = _cross_entropy(
         outputs["seq_relationship_logits"], jnp.maximum(nsp_labels, 0)
     )
-    mlm_weights = batch["masked_weights"]
-    nsp_weights = (nsp_labels >= 0).astype(jnp.float32)
-    weights = pretraining_weights(batch)
-    return {
-        "mlm_loss": (jnp.sum(mlm_loss * mlm_weights), weights["mlm"]),
-        "mlm_accuracy": (jnp.sum(mlm_right * mlm_weights), weights["mlm"]),
+    return sums | {
         "nsp_loss": (jnp.sum(nsp_loss * nsp_weights), weights["nsp"]),
         "nsp_accuracy": (jnp.sum(nsp_right * nsp_weights), weights["nsp"]),
     }
@@ -49,6 +55,8 @@ def pretraining_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.A
 def pretraining_loss(sums: Sums, weights: Mapping[str, jax.Array]) -> jax.Array:
     """MLM mean plus NSP mean, each over the whole batch's `weights` (google: per replica)."""
     mlm = sums["mlm_loss"][0] / jnp.maximum(weights["mlm"], 1.0)
+    if "nsp_loss" not in sums:
+        return mlm
     nsp = sums["nsp_loss"][0] / jnp.maximum(weights["nsp"], 1.0)
     return mlm + nsp
 

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from bertjax.model.bert import BertModel
 from bertjax.model.config import BertConfig
+from bertjax.model.encoder import activation
 from bertjax.model.heads import MaskedLMHead, dense_head, take_positions
 
 Outputs = dict[str, jax.Array]
@@ -30,9 +31,13 @@ class BertWithHead(nn.Module):
     remat: bool = False
     num_labels: int = 2
 
-    needs_pooler: ClassVar[bool] = True
     frozen: ClassVar[tuple[str, ...]] = ()
     """Parts of the parameters that training leaves as they are."""
+
+    @property
+    def needs_pooler(self) -> bool:
+        """Whether the head looks at the pooler's output."""
+        return True
 
     def setup(self):
         self.bert = BertModel(
@@ -43,11 +48,60 @@ class BertWithHead(nn.Module):
         """As `BertModel`."""
         return self.bert(*inputs, **options)
 
-    def classifier_layer(self, features: int) -> tuple[nn.Dropout, nn.Dense]:
+    def classifier_layer(
+        self, features: int, own_rate: float | None = None
+    ) -> tuple[nn.Dropout, nn.Dense]:
         """Dropout and the linear layer of a classifier, to be called in `setup`."""
-        rate = self.config.classifier_dropout
-        rate = self.config.hidden_dropout_prob if rate is None else rate
+        rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
+        rate = next(rate for rate in rates if rate is not None)
         return nn.Dropout(rate), dense_head(self.config, features, self.dtype)
+
+
+class _TokenHead(BertWithHead):
+    """A head that looks at tokens alone."""
+
+    @property
+    def needs_pooler(self) -> bool:
+        """No."""
+        return False
+
+
+class _SequenceClassifier(BertWithHead):
+    """Logits [B, K, features] on the pooler's output, or on a dense layer of the head's own."""
+
+    prefers_pooler: ClassVar[bool] = False
+    """Whether it takes the pooler also where the family's classifiers have that dense layer."""
+
+    @property
+    def needs_pooler(self) -> bool:
+        """Whether the pooler is what is classified."""
+        own = self.config.classifier_activation is not None
+        return not own or (self.prefers_pooler and self.config.add_pooling_layer)
+
+    @property
+    def features(self) -> int:
+        """Scores of a sequence."""
+        return self.num_labels
+
+    def setup(self):
+        super().setup()
+        self.dropout, self.classifier = self.classifier_layer(self.features)
+        if not self.needs_pooler:
+            self.projection = dense_head(self.config, self.config.hidden_size, self.dtype)
+
+    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
+        """As `BertModel`."""
+        outputs = self.bert(*inputs, deterministic=deterministic, **options)
+        if self.needs_pooler:
+            x = outputs["pooler_output"]
+        else:
+            sequence_starts = inputs[4]
+            x = take_positions(outputs["last_hidden_state"], sequence_starts)
+            if self.config.classifier_input_dropout:
+                x = self.dropout(x, deterministic=deterministic)
+            x = activation(str(self.config.classifier_activation), self.projection(x))
+        x = self.dropout(x, deterministic=deterministic)
+        return outputs | {"logits": self.classifier(x).astype(jnp.float32)}
 
 
 class BertForPreTraining(BertWithHead):
@@ -78,10 +132,8 @@ class BertForPreTraining(BertWithHead):
         }
 
 
-class BertForMaskedLM(BertWithHead):
+class BertForMaskedLM(_TokenHead):
     """Masked LM alone: logits [B, L, V], or [B, P, V] at `masked_positions`."""
-
-    needs_pooler = False
 
     def setup(self):
         super().setup()
@@ -110,28 +162,18 @@ class BertForNextSentencePrediction(BertWithHead):
         return outputs | {"logits": logits.astype(jnp.float32)}
 
 
-class BertForSequenceClassification(BertWithHead):
+class BertForSequenceClassification(_SequenceClassifier):
     """A class, or a number (num_labels = 1), for each sequence: logits [B, K, num_labels]."""
 
-    def setup(self):
-        super().setup()
-        self.dropout, self.classifier = self.classifier_layer(self.num_labels)
 
-    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
-        """As `BertModel`."""
-        outputs = self.bert(*inputs, deterministic=deterministic, **options)
-        pooled = self.dropout(outputs["pooler_output"], deterministic=deterministic)
-        return outputs | {"logits": self.classifier(pooled).astype(jnp.float32)}
-
-
-class BertForTokenClassification(BertWithHead):
+class BertForTokenClassification(_TokenHead):
     """A class for each token: logits [B, L, num_labels]."""
 
-    needs_pooler = False
-
     def setup(self):
         super().setup()
-        self.dropout, self.classifier = self.classifier_layer(self.num_labels)
+        self.dropout, self.classifier = self.classifier_layer(
+            self.num_labels, self.config.token_classifier_dropout
+        )
 
     def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
         """As `BertModel`."""
@@ -140,37 +182,39 @@ class BertForTokenClassification(BertWithHead):
         return outputs | {"logits": self.classifier(x).astype(jnp.float32)}
 
 
-class BertForQuestionAnswering(BertWithHead):
+class BertForQuestionAnswering(_TokenHead):
     """Where the answer starts and ends: start_logits and end_logits [B, L]."""
-
-    needs_pooler = False
 
     def setup(self):
         super().setup()
+        self.dropout = nn.Dropout(self.config.qa_dropout)
         self.qa_outputs = dense_head(self.config, 2, self.dtype)
 
-    def __call__(self, *inputs: jax.Array, **options: Any) -> Outputs:
+    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
         """As `BertModel`."""
-        outputs = self.bert(*inputs, **options)
-        logits = self.qa_outputs(outputs["last_hidden_state"]).astype(jnp.float32)
+        outputs = self.bert(*inputs, deterministic=deterministic, **options)
+        x = self.dropout(outputs["last_hidden_state"], deterministic=deterministic)
+        logits = self.qa_outputs(x).astype(jnp.float32)
         return outputs | {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
-class BertForMultipleChoice(BertWithHead):
+class BertForMultipleChoice(_SequenceClassifier):
     """A score for each choice, a sequence of its own: logits [B, K].
 
     The C choices of an example are C consecutive sequences; the softmax is over these.
     """
 
-    def setup(self):
-        super().setup()
-        self.dropout, self.classifier = self.classifier_layer(1)
+    prefers_pooler = True
 
-    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
+    @property
+    def features(self) -> int:
+        """One score."""
+        return 1
+
+    def __call__(self, *inputs: jax.Array, **options: Any) -> Outputs:
         """As `BertModel`."""
-        outputs = self.bert(*inputs, deterministic=deterministic, **options)
-        pooled = self.dropout(outputs["pooler_output"], deterministic=deterministic)
-        return outputs | {"logits": self.classifier(pooled)[..., 0].astype(jnp.float32)}
+        outputs = super().__call__(*inputs, **options)
+        return outputs | {"logits": outputs["logits"][..., 0]}
 
 
 # The names of heads: all that tasks and model have to agree upon.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,29 @@ from bertjax.data.batch import Batch
 from bertjax.data.masking import Masking
 from bertjax.data.pipeline import eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
-from bertjax.model import BertConfig, BertForPreTraining
-from bertjax.model.losses import pretraining_weights
+from bertjax.model import HEADS, BertConfig
+from bertjax.pretraining.teacher import (
+    Teacher,
+    head_of_student,
+    load_teacher,
+    run_identity,
+    start_of_student,
+)
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.distillation import distilled_pretraining
 from bertjax.train.evaluate import evaluate
 from bertjax.train.flops import train_flops_per_row
 from bertjax.train.hooks import EvaluateAndSave, MetricLogger, StopSignal
 from bertjax.train.loop import fit
-from bertjax.train.objective import make_loss_fn
+from bertjax.train.objective import PRETRAINING, TEACHER, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
 from bertjax.train.step import compile_train_step, make_eval_step, make_train_step, with_seed
 from bertjax.train.workdir import Workdir
 from bertjax.weights import init_params, load_model
+from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
@@ -70,22 +78,32 @@ class Run:
         self.metadata = open_prepared(config.data)
         self.tokenizer = load_tokenizer(config.data)
         self.initial = None
+        pairs = self.metadata.objective in ("nsp", "sop")
+        config = dataclasses.replace(config, head=head_of_student(config, pairs))
         if config.init is not None:
             config = dataclasses.replace(config, model=self._model_of_init(config))
-        model = dataclasses.replace(config.model, pad_token_id=self.tokenizer.pad_token_id)
+        model = with_pad_token(config.model, self.tokenizer.pad_token_id)
         self.config = config = dataclasses.replace(config, model=model)
+        self._check_model()
         self._check_data()
         self.mesh = sharding.make_mesh(config.mesh)
         for phase in config.phases:
             sharding.check_batch_size(self.mesh, phase.batch_size, phase.accumulation_steps)
         self.rows = sharding.batch_sharding(self.mesh)
-        self.model = BertForPreTraining(
+        self.model = HEADS[str(config.head)](
             config.model, jnp.dtype(config.dtype), unroll=config.unroll, remat=config.remat
         )
         self.schedule = make_schedule(config.optimizer, config.phases)
         self.tx = make_optimizer(config.optimizer, self.schedule)
-        self.loss_fn = make_loss_fn(self.model)
-        self.eval_step = jax.jit(make_eval_step(self.loss_fn, pretraining_weights))
+        self.teacher: Teacher | None = None
+        self.objective = PRETRAINING
+        if config.distillation.teacher is not None:
+            self.teacher = load_teacher(config, self.tokenizer, self.mesh)
+            self.objective = distilled_pretraining(config.distillation)
+        if config.distillation.layers and not self.workdir.has_checkpoints:
+            self.initial = start_of_student(config, self.model)
+        self.loss_fn = make_loss_fn(self.model, self.objective, self.teacher and self.teacher.model)
+        self.eval_step = jax.jit(make_eval_step(self.loss_fn, self.objective.weights))
         shapes = jax.eval_shape(self._fresh_state)
         self.state_sharding = sharding.state_sharding(self.mesh, shapes)
         self.state_shapes = jax.tree.map(
@@ -101,12 +119,23 @@ class Run:
         """
         if self.workdir.has_checkpoints:
             return BertConfig.from_dict(self.workdir.read()["config"]["model"])
-        self.initial = load_model(str(config.init))
+        self.initial = load_model(str(config.init), config.head)
         dropout = {name: getattr(config.model, name) for name in DROPOUT_FIELDS}
         model = dataclasses.replace(self.initial.config, **dropout)
         for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
             print(f"--init {config.init} decides on the architecture: {change}")
         return model
+
+    def _check_model(self) -> None:
+        """Refuses, before hours of training, what could not be written in the end."""
+        config_to_hf(self.config.model)
+        try:
+            architecture(self.config.model, str(self.config.head))
+        except ValueError as error:
+            raise ValueError(
+                f"{error} {self.config.data} was prepared for {self.metadata.objective}: prepare "
+                "with --objective mlm, or give --head masked_lm, which leaves its pairs alone."
+            ) from error
 
     def _check_data(self) -> None:
         tokenizer, model = self.tokenizer, self.config.model
@@ -141,8 +170,9 @@ class Run:
         """The state before the first step, laid out over the devices."""
         if self.initial is None:
             return jax.jit(self._fresh_state, out_shardings=self.state_sharding)()
+        source = self.config.init or self.config.distillation.teacher
         for part in self.initial.absent:
-            print(f"--init {self.config.init} has no {part}: it starts from its initialisation")
+            print(f"{source} has no {part}: it starts from its initialisation")
         create = jax.jit(
             lambda params: create_train_state(params, self.tx), out_shardings=self.state_sharding
         )
@@ -151,7 +181,7 @@ class Run:
     def claim_workdir(self) -> None:
         """Takes the workdir for this config, or goes on with its run; see `train.workdir`."""
         fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
-        self.workdir.claim(dataclasses.asdict(self.config), fingerprint)
+        self.workdir.claim(run_identity(self.config, self.teacher), fingerprint)
         self.tokenizer.save(self.workdir.tokenizer)
 
     def batches(self, phase_index: int, first_row: int) -> Iterator[Any]:
@@ -194,32 +224,58 @@ class Run:
             host_rows=host_rows,
         )
         on_devices = (self._to_devices(batch, host_rows, micro) for batch in batches)
-        found = evaluate(self.eval_step, params, on_devices)
+        found = evaluate(
+            lambda params, batch: self.eval_step(params, batch, *self._constants()),
+            params,
+            on_devices,
+        )
         found["unigram_entropy"] = held_out.unigram_entropy_nats or float("nan")
         return {f"eval/{key}": value for key, value in found.items()}
 
+    def _constants(self) -> tuple[dict[str, Any], ...]:
+        """What the steps take besides the state: the parameters of the teacher, if there is one."""
+        return () if self.teacher is None else ({TEACHER: self.teacher.params},)
+
     def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int):
         return sharding.to_devices(batch, host_rows, self.rows, batch_size)
+
+    def _flops_per_row(self, phase: Phase) -> float:
+        """The work of a row; a teacher has the forward pass alone, a third of it."""
+        scored = make_masking(self.config, phase, self.tokenizer).max_predictions
+        if self.teacher is None:
+            return train_flops_per_row(self.config.model, phase.max_length, scored)
+        if not self.objective.inputs:  # words are scored at all tokens
+            scored = phase.max_length
+        student, teacher = (
+            train_flops_per_row(config, phase.max_length, scored)
+            for config in (self.config.model, self.teacher.model.config)
+        )
+        return student + teacher / 3
+
+    def train_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
+        """The compiled update of a phase: (state, batch) -> (state, metrics)."""
+        train_step = compile_train_step(
+            make_train_step(
+                self.loss_fn,
+                self.objective.weights,
+                self.tx,
+                self.schedule,
+                mesh=self.mesh,
+                accumulation_steps=phase.accumulation_steps,
+                frozen=(TEACHER,),
+            ),
+            self.state_sharding,
+            self.rows,
+            *jax.tree.map(lambda x: x.sharding, self._constants()),
+        )
+        return with_seed(train_step, self.config.seed, *self._constants())
 
     def train_phase(
         self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
     ) -> tuple[TrainState, int]:
         """Trains phase `index`, which begins at step `start`, from `step` to its end."""
         phase = self.config.phases[index]
-        train_step = compile_train_step(
-            make_train_step(
-                self.loss_fn,
-                pretraining_weights,
-                self.tx,
-                self.schedule,
-                mesh=self.mesh,
-                accumulation_steps=phase.accumulation_steps,
-            ),
-            self.state_sharding,
-            self.rows,
-        )
-        predictions = make_masking(self.config, phase, self.tokenizer).max_predictions
-        row_flops = train_flops_per_row(self.config.model, phase.max_length, predictions)
+        row_flops = self._flops_per_row(phase)
         tools.logger.start_phase(row_flops * phase.batch_size, tools.peak_flops)
         end = start + phase.num_steps
         save = EvaluateAndSave(
@@ -234,7 +290,7 @@ class Run:
         )
         state, step = fit(
             state,
-            with_seed(train_step, self.config.seed),
+            self.train_step(phase),
             self.batches(index, (step - start) * phase.batch_size),
             step=step,
             num_steps=end,

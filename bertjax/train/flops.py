@@ -34,8 +34,10 @@ def train_flops_per_row(config: BertConfig, row_length: int, predictions: int) -
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + 2 * d * f)
     attention = 12 * layers * row_length * d
-    head = 6 * (d * d + d * config.vocab_size)
-    return float(row_length * (products + attention) + predictions * head)
+    e = config.embedding_size or d
+    widened = 6 * e * d if config.embedding_size else 0
+    head = 6 * (d * e + e * config.vocab_size)
+    return float(row_length * (products + attention + widened) + predictions * head)
 
 
 def peak_flops(peak_tflops: float | None) -> float:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ class MetricLogger:
         name: of the run, for the progress bar.
         step: that the run starts or resumes at.
         pending: sums since the last line, if the run was interrupted between two lines.
+        loss_weights: what each mean counts in the loss, where the loss is not among them.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class MetricLogger:
         step: int,
         pending: dict[str, Any] | None = None,
         name: str = "pretraining",
+        loss_weights: Mapping[str, float] | None = None,
     ):
+        self._loss_weights = loss_weights or {}
         self._writer, self._every, self._num_steps = writer, every, num_steps
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
         self._unread: list[dict[str, Any]] = []
@@ -98,7 +101,7 @@ class MetricLogger:
         seconds = self._seconds + time.perf_counter() - self._since
         values = means(self._sums)
         if "loss" not in values:
-            values["loss"] = sum(values.get(key, 0.0) for key in ("mlm_loss", "nsp_loss"))
+            values["loss"] = sum(w * values.get(key, 0.0) for key, w in self._loss_weights.items())
         values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
         if self._steps:
             values["tokens_per_second"] = self._tokens / seconds

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from bertjax.model import BertWithHead, losses
+from bertjax.train.state import split_params
 
 MODEL_INPUTS = (
     "input_ids",
@@ -52,11 +53,22 @@ TASK_OBJECTIVES = {
 }
 
 
-def make_loss_fn(model: BertWithHead, objective: Objective = PRETRAINING):
+# The part of the parameters, and of the outputs, that is a teacher's.
+TEACHER = "teacher"
+
+
+def make_loss_fn(
+    model: BertWithHead,
+    objective: Objective = PRETRAINING,
+    teacher: BertWithHead | None = None,
+):
     """The loss of an objective as `train.step` wants it: each row with its own dropout key.
 
     The model runs on one row and is mapped over the rows, so that a row's dropout depends on its
     key alone and not on the rows beside it. The products compile to the same ones.
+
+    A `teacher` reads the same batch without dropout. Its parameters are the part `TEACHER` of the
+    parameters, and the objective finds its outputs under that name among those of the model.
     """
 
     def one_row(params, inputs, named, dropout_key):
@@ -80,11 +92,15 @@ def make_loss_fn(model: BertWithHead, objective: Objective = PRETRAINING):
     def loss_fn(params, batch, weights, dropout_keys):
         inputs = [batch[key] for key in MODEL_INPUTS]
         named = {key: batch[key] for key in objective.inputs}
+        params, of_teacher = split_params(params, (TEACHER,))
         if dropout and dropout_keys is not None:
             over_rows = jax.vmap(one_row, in_axes=(None, 0, 0, 0))
             outputs: Any = over_rows(params, inputs, named, dropout_keys)
         else:
             outputs: Any = model.apply({"params": params}, *inputs, **named)
+        if teacher is not None:
+            taught = teacher.apply({"params": of_teacher[TEACHER]}, *inputs, **named)
+            outputs = {**outputs, TEACHER: jax.lax.stop_gradient(taught)}
         sums = objective.sums(outputs, batch)
         return objective.loss(sums, weights), sums
 

@@ -1,5 +1,6 @@
 """One update, and one evaluation batch, as jit-compiled functions over all devices."""
 
+import itertools
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -32,19 +33,23 @@ def make_train_step(
     accumulation_steps: int = 1,
     frozen: Collection[str] = (),
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
-    """Returns `train_step(state, batch, seed) -> (state, metrics)`, for `compile_train_step`.
+    """Returns `train_step(state, batch, seed, *constants)`, for `compile_train_step`.
+
+    It returns (state, metrics).
 
     The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
     row): neither depends on how rows are split over devices and microbatches. The seed is an
     argument, so that runs of several seeds share a compiled program. Parts of the parameters that
-    are `frozen` cost neither gradients nor moments.
+    are `frozen` cost neither gradients nor moments. `constants`, at most one dict, are frozen parts
+    that the state does not hold: the parameters of a teacher.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
-    def train_step(state: TrainState, batch: Batch, seed: jax.Array):
+    def train_step(state: TrainState, batch: Batch, seed: jax.Array, *constants: dict[str, Any]):
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
-        sums, grads = compute(state.params, batch, weights_fn(batch), key, rows)
+        params = with_constants(state.params, *constants)
+        sums, grads = compute(params, batch, weights_fn(batch), key, rows)
         trained, fixed = split_params(state.params, frozen)
         updates, opt_state = tx.update(grads, state.opt_state, trained)
         metrics = {
@@ -116,24 +121,31 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
-    """Returns `eval_step(params, batch) -> sums of metrics`, without dropout."""
+    """Returns `eval_step(params, batch, *constants) -> sums of metrics`, without dropout."""
 
-    def eval_step(params, batch: Batch):
-        return loss_fn(params, batch, weights_fn(batch), None)[1]
+    def eval_step(params, batch: Batch, *constants: dict[str, Any]):
+        return loss_fn(with_constants(params, *constants), batch, weights_fn(batch), None)[1]
 
     return eval_step
 
 
-def compile_train_step(train_step, state_shardings: Any, rows: Any) -> Any:
-    """Compiles for state and batch (`rows`) sharded so; the state given is donated."""
+def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
+    """The parameters as the loss sees them: beside those of the state, the constant ones."""
+    return dict(itertools.chain(*(part.items() for part in (params, *constants))))
+
+
+def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
+    """Compiles for state, batch (`rows`) and constants sharded so; the state given is donated."""
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, rows, None),
+        in_shardings=(state_shardings, rows, None, *constants),
         out_shardings=(state_shardings, None),
         donate_argnums=0,
     )
 
 
-def with_seed(compiled_step: Any, seed: int) -> Callable[[TrainState, Batch], Any]:
+def with_seed(
+    compiled_step: Any, seed: int, *constants: dict[str, Any]
+) -> Callable[[TrainState, Batch], Any]:
     """The step of one run: (state, batch) -> (state, metrics)."""
-    return lambda state, batch: compiled_step(state, batch, np.uint32(seed))
+    return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)

@@ -14,10 +14,11 @@ from typing import Any
 from bertjax.config import differences
 from bertjax.data.chunks import write_whole
 
-# What may differ between a run and its continuation: it changes no update.
+# What may differ between a run and its continuation: it changes no update. A teacher may have
+# moved, for `teacher_weights` says who it is.
 MAY_CHANGE = (
     "data workdir mesh unroll remat log_every eval_every eval_rows save_every keep_checkpoints "
-    "reader_threads peak_tflops submission tfds_data_dir"
+    "reader_threads peak_tflops submission tfds_data_dir teacher distillation.teacher"
 ).split()
 
 

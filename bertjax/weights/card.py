@@ -5,17 +5,18 @@ from typing import Any
 
 import bertjax
 from bertjax.model import BertConfig, TaggerConfig
+from bertjax.weights.families import architecture
 
 _HEAD = """---
 library_name: transformers
 tags:
-- bert
+- {family}
 ---
 # {title}
 
-A BERT encoder: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens in the vocabulary
-({casing}), at most {positions} tokens of input. Written by bertjax {version}; transformers loads it
-as `{architecture}`.
+An encoder of the {family} family: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens
+in the vocabulary ({casing}), at most {positions} tokens of input. Written by bertjax {version};
+transformers loads it as `{architecture}`.
 """
 
 _TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
@@ -27,13 +28,13 @@ applies both; transformers knows the encoder alone.
 
 def model_card(
     title: str,
-    architecture: str,
+    head: str,
     config: BertConfig,
     do_lower_case: bool,
     facts: Sequence[tuple[str, Any]] = (),
     tagger: TaggerConfig | None = None,
 ) -> str:
-    """Markdown with what the model is, and a table of `facts` about its training, if any.
+    """Markdown with what a model with this head is, and a table of `facts` about its training.
 
     A `tagger` beside the encoder is described, too.
     """
@@ -44,9 +45,10 @@ def model_card(
         heads=config.num_attention_heads,
         vocab=config.vocab_size,
         casing="uncased" if do_lower_case else "cased",
-        positions=config.max_position_embeddings,
+        positions=config.max_length,
+        family=config.model_type,
         version=bertjax.__version__,
-        architecture=architecture,
+        architecture=architecture(config, head),
     )
     if tagger is not None:
         text += "\n" + _TAGGER.format(
@@ -72,7 +74,7 @@ def training_facts(
         step: updates done.
         evaluation: the last line of held-out metrics, if there is one.
     """
-    optimizer = config["optimizer"]
+    optimizer, lessons = config["optimizer"], config.get("distillation")
     phases = "; ".join(
         f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
         for p in config["phases"]
@@ -85,6 +87,7 @@ def training_facts(
         ("optimizer", f"AdamW ({optimizer['recipe']}), peak {optimizer['learning_rate']:g}, "
          f"warm-up {optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"),
         ("started from", config["init"] or "random weights"),
+        *([("taught by", lessons["teacher"])] if lessons else []),
         ("computed in", config["dtype"]),
         ("seed", config["seed"]),
     ]  # fmt: skip
@@ -93,6 +96,8 @@ def training_facts(
         "eval/unigram_entropy": "unigram entropy of the held-out text (nats)",
         "eval/mlm_accuracy": "held-out MLM accuracy",
         "eval/nsp_accuracy": "held-out NSP accuracy",
+        "eval/soft_loss": "held-out divergence from the teacher (nats, x temperature^2)",
+        "eval/cosine_loss": "held-out 1 - cosine with the teacher's last layer",
     }
     measured = evaluation or {}
     return facts + [

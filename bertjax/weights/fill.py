@@ -12,7 +12,10 @@ from bertjax.model import BertConfig, BertWithHead
 from bertjax.weights import names
 
 # What a checkpoint may lack or have too much as a whole: the parts that belong to a head.
-PARTS = ("bert/pooler", "predictions", "seq_relationship", "classifier", "qa_outputs", "lstm")
+PARTS = (
+    *("bert/pooler", "predictions", "seq_relationship", "projection", "classifier"),
+    *("qa_outputs", "lstm"),
+)
 
 
 class Filled(NamedTuple):
@@ -68,7 +71,7 @@ def fill(
         model: what the parameters are for.
         where: the source, for errors.
         seed: of the initialisation.
-        skip: tensors whose names begin so are left out.
+        skip: tensors whose normalized names begin so are left out.
         known: path -> parameters that are there already.
 
     Raises:
@@ -82,7 +85,7 @@ def fill(
     unexpected, misshaped = [], []
     for stored in sorted(tensors):
         name = names.normalized(stored, config)
-        if name is None or stored.startswith(skip):
+        if name is None or name.startswith(skip):
             continue
         mapped = names.find(name, config)
         part = mapped and next((p for p in PARTS if mapped.path.startswith(p)), None)
@@ -102,10 +105,10 @@ def fill(
         and not any(path.startswith(part) for path in filled)
     ]
     lacking = frozenset(path for path in wanted if path.startswith(tuple(absent)))
-    missing = names.their_names(wanted.keys() - lacking, config) - seen
+    missing = names.missing_names(wanted.keys() - lacking, seen, config)
     if missing or unexpected or misshaped:
         raise ValueError(
-            f"{where} does not fit the model. Missing: {sorted(missing) or 'nothing'}. Unexpected: "
+            f"{where} does not fit the model. Missing: {missing or 'nothing'}. Unexpected: "
             f"{unexpected or 'nothing'}. Wrong: {misshaped or 'nothing'}. Check that the config "
             "belongs to these weights, and that they are whole."
         )

@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.model import BertConfig
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
+from bertjax.weights.families import architecture, config_to_hf
 from bertjax.weights.replace import replaced_whole
 from bertjax.weights.torch_bin import open_bin
 
@@ -109,7 +110,7 @@ def save_hf(
     config: BertConfig,
     tokenizer: Tokenizer,
     *,
-    architecture: str = "BertForPreTraining",
+    head: str = "pretraining",
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
     files: Mapping[str, str] | None = None,
@@ -122,24 +123,25 @@ def save_hf(
         params: a tree of arrays; it is written tensor by tensor, so memory does not double.
         config: the architecture.
         tokenizer: its files are written, too.
-        architecture: the class of transformers that the weights are for.
+        head: which of `bertjax.model.HEADS` the weights are for.
         extra: more fields of `config.json`, such as id2label.
         card: the text of README.md, the model card.
         files: more files, name -> text.
         tagger: parameters of `model.tagger` besides the encoder's, for a file of their own.
 
     Raises:
-        ValueError: `directory` holds something else than a model.
+        ValueError: `directory` holds something else than a model, or transformers has no such
+            model.
         OSError: no space; what was in `directory` stays.
     """
+    content = {"architectures": [architecture(config, head)], "dtype": "float32"}
+    content |= config_to_hf(config) | dict(extra or {})
     with replaced_whole(directory) as beside:
         flat: Any = flatten_dict(dict(params), sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
         if tagger is not None:
             own: Any = flatten_dict(dict(tagger), sep="/")
             write_safetensors(beside / TAGGER, own, config)
-        content = {"architectures": [architecture], "dtype": "float32", **config.to_dict()}
-        content |= dict(extra or {})
         text = json.dumps(content, indent=2) + "\n"
         (beside / "config.json").write_text(text, encoding="utf-8")
         tokenizer.save(beside)

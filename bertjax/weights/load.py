@@ -13,9 +13,10 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
-from bertjax.model import HEADS, BertConfig, BertForPreTraining, BertWithHead
+from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.weights import names
+from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
 from bertjax.weights.hf import has_weights, open_hf, read_json
 from bertjax.weights.tf1 import open_tf1
@@ -100,13 +101,15 @@ def _is_fine_tuned(workdir: Path) -> bool:
 def _open_run(workdir: Path) -> Source:
     """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
     try:
-        config = read_json(workdir / "run.json")["config"]["model"]
+        run = read_json(workdir / "run.json")["config"]
+        config = run["model"]
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{workdir / 'run.json'} has no config of a model: is {workdir} the folder of a run? A "
             "fine-tuning has its model in the end."
         ) from error
-    model = BertForPreTraining(BertConfig.from_dict(config))
+    head = run.get("head") or "pretraining"
+    model = HEADS[head](BertConfig.from_dict(config))
     # Nothing is cleaned up or made: the run may be going on.
     options = ocp.CheckpointManagerOptions(create=False)
     with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
@@ -124,11 +127,11 @@ def _open_run(workdir: Path) -> Source:
             ) from error
     flat: Any = flatten_dict(params, sep="/")
     tensors = dict(names.to_theirs(flat, model.config))
-    found = {**config, "step": step, "architectures": ["BertForPreTraining"]}
+    found = {**config, "step": step, "architectures": [architecture(model.config, head)]}
     return Source("run", workdir, found, tensors, load_tokenizer(workdir / "tokenizer"))
 
 
-def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertForPreTraining) -> Any:
+def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
     like = {"params": unflatten_dict(param_shapes(model), sep="/")}
     restore = ocp.args.PyTreeRestore(
         like,
@@ -202,6 +205,7 @@ def load_model(
     source = open_source(path)
     head = find_head(source) if head is None else head
     config = _architecture(source)
+    architecture(config, head)  # refuses what the family does not have
     needed = source.tokenizer.vocab_size
     if needed > (vocab_size or config.vocab_size):
         raise ValueError(
@@ -229,17 +233,23 @@ def load_model(
 
 _CLASSIFIER = ("classifier.",)
 
-# The class of transformers for each head, and the parts of a checkpoint that the head uses.
-ARCHITECTURES = {
-    "encoder": ("BertModel", ()),
-    "pretraining": ("BertForPreTraining", ("predictions", "seq_relationship")),
-    "masked_lm": ("BertForMaskedLM", ("predictions",)),
-    "next_sentence": ("BertForNextSentencePrediction", ("seq_relationship",)),
-    "sequence_classification": ("BertForSequenceClassification", ("classifier",)),
-    "token_classification": ("BertForTokenClassification", ("classifier",)),
-    "question_answering": ("BertForQuestionAnswering", ("qa_outputs",)),
-    "multiple_choice": ("BertForMultipleChoice", ("classifier",)),
+# The parts of a checkpoint that each head uses; some families have a "projection", too.
+_PARTS_OF_HEADS = {
+    "encoder": (),
+    "pretraining": ("predictions", "seq_relationship"),
+    "masked_lm": ("predictions",),
+    "next_sentence": ("seq_relationship",),
+    "sequence_classification": ("classifier",),
+    "token_classification": ("classifier",),
+    "question_answering": ("qa_outputs",),
+    "multiple_choice": ("classifier",),
 }
+
+
+def _parts(config: BertConfig, head: str) -> set[str]:
+    pooled = HEADS[head](config).needs_pooler
+    projected = head in ("sequence_classification", "multiple_choice") and not pooled
+    return {*_PARTS_OF_HEADS[head], *(["projection"] if projected else [])}
 
 
 def find_head(source: Source) -> str:
@@ -255,19 +265,21 @@ def find_head(source: Source) -> str:
         mapped = names.find(name, config) if name else None
         if mapped and not mapped.path.startswith("bert/"):
             found.add(mapped.path.split("/")[0])
-    fitting = [head for head, (_, parts) in ARCHITECTURES.items() if found == set(parts)]
+    fitting = [head for head in heads_of(config) if found == _parts(config, head)]
     named = (source.config.get("architectures") or [None])[0]
     if not fitting:
         raise ValueError(
             f"{source.where} holds the heads {sorted(found)}, which no model has together: load it "
             "with the head that you need."
         )
-    return next((head for head in fitting if ARCHITECTURES[head][0] == named), fitting[0])
+    return next((head for head in fitting if architecture(config, head) == named), fitting[0])
 
 
 def _architecture(source: Source) -> BertConfig:
     try:
-        return BertConfig.from_dict(source.config)
+        if source.kind == "run":  # our own names
+            return BertConfig.from_dict(source.config)
+        return config_from_hf(source.config)
     except ValueError as error:
         raise ValueError(f"The config of {source.where}: {error}") from error
 
@@ -277,8 +289,10 @@ def _classes(source: Source) -> int:
 
     `bert_config.json` never says; transformers means 2 if it does not.
     """
-    biases = source.tensors.get("classifier.bias")
-    return 2 if biases is None else len(biases)
+    for name in ("classifier.bias", "classifier.out_proj.bias"):
+        if name in source.tensors:
+            return len(source.tensors[name])
+    return 2
 
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:

@@ -1,16 +1,18 @@
 """The one table of parameter names: PyTorch's (Hugging Face) and ours, with the change of layout.
 
 Ours are paths in the parameter tree; layers are stacked there on axis 0, so `{layer}` of a PyTorch
-name becomes an index. PyTorch stores matrices as [out, in], we as [in, out], heads apart.
+name becomes an index. PyTorch stores matrices as [out, in], we as [in, out], heads apart. The table
+has BERT's names; `bertjax.weights.families` says how its relatives differ.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.model.config import BertConfig
+from bertjax.weights.families import as_bert, as_family, family_of
 
 
 class _Transform(NamedTuple):
@@ -78,6 +80,7 @@ RULES: tuple[Rule, ...] = (
     _embedding("position_embeddings"),
     _embedding("token_type_embeddings"),
     *_layer_norm("bert.embeddings.LayerNorm", "bert/embeddings/layer_norm"),
+    *_dense("bert.embeddings.projection", "bert/embeddings/projection"),
     *(
         rule
         for name in ("query", "key", "value")
@@ -110,6 +113,7 @@ RULES: tuple[Rule, ...] = (
     Rule("cls.predictions.bias", "predictions/bias", _SAME),
     Rule("cls.predictions.decoder.weight", "predictions/decoder/kernel", _MATRIX),
     *_dense("cls.seq_relationship", "seq_relationship"),
+    *_dense("projection", "projection"),
     *_dense("classifier", "classifier"),
     *_dense("qa_outputs", "qa_outputs"),
     *(rule for cell in ("l0", "l0_reverse", "l1", "l1_reverse") for rule in _lstm(cell)),
@@ -127,18 +131,17 @@ _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 def normalized(name: str, config: BertConfig) -> str | None:
     """A PyTorch name as the table has it; None if it repeats what is said elsewhere.
 
-    `gamma` and `beta` are renamed, `bert.` is put in front. `position_ids` count from 0. With tied
-    embeddings the decoder's weight is the word embedding and its bias `cls.predictions.bias`;
-    otherwise PyTorch uses the decoder's own, and `cls.predictions.bias` is without effect.
+    `position_ids` count from 0. With tied embeddings the decoder's weight is the word embedding and
+    its bias `cls.predictions.bias`; otherwise PyTorch uses the decoder's own, and
+    `cls.predictions.bias` is without effect.
     """
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    if name.startswith(("embeddings.", "encoder.", "pooler.")):
-        name = f"bert.{name}"
+    name = as_bert(name, config)
     if name.endswith(".position_ids"):
         return None
     if config.tie_word_embeddings:
         return None if name in ("cls.predictions.decoder.weight", _DECODER_BIAS) else name
+    if not family_of(config).decoder_bias:
+        return name
     return {_BIAS: None, _DECODER_BIAS: _BIAS}.get(name, name)
 
 
@@ -163,22 +166,31 @@ def to_theirs(
     params: Mapping[str, np.ndarray], config: BertConfig
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Flat parameters, path -> array, as PyTorch names and arrays, in the order of their paths."""
+    twice = not config.tie_word_embeddings and family_of(config).decoder_bias
+    projected = "projection/kernel" in params
+
+    def named(name: str) -> str:
+        return as_family(name, config, projected=projected)
+
     for path, value in sorted(params.items()):
         rule = _BY_PATH[path]
         if "{layer}" not in rule.theirs:
-            yield rule.theirs, rule.transform.to_theirs(value, config)
-            if rule.theirs == _BIAS and not config.tie_word_embeddings:
-                yield _DECODER_BIAS, value
+            yield named(rule.theirs), rule.transform.to_theirs(value, config)
+            if rule.theirs == _BIAS and twice:
+                yield named(_DECODER_BIAS), value
             continue
         for layer, of_layer in enumerate(value):
-            yield rule.theirs.format(layer=layer), rule.transform.to_theirs(of_layer, config)
+            name = named(rule.theirs.format(layer=layer))
+            yield name, rule.transform.to_theirs(of_layer, config)
 
 
-def their_names(paths: Iterable[str], config: BertConfig) -> set[str]:
-    """The PyTorch names that together fill these paths."""
+def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
+    """The PyTorch names that these paths need, besides the normalized ones that were `seen`."""
+    paths = set(paths)
     names = set()
     for path in paths:
         theirs = _BY_PATH[path].theirs
-        layers = range(config.num_hidden_layers if "{layer}" in theirs else 1)
+        layers = range(config.groups if "{layer}" in theirs else 1)
         names |= {theirs.format(layer=layer) for layer in layers}
-    return names
+    projected = "projection/kernel" in paths
+    return sorted(as_family(name, config, projected=projected) for name in names - set(seen))

@@ -201,6 +201,9 @@ _FIXED = {  # What Google's code has no setting for.
     "hidden_act": ("gelu", "relu", "tanh"),
     "layer_norm_eps": (1e-12,),
     "tie_word_embeddings": (True,),
+    "is_decoder": (False,),
+    "embedding_size": (None,),
+    "num_hidden_groups": (None,),
 }
 
 

@@ -1,0 +1,176 @@
+"""What a teacher is worth: students trained for the same time with it and without it.
+
+    python benchmarks/distillation.py --teacher DIR --data DIR --minutes 30 --student_layers 2
+
+Three students of one architecture: distilled, and by masked LM alone, both from the same layers of
+the teacher; and by masked LM alone from random weights. The time of a step is measured for each,
+and each gets as many steps as fit the minutes, its learning rate decaying to 0 over them. All are
+judged on the same held-out rows: masked LM, and the divergence from the teacher at temperature 1.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax import pretrain
+from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.pretraining.run import Run
+from bertjax.pretraining.teacher import start_of_student
+from bertjax.train.compilation_cache import use_compilation_cache
+from bertjax.weights import LoadedModel, load_model, save_hf
+
+TIMED_STEPS = 10
+
+
+def base_config(args: argparse.Namespace, teacher: LoadedModel) -> PretrainConfig:
+    """What the students share; the number of steps is not yet known."""
+    return PretrainConfig(
+        data=args.data,
+        head="masked_lm",
+        model=dataclasses.replace(teacher.config, num_hidden_layers=args.student_layers),
+        phases=(
+            Phase(
+                num_steps=1000,
+                max_length=args.max_length,
+                batch_size=args.batch_size,
+                accumulation_steps=args.accumulation_steps,
+            ),
+        ),
+        optimizer=OptimizerConfig(
+            recipe="adamw",
+            schedule="hf",
+            learning_rate=args.learning_rate,
+            warmup_steps=0,
+            warmup_proportion=0.05,
+            b2=0.98,
+            max_grad_norm=5.0,
+        ),
+        dtype=args.dtype,
+        seed=args.seed,
+        eval_every=0,
+        eval_rows=args.eval_rows,
+        save_every=10**9,
+        unroll=args.student_layers,
+    )
+
+
+def spread(layers: int, count: int) -> tuple[int, ...]:
+    """`count` of `layers` layers, first and last among them: of 12, 6 are 0 2 4 7 9 11."""
+    return tuple(int(layer) for layer in np.linspace(0, layers - 1, count).round())
+
+
+def students(
+    base: PretrainConfig, args: argparse.Namespace, folder: Path
+) -> dict[str, PretrainConfig]:
+    """The three configs; the layers of the teacher that two start from are written to a folder."""
+    depth = load_model(args.teacher, "encoder").config.num_hidden_layers
+    lessons = DistillationConfig(teacher=args.teacher, soft_targets_on=args.soft_targets_on)
+    chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
+    taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
+    run = Run(taught)
+    start = start_of_student(taught, run.model)
+    save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
+    found = {
+        "distilled": dataclasses.replace(base, init=str(folder / "start"), distillation=lessons),
+        "mlm_from_layers": dataclasses.replace(base, init=str(folder / "start")),
+        "mlm_from_random": base,
+    }
+    return {
+        name: dataclasses.replace(config, workdir=str(folder / name))
+        for name, config in found.items()
+    }
+
+
+def seconds_a_step(config: PretrainConfig) -> float:
+    """Of a run's own step and batches, without compilation."""
+    run = Run(config)
+    state, step, batches = run.new_state(), run.train_step(config.phases[0]), run.batches(0, 0)
+    metrics: Any = None
+    start = 0.0
+    for done in range(TIMED_STEPS + 2):
+        if done == 2:
+            jax.block_until_ready(metrics)
+            start = time.perf_counter()
+        state, metrics = step(state, next(batches))
+    jax.block_until_ready(metrics)
+    return (time.perf_counter() - start) / TIMED_STEPS
+
+
+def judged(base: PretrainConfig, args: argparse.Namespace, model: str, folder: Path) -> dict:
+    """Held-out masked LM of a model, and its divergence from the teacher over the real tokens."""
+    params = load_model(model, "masked_lm")
+    lessons = DistillationConfig(teacher=args.teacher, temperature=1.0)
+    run = Run(
+        dataclasses.replace(
+            base, model=params.config, distillation=lessons, workdir=str(folder / "judge")
+        )
+    )
+    on_devices = jax.device_put(params.params, run.state_sharding.params)
+    found = run.evaluate(base.phases[0], on_devices)
+    names = {"mlm_loss": "mlm_loss", "kl_to_teacher": "soft_loss", "cosine_loss": "cosine_loss"}
+    return {name: round(found[f"eval/{key}"], 4) for name, key in names.items()}
+
+
+def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Trains all three and returns their steps, seconds and held-out losses."""
+    base = base_config(args, load_model(args.teacher, "masked_lm"))
+    results: dict[str, Any] = {"teacher": judged(base, args, args.teacher, folder)}
+    for name, config in students(base, args, folder).items():
+        seconds = seconds_a_step(config)
+        steps = max(2, round(60 * args.minutes / seconds))
+        phase = dataclasses.replace(config.phases[0], num_steps=steps)
+        start = time.perf_counter()
+        pretrain.run(dataclasses.replace(config, phases=(phase,)))
+        results[name] = {
+            "steps": steps,
+            "milliseconds_a_step": round(1000 * seconds, 1),
+            "seconds_with_compilation": round(time.perf_counter() - start, 1),
+            **judged(base, args, str(folder / name), folder),
+        }
+    return results
+
+
+def main() -> None:
+    """Prints a JSON line, and appends it to --output."""
+    parser = argparse.ArgumentParser(description="Distillation beside masked LM alone.")
+    parser.add_argument("--teacher", required=True, help="model directory with an MLM head")
+    parser.add_argument("--data", required=True, help="what bertjax.prepare wrote")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of training, each")
+    parser.add_argument("--student_layers", type=int, default=6)
+    parser.add_argument("--max_length", type=int, default=128)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--accumulation_steps", type=int, default=1)
+    parser.add_argument("--learning_rate", type=float, default=5e-4)
+    parser.add_argument("--soft_targets_on", choices=["all", "masked"], default="all")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--eval_rows", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    use_compilation_cache()
+    with tempfile.TemporaryDirectory() as folder:
+        results = compare(args, Path(folder))
+    facts = {
+        "settings": {k: v for k, v in vars(args).items() if k not in ("teacher", "data", "output")},
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "date": datetime.date.today().isoformat(),
+        "versions": {"jax": jax.__version__},
+    }
+    line = json.dumps({"results": results, **facts})
+    print(line, flush=True)
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        with args.output.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

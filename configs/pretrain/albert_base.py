@@ -1,0 +1,23 @@
+"""ALBERT-base by the recipe of its paper (Lan et al. 2019, 4.1).
+
+    python -m bertjax.prepare --input 'text/*' --tokenizer albert-base-v2 --output D \\
+        --max_length 512 --objective sop
+    python -m bertjax.pretrain --config configs/pretrain/albert_base.py --data D --workdir W
+
+LAMB, 4,096 rows of 512 tokens an update as 16 microbatches, 125,000 updates, sentence order instead
+of next sentences, up to three words masked together; 64 to 512 chips of Cloud TPU V3 in the paper.
+Dropout 0 is that of version 2. Not run to its end here.
+"""
+
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.model import named_config
+
+config = PretrainConfig(
+    model=named_config("albert-base-v2"),
+    phases=(Phase(num_steps=125_000, max_length=512, batch_size=4096, accumulation_steps=16),),
+    optimizer=OptimizerConfig(recipe="albert_lamb", learning_rate=1.76e-3, warmup_steps=3_125),
+    max_ngram=3,
+    dtype="bfloat16",
+    eval_every=2_500,
+    save_every=1_000,
+)

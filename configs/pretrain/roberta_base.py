@@ -1,0 +1,32 @@
+"""RoBERTa-base by the recipe of its paper (Liu et al. 2019, 4 and table 9).
+
+    python -m bertjax.prepare --input 'text/*' --tokenizer roberta-base --output D \\
+        --max_length 512 --objective full_sentences
+    python -m bertjax.pretrain --config configs/pretrain/roberta_base.py --data D --workdir W
+
+8,192 rows of 512 tokens an update, as 32 microbatches of 256 rows, 500,000 updates. Raise
+--phases.0.accumulation_steps until a microbatch fits. As fairseq: every parameter is decayed,
+gradients are not clipped, random words are no special tokens. Not run to its end here.
+"""
+
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.model import named_config
+
+config = PretrainConfig(
+    model=named_config("roberta-base"),
+    phases=(Phase(num_steps=500_000, max_length=512, batch_size=8192, accumulation_steps=32),),
+    optimizer=OptimizerConfig(
+        recipe="adamw",
+        schedule="hf",
+        learning_rate=6e-4,
+        warmup_steps=24_000,
+        b2=0.98,
+        weight_decay=0.01,
+        decay_all=True,
+        max_grad_norm=0.0,
+    ),
+    random_words="ordinary",
+    dtype="bfloat16",
+    eval_every=5_000,
+    save_every=1_000,
+)
