@@ -2,12 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertjax import pretrain
-from bertjax.config import FinetuneConfig, PretrainConfig, load_config_file
-from bertjax.model import named_config
+from bertjax.config import FinetuneConfig, Phase, PretrainConfig, load_config_file
+from bertjax.model import BertConfig, named_config
 from bertjax.tasks import TASKS
 from bertjax.train.optimizer import make_schedule
 
@@ -115,3 +116,23 @@ def test_every_task_that_can_be_trained_has_a_config():
 def test_a_config_of_another_kind_of_run_is_refused():
     with pytest.raises(ValueError, match="defines no such `config`"):
         load_config_file("configs/finetune/rte.py", PretrainConfig)
+
+
+def test_what_a_model_predicts_must_fit_what_it_sees():
+    decoder = BertConfig(is_decoder=True)
+    with pytest.raises(ValueError, match="predict='next_token' with model.is_decoder=False"):
+        PretrainConfig(predict="next_token")
+    with pytest.raises(ValueError, match="predict='masked' with model.is_decoder=True"):
+        PretrainConfig(model=decoder)
+    PretrainConfig(model=decoder, predict="next_token")
+    phase = Phase(num_steps=1, max_length=8, batch_size=1, max_predictions=3)
+    settings: dict[str, dict[str, Any]] = {
+        "max_ngram": {"max_ngram": 3},
+        "mlm_probability": {"mlm_probability": 0.2},
+        "max_predictions": {"phases": (phase,)},
+    }
+    for name, given in settings.items():
+        with pytest.raises(ValueError, match=f"{name}: without effect"):
+            PretrainConfig(model=decoder, predict="next_token", **given)
+    with pytest.raises(ValueError, match="max_ngram=0: it must be at least 1"):
+        PretrainConfig(max_ngram=0)

@@ -6,7 +6,9 @@ import pytest
 
 from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig
+from bertjax.fill_mask import fill_mask
 from bertjax.predict import PredictConfig
+from bertjax.tokenization import train_bpe
 from bertjax.weights import load_model
 
 
@@ -90,3 +92,15 @@ def test_the_folder_of_a_fine_tuning_stands_for_its_model(run):
 def test_what_does_not_fit_is_refused(run, given, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         predict.run(PredictConfig(model=str(run), **given))
+
+
+def test_masks_are_filled_by_a_masked_lm_too_and_named_as_the_family_writes_them(
+    encoder, sentences, capsys
+):
+    text = sentences[0] + " [MASK]"
+    loaded = load_model(encoder, "masked_lm")
+    assert fill_mask(loaded, text) == fill_mask(load_model(encoder), text)
+    predict.run(PredictConfig(model=str(encoder), fill_mask=text))
+    assert "[MASK] 1" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="No <mask> in .*: write <mask> where"):
+        fill_mask(loaded._replace(tokenizer=train_bpe(sentences, vocab_size=300)), text)

@@ -16,8 +16,8 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
 from bertjax.pretraining import run as pretraining
-from bertjax.pretraining.run import Run
-from bertjax.tokenization import train_wordpiece
+from bertjax.pretraining.run import Run, make_masking
+from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.weights import load_model
 
@@ -167,6 +167,40 @@ def test_fill_mask_gives_the_best_words_first(whole, sentences):
         probabilities = [p for _, p in words]
         assert probabilities == sorted(probabilities, reverse=True)
         assert 0 < sum(probabilities) <= 1
+
+
+def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
+    new = dataclasses.replace(
+        config,
+        workdir=str(tmp_path / "run"),
+        phases=(Phase(num_steps=30, max_length=16, batch_size=48),),
+        optimizer=OptimizerConfig(
+            recipe="lamb", learning_rate=1e-2, warmup_steps=3, decay_power=0.5
+        ),
+        max_ngram=3,
+        random_words="ordinary",
+    )
+    masking = make_masking(new, new.phases[0], load_tokenizer(new.data))
+    assert masking.max_ngram == 3 and masking.word_starts is not None
+    assert masking.never_drawn == (0, 1, 2, 3, 4)
+    pretrain.run(new)
+    losses = [x["eval/mlm_loss"] for x in lines_of(tmp_path / "run") if "eval/mlm_loss" in x]
+    assert losses[-1] < losses[0] - 0.2
+
+
+def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
+    new = dataclasses.replace(
+        config,
+        workdir=str(tmp_path / "run"),
+        model=dataclasses.replace(config.model, is_decoder=True),
+        phases=(Phase(num_steps=30, max_length=16, batch_size=48),),
+        predict="next_token",
+    )
+    masking = make_masking(new, new.phases[0], load_tokenizer(new.data))
+    assert (masking.predict, masking.max_predictions) == ("next_token", 16)
+    pretrain.run(new)
+    losses = [x["eval/mlm_loss"] for x in lines_of(tmp_path / "run") if "eval/mlm_loss" in x]
+    assert losses[-1] < losses[0] - 0.2
 
 
 def test_a_run_can_start_from_the_model_of_another(config, whole, tmp_path):

@@ -89,7 +89,8 @@ class ByteLevelBPETokenizer(Tokenizer):
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text with a space before it, which its first piece holds."""
-        return self.encode([text if text.startswith(" ") else f" {text}" for text in texts])
+        spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
+        return self.encode(spaced)
 
     @property
     def word_starts(self) -> np.ndarray:

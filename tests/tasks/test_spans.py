@@ -7,7 +7,7 @@ from bertjax.data.features import decode_feature, encode_feature
 from bertjax.tasks.spans import SpanTask, best_spans, widest_contexts, windows
 from bertjax.tasks.squad import SquadSource
 from bertjax.tasks.task import Example
-from bertjax.tokenization import load_tokenizer
+from bertjax.tokenization import load_tokenizer, train_bpe
 
 
 def example(text, pair, *answers, **more):
@@ -68,6 +68,28 @@ def test_origins_are_the_characters_of_the_tokens(task, tokenizer, long_example)
         for token, (begin, end) in zip(feature.input_ids[a:-1], feature.origins[a:-1], strict=True):
             text = long_example.pair[begin:end]
             assert tokenizer.tokens[token].removeprefix("##") == text.lower()
+
+
+def test_a_pair_of_robertas_kind_has_two_separators_one_type_and_the_answers(task, sentences):
+    tokenizer = train_bpe(sentences, vocab_size=300)
+    passage = "  ".join(sentences[:12])
+    words = sentences[5].split()
+    answer = " ".join(words[1:4])
+    asked = example(f"  {sentences[20]}", passage, (answer, passage.index(answer)))
+    question = tokenizer.encode([sentences[20]])[0][:9]
+    features = task.features(asked, tokenizer, 40)
+    for feature in features:
+        size = len(feature.input_ids)
+        assert size <= 40 and feature.lengths == feature.a_lengths == (size,)
+        begin = len(question) + 3
+        ids = feature.input_ids.tolist()
+        assert tokenizer.join(question, ids[begin:-1]) == (ids, [0] * size)
+        assert (feature.origins[:begin] == -1).all() and (feature.origins[-1] == -1).all()
+        for first, last in feature.origins[begin:-1]:
+            assert passage[first:last].strip() == passage[first:last]
+    predicted = task.predict(asked, features, gold_outputs(features))
+    assert predicted["answer"] == answer
+    assert predicted["nbest"][0]["answer_start"] == passage.index(answer)
 
 
 def test_labels_are_the_first_answer_where_a_window_holds_it_whole(task, tokenizer, long_example):
@@ -273,9 +295,17 @@ def test_a_model_that_says_nan_is_answered_without_a_crash(task, tokenizer, long
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_labels_of_real_passages_give_the_answers_back(shared, version):
-    tokenizer = load_tokenizer(shared / "vocab" / "bert-base-uncased")
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("1.1", "bert-base-uncased"),
+        ("2.0", "bert-base-uncased"),
+        ("1.1", "roberta-base"),
+        ("2.0", "albert-base-v2"),
+    ],
+)
+def test_labels_of_real_passages_give_the_answers_back(shared, version, name):
+    tokenizer = load_tokenizer(shared / "vocab" / name)
     source = SquadSource.in_directory(shared / "squad", version)
     task = SpanTask(name="squad", with_impossible=version == "2.0")
     pairs = []

@@ -5,6 +5,11 @@ import tarfile
 
 import pytest
 
+from bertjax.tasks.conll import ConllSource
+from bertjax.tasks.spans import SpanTask
+from bertjax.tasks.squad import SquadSource
+from bertjax.tasks.tags import TagTask
+from bertjax.tasks.task import Example
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
 
 NUM_LINES = 10_000
@@ -56,11 +61,12 @@ def lines(shared) -> list[str]:
     raise AssertionError(f"only {len(found)} lines")
 
 
-def reference(transformers, tokenizer: Tokenizer, directory):
+def reference(transformers, tokenizer: Tokenizer, directory, **settings):
     """transformers' own tokenizer of a released vocabulary."""
     if not isinstance(tokenizer, UnigramTokenizer):
         found = getattr(transformers, tokenizer.tokenizer_class)
-        return found.from_pretrained(directory, do_lower_case=tokenizer.do_lower_case)
+        settings |= {"do_lower_case": tokenizer.do_lower_case}
+        return found.from_pretrained(directory, **settings)
     # Given spiece.model, transformers 5.23 cuts words at the file's "user-defined" pieces, such as
     # "(" and ".", before it looks for others, as neither ALBERT nor its released tokenizer.json
     # does. Given the pieces, it does as they do.
@@ -116,3 +122,73 @@ def test_a_saved_directory_is_the_same_tokenizer_to_transformers(kinds, texts, t
     for text in [*texts[:50], *odd]:
         assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0], text
     _check_pairs(tokenizer, theirs, texts[:20])
+
+
+TAGS = TagTask(name="tag", labels=("O",), metric=lambda *_: {})
+SPANS = SpanTask(name="squad")
+WITH_WORDS = ["albert-base-v2", "bert-base-cased", "roberta-base"]
+
+
+def _check_words(tokenizer, theirs, words):
+    """Ids of words, and which word each token begins, as `is_split_into_words` gives them."""
+    (feature,) = TAGS.features(Example(id="1", where="here", words=words), tokenizer, 512)
+    found = theirs(list(words), is_split_into_words=True, verbose=False)
+    assert feature.input_ids.tolist() == found["input_ids"], words
+    word_ids = found.word_ids()
+    first = [-1 if w is None or w == b else w for w, b in zip(word_ids, [None, *word_ids])]  # noqa: B905
+    assert feature.origins is not None and feature.origins.tolist() == first, words
+
+
+@pytest.mark.real
+@pytest.mark.parity
+@pytest.mark.parametrize("name", WITH_WORDS)
+def test_words_of_conll_get_the_ids_of_transformers(shared, name):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = load_tokenizer(shared / "vocab" / name)
+    prefix = {"add_prefix_space": True} if name == "roberta-base" else {}
+    theirs = reference(transformers, tokenizer, shared / "vocab" / name, **prefix)
+    for number, example in enumerate(ConllSource(shared / "conll2003").examples("dev")):
+        if number % 5 == 0:
+            _check_words(tokenizer, theirs, example.words)
+    _check_words(
+        tokenizer, theirs, ("Ünïcode", "$9.5", "wor ld", "\u4f60\u597d", "\U0001f642", "end")
+    )
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["bpe", "albert", "xlm-roberta", "camembert"])
+def test_words_get_the_ids_of_transformers(kinds, texts, tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    kinds[name].save(tmp_path)
+    prefix = {"add_prefix_space": True} if name == "bpe" else {}
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, **prefix)
+    for text in texts[:50]:
+        _check_words(kinds[name], theirs, tuple(text.split()))
+
+
+@pytest.mark.real
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased"])
+def test_questions_on_passages_get_ids_and_offsets_of_transformers(shared, name):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = load_tokenizer(shared / "vocab" / name)
+    theirs = reference(transformers, tokenizer, shared / "vocab" / name)
+    for number, example in enumerate(
+        SquadSource.in_directory(shared / "squad", "1.1").examples("dev")
+    ):
+        if number % 40:
+            continue
+        (feature,) = SPANS.features(example, tokenizer, 2048)
+        found = theirs(
+            example.text.strip(), example.pair, return_offsets_mapping=True, verbose=False
+        )
+        assert feature.input_ids.tolist() == found["input_ids"]
+        assert feature.origins is not None
+        of_passage = [i == 1 for i in found.sequence_ids()]
+        assert (feature.origins[:, 0] >= 0).tolist() == of_passage
+        offsets = [
+            place
+            for place, is_its in zip(found["offset_mapping"], of_passage, strict=True)
+            if is_its
+        ]
+        assert [tuple(place) for place in feature.origins[of_passage].tolist()] == offsets
