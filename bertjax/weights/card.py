@@ -75,16 +75,17 @@ def training_facts(
         evaluation: the last line of held-out metrics, if there is one.
     """
     optimizer, lessons = config["optimizer"], config.get("distillation")
+    masked = config.get("predict", "masked") == "masked"
     phases = "; ".join(
         f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
         for p in config["phases"]
     )
     facts: list[tuple[str, Any]] = [
-        ("objective", "masked language modelling, and sentence pairs where the data has labels"),
+        ("objective", _objective(config)),
         ("steps done", f"{step:,}"),
         ("planned", phases),
-        ("masked", f"{config['mlm_probability']:.0%} of the tokens"),
-        ("optimizer", f"AdamW ({optimizer['recipe']}), peak {optimizer['learning_rate']:g}, "
+        *([("masked", f"{config['mlm_probability']:.0%} of the tokens")] if masked else []),
+        ("optimizer", f"{optimizer['recipe']}, peak {optimizer['learning_rate']:g}, "
          f"warm-up {optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"),
         ("started from", config["init"] or "random weights"),
         *([("taught by", lessons["teacher"])] if lessons else []),
@@ -103,3 +104,10 @@ def training_facts(
     return facts + [
         (names[key], f"{measured[key]:.3f}") for key in names if measured.get(key) is not None
     ]
+
+
+def _objective(config: Mapping[str, Any]) -> str:
+    if config.get("predict", "masked") == "next_token":
+        return "the next token, from those before it"
+    pairs = config.get("head", "pretraining") == "pretraining"
+    return "masked language modelling" + (" and sentence pairs" if pairs else "")
