@@ -153,7 +153,7 @@ def test_the_model_card_has_the_facts_of_the_training(whole):
     for fact in (
         "| steps done | 20 |",
         "12 steps of 48 rows of 16 tokens; 8 steps of 32 rows of 32 tokens",
-        "AdamW (google), peak 0.01",
+        "google, peak 0.01",
         f"| held-out MLM loss (nats) | {last['eval/mlm_loss']:.3f} |",
     ):
         assert fact in card
