@@ -174,11 +174,15 @@ def load_pretrained(
 def _apply(model: BertWithHead, params: Any, inputs: Any, hidden: bool, attentions: bool) -> Any:
     ids, types, mask = inputs
     rows, length = ids.shape
+    positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
+    if model.config.position_offset:
+        # RoBERTa's count what is not padding, which may stand in front.
+        positions = jnp.maximum(jnp.cumsum(ids != model.config.pad_token_id, axis=1) - 1, 0)
     outputs, state = model.apply(
         {"params": params},
         ids,
         types,
-        jnp.broadcast_to(jnp.arange(length), (rows, length)),
+        positions,
         mask,
         jnp.zeros((rows, 1), jnp.int32),
         output_hidden_states=hidden,

@@ -149,3 +149,15 @@ def test_sinusoids_are_those_of_the_paper(tiny_config):
         angle = position / 10_000 ** (2 * (column // 2) / 32)
         expected = np.cos(angle) if column % 2 else np.sin(angle)
         assert abs(table[position, column] - expected) < 1e-5
+
+
+def test_padding_may_stand_in_front_of_a_roberta(tmp_path, tiny_family, tokenizer, written):
+    folder = written(tmp_path / "m", tiny_family("roberta"), "encoder", tokenizer)
+    roberta = bertjax.load_pretrained(folder)
+    ids, pad = np.arange(5, 15), np.full(6, roberta.config.pad_token_id)
+    alone = roberta(input_ids=ids[None])["last_hidden_state"][0]
+    for parts in ((ids, pad), (pad, ids)):
+        row = np.concatenate(parts)[None]
+        mask = (row != roberta.config.pad_token_id).astype(int)
+        found = roberta(input_ids=row, attention_mask=mask)["last_hidden_state"][mask > 0]
+        np.testing.assert_allclose(found, alone, atol=1e-5)
