@@ -19,6 +19,8 @@ ODD = {
     "eps": {"layer_norm_eps": 1e-5},
     "narrow": {"intermediate_size": 50},
 }
+# Of each family, two heads are compared whenever tests run.
+QUICK = ("masked_lm", "sequence_classification")
 
 
 def padded_batch(config: BertConfig, head: str, rows=4, length=29):
@@ -84,7 +86,7 @@ def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
 @pytest.mark.parametrize(
     ("family", "head"),
     [
-        (name, head)
+        pytest.param(name, head, marks=[] if head in QUICK else pytest.mark.slow)
         for name in ("roberta", "albert", "distilbert")
         for head in HEADS
         if head not in FAMILIES[name].absent
