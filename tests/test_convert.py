@@ -104,7 +104,7 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
     differences = [float(line.split()[-1]) for line in out.splitlines() if "difference" in line]
     assert len(differences) >= 2 and max(differences) < 1e-5
     assert "hidden_states: largest" in out
-    assert ("pooler_output: largest" in out) == HEADS[head].needs_pooler
+    assert ("pooler_output: largest" in out) == HEADS[head](tiny_config).needs_pooler
 
 
 @pytest.mark.parity
