@@ -15,6 +15,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 _CACHE = Path(__file__).parent.parent / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+# Half the time to compile; what runs here is too small to miss them.
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 import numpy as np  # noqa: E402
