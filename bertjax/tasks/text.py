@@ -1,5 +1,6 @@
 """Tasks on a text or a pair of texts: its class, its classes, or a number for it."""
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
@@ -50,9 +51,9 @@ class TextTask(Task):
             )
         ]
 
+    @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
         """The label of an example as `Feature` wants it."""
-        raise NotImplementedError
 
     def score(self, pairs: Iterable[tuple[Example, Prediction]]) -> dict[str, float]:
         """The task's metrics over the labelled examples."""
