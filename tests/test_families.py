@@ -15,7 +15,10 @@ from bertjax.config import (
     PretrainConfig,
 )
 from bertjax.fill_mask import fill_mask
+from bertjax.finetune import task_options
+from bertjax.finetuning.run import load_for_task
 from bertjax.predict import PredictConfig
+from bertjax.tasks import make_task
 from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
 from bertjax.weights import load_model
 
@@ -110,3 +113,17 @@ def test_a_task_is_learnt_saved_and_answered(pretrained, kind, files, tmp_path):
     key = {"classify": "label", "tag": "labels", "qa": "answer"}[kind]
     assert [p[key] for p in written] == [p[key] for p in of_run]
     assert scores and all(np.isfinite(list(scores.values())))
+
+
+def test_dropout_is_that_of_the_flag_wherever_the_family_has_some(
+    tmp_path, tiny_family, tokenizer, written, files
+):
+    folder = written(tmp_path / "m", tiny_family("distilbert"), "encoder", tokenizer)
+    for rate in (0.0, 0.3):
+        config = FinetuneConfig(
+            task="classify", init=str(folder), dropout=rate, max_length=60, **files["classify"]
+        )
+        found = load_for_task(config, make_task("classify", task_options(config))).config
+        assert found.hidden_dropout_prob == found.attention_probs_dropout_prob == rate
+        assert found.qa_dropout == found.token_classifier_dropout == rate
+        assert (found.classifier_dropout, found.attention_output_dropout) == (None, 0.0)

@@ -23,6 +23,7 @@ from bertjax.finetuning.report import (
     splits_of,
 )
 from bertjax.finetuning.teacher import Teacher, run_identity
+from bertjax.model.config import DROPOUT_FIELDS
 from bertjax.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.custom import CustomSource
@@ -350,9 +351,10 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         )
     if config.dropout is None:
         return loaded
-    rates = {
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout,
-        "classifier_dropout": None,
+    # Where a family has no dropout, as DistilBERT behind its attention, it stays without.
+    rates: dict[str, Any] = {
+        name: config.dropout for name in DROPOUT_FIELDS if getattr(loaded.config, name)
     }
+    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), config.dropout)
+    rates["classifier_dropout"] = None
     return loaded._replace(config=dataclasses.replace(loaded.config, **rates))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from bertjax.model import BertWithHead, losses
+from bertjax.model.config import DROPOUT_FIELDS
 from bertjax.train.state import split_params
 
 MODEL_INPUTS = (
@@ -81,13 +82,7 @@ def make_loss_fn(
         )
         return jax.tree.map(lambda x: x[0], outputs)
 
-    config = model.config
-    rates = (
-        config.hidden_dropout_prob,
-        config.attention_probs_dropout_prob,
-        config.classifier_dropout or 0.0,
-    )
-    dropout = max(rates) > 0
+    dropout = any(getattr(model.config, rate) for rate in DROPOUT_FIELDS)
 
     def loss_fn(params, batch, weights, dropout_keys):
         inputs = [batch[key] for key in MODEL_INPUTS]
