@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.pipeline import train_batches
 from bertjax.data.records import shard_paths
-from bertjax.pretraining.run import make_masking
+from bertjax.pretraining.program import make_masking
 from bertjax.tokenization import load_tokenizer
 
 BATCH = 100

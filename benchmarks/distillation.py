@@ -79,7 +79,7 @@ def students(
     chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
     taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
     run = Run(taught)
-    start = start_of_student(taught, run.model)
+    start = start_of_student(taught, run.program.model)
     save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
     found = {
         "distilled": dataclasses.replace(base, init=str(folder / "start"), distillation=lessons),
@@ -130,7 +130,7 @@ def judged(base: PretrainConfig, args: argparse.Namespace, model: str, folder: P
             base, model=params.config, distillation=lessons, workdir=str(folder / "judge")
         )
     )
-    on_devices = jax.device_put(params.params, run.state_sharding.params)
+    on_devices = jax.device_put(params.params, run.program.state_sharding.params)
     found = run.evaluate(base.phases[0], on_devices)
     names = {"mlm_loss": "mlm_loss", "kl_to_teacher": "soft_loss", "cosine_loss": "cosine_loss"}
     return {name: round(found[f"eval/{key}"], 4) for name, key in names.items()}

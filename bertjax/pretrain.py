@@ -16,6 +16,7 @@ from bertjax.config import PretrainConfig, load_config_file
 from bertjax.model import BertConfig
 from bertjax.pretraining.run import Run, Tools
 from bertjax.tokenization import Tokenizer
+from bertjax.train import hosts
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.flops import peak_flops
 from bertjax.train.hooks import Interrupted, MetricLogger, StopSignal
@@ -33,7 +34,9 @@ def run(config: PretrainConfig) -> None:
         Interrupted: a signal came; the state is saved.
         ValueError: config, data and workdir do not fit together.
     """
-    this = Run(config)
+    if config.workdir:
+        hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
+    this = hosts.on_all(lambda: Run(config))
     this.claim_workdir()
     checkpointer = Checkpointer(this.workdir.checkpoints, keep=config.keep_checkpoints)
     try:
@@ -42,9 +45,11 @@ def run(config: PretrainConfig) -> None:
         checkpointer.close()
     if step < config.num_steps:
         raise Interrupted(f"stopped after step {step} of {config.num_steps}")
-    params = jax.device_get(state.params)
+    params = hosts.fetch(state.params, this.program.mesh)
     head = str(this.config.head)
-    _write_model(this.workdir, params, this.config.model, this.tokenizer, head, step)
+    hosts.on_first(
+        lambda: _write_model(this.workdir, params, this.config.model, this.tokenizer, head, step)
+    )
 
 
 def _write_model(
@@ -63,13 +68,13 @@ def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
     if checkpointer.latest_step is None:
         state = this.new_state()
     else:
-        state, progress = checkpointer.restore(this.state_shapes)
+        state, progress = checkpointer.restore(this.program.state_shapes)
         pending = progress["pending"]
     this.initial = None
     step = int(state.step)
-    print(_summary(this, step))
+    hosts.say(_summary(this, step))
     logger = MetricLogger(
-        MetricWriter(this.workdir.path, step),
+        MetricWriter(this.workdir.path, step) if hosts.is_first() else None,
         every=config.log_every,
         num_steps=config.num_steps,
         step=step,
@@ -77,11 +82,11 @@ def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
         loss_weights=config.distillation.loss_weights,
     )
     try:
-        with StopSignal() as stop:
+        with hosts.AgreedStop() if jax.process_count() > 1 else StopSignal() as stop:
             tools = Tools(checkpointer, logger, stop, peak_flops(config.peak_tflops))
             start = 0
             for index, phase in enumerate(config.phases):
-                if step < start + phase.num_steps and not stop():
+                if step < start + phase.num_steps and not stop.received:
                     state, step = this.train_phase(index, state, step, start, tools)
                 start += phase.num_steps
     finally:
@@ -110,12 +115,13 @@ def export(workdir: str) -> None:
 
 
 def _summary(this: Run, step: int) -> str:
-    parameters = sum(x.size for x in jax.tree.leaves(this.state_shapes.params))
-    shape = " x ".join(f"{axis}={size}" for axis, size in this.mesh.shape.items())
+    parameters = sum(x.size for x in jax.tree.leaves(this.program.state_shapes.params))
+    shape = " x ".join(f"{axis}={size}" for axis, size in this.program.mesh.shape.items())
     where = f"resuming at step {step}" if step else "starting"
     return (
         f"{parameters:,} parameters, {this.config.dtype}, {jax.device_count()} "
-        f"{jax.devices()[0].device_kind} devices ({shape}), {this.config.num_steps} steps; {where}"
+        f"{jax.devices()[0].device_kind} devices ({shape}) of {jax.process_count()} processes, "
+        f"{this.config.num_steps} steps; {where}"
     )
 
 

@@ -50,7 +50,7 @@ def lines_of(workdir):
 def last_state(config, workdir):
     checkpointer = Checkpointer(workdir / "checkpoints")
     run = Run(dataclasses.replace(config, workdir=str(workdir)))
-    state, _ = checkpointer.restore(run.state_shapes)
+    state, _ = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
     return state
 

@@ -16,7 +16,8 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
 from bertjax.pretraining import run as pretraining
-from bertjax.pretraining.run import Run, make_masking
+from bertjax.pretraining.program import make_masking
+from bertjax.pretraining.run import Run
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.weights import load_model
@@ -54,7 +55,7 @@ def lines_of(workdir):
 def last_state(config, workdir):
     run = Run(dataclasses.replace(config, workdir=str(workdir)))
     checkpointer = Checkpointer(workdir / "checkpoints")
-    state, progress = checkpointer.restore(run.state_shapes)
+    state, progress = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
     return state, progress
 

@@ -9,10 +9,11 @@ from bertjax.config.files import differences, load_config_file
 from bertjax.config.finetuning import FinetuneConfig
 from bertjax.config.preparation import PrepareConfig, TrainTokenizerConfig
 from bertjax.config.pretraining import Phase, PretrainConfig
-from bertjax.config.training import MeshConfig, OptimizerConfig
+from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
 
 __all__ = [
     "DistillationConfig",
+    "DistributedConfig",
     "FinetuneConfig",
     "MeshConfig",
     "OptimizerConfig",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bertjax.config.distillation import DistillationConfig
 from bertjax.config.finetuning import FinetuneConfig
 from bertjax.config.pretraining import Phase, PretrainConfig
-from bertjax.config.training import MeshConfig, OptimizerConfig
+from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
 from bertjax.model.config import BertConfig
 
 Config = TypeVar("Config", PretrainConfig, FinetuneConfig)
@@ -44,7 +44,7 @@ def _nearest_field(message: str) -> str:
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
-        DistillationConfig,
+        *(DistillationConfig, DistributedConfig),
     )
     of_class = next((c for c in classes if unknown and c.__name__ == unknown[1]), None)
     if unknown is None or of_class is None:

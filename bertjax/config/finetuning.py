@@ -103,8 +103,9 @@ class FinetuneConfig:
     mesh: MeshConfig = MeshConfig()
     unroll: int = 1
     """Layers written out in each step of the scan over layers: faster, but slower to compile."""
-    remat: bool = False
-    """Recompute each layer in the backward pass: less memory, a third more work."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What the backward pass computes again instead of keeping it: nothing; all but products of
+    matrices, a few percent more work; all, least memory, a third more work."""
     log_every: int = 50
     """Steps between lines of metrics."""
     reader_threads: int = 2

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from bertjax.config.distillation import DistillationConfig
-from bertjax.config.training import MeshConfig, OptimizerConfig
+from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
 from bertjax.model.config import BertConfig
 
 
@@ -83,10 +83,12 @@ class PretrainConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What activations are computed in; parameters and optimizer are float32 in any case."""
     mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
     unroll: int = 1
     """Layers written out in each step of the scan over layers: faster, but slower to compile."""
-    remat: bool = False
-    """Recompute each layer in the backward pass: less memory, a third more work."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What the backward pass computes again instead of keeping it: nothing; all but products of
+    matrices, a few percent more work; all, least memory, a third more work."""
     log_every: int = 100
     """Steps between lines of metrics."""
     eval_every: int = 1_000

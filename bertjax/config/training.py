@@ -51,6 +51,40 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """Several processes as one run. TPU pods, SLURM and Open MPI are found without these fields."""
+
+    coordinator_address: str | None = None
+    """HOST:PORT of process 0, as all others reach it."""
+    num_processes: int | None = None
+    process_id: int | None = None
+    """Which of them this is, from 0."""
+    timeout_seconds: int = 300
+    """How long to wait until all are there."""
+
+    def __post_init__(self):
+        given = (self.coordinator_address, self.num_processes, self.process_id)
+        if None in given and given != (None, None, None):
+            raise ValueError(
+                f"coordinator_address={given[0]!r}, num_processes={given[1]}, process_id="
+                f"{given[2]}: give all three, or none where the cluster says them."
+            )
+        if self.timeout_seconds < 1:
+            raise ValueError(f"timeout_seconds={self.timeout_seconds}: it must be at least 1.")
+        if self.num_processes is not None and self.process_id is not None:
+            if not 0 <= self.process_id < self.num_processes:
+                raise ValueError(
+                    f"process_id={self.process_id} of num_processes={self.num_processes}: ranks "
+                    f"are 0 to {self.num_processes - 1}."
+                )
+            if ":" not in str(self.coordinator_address):
+                raise ValueError(
+                    f"coordinator_address={self.coordinator_address!r} has no port: give "
+                    "HOST:PORT, as 10.0.0.1:8476."
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
     """How many devices split the rows (data), the parameters (fsdp), the matrices (tensor)."""
 

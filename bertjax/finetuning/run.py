@@ -222,7 +222,7 @@ class Run:
                         step=step,
                         num_steps=self.num_steps,
                         hooks=(logger, save),
-                        should_stop=lambda: stop() or patience(),
+                        should_stop=lambda step: stop(step) or patience(),
                     )
                 done = step >= self.num_steps or patience()
                 if not done:

@@ -21,7 +21,7 @@ class BertModel(nn.Module):
     config: BertConfig
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
-    remat: bool = False
+    remat: str = "none"
     add_pooling_layer: bool = True
 
     @property

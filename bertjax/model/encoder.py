@@ -1,5 +1,7 @@
 """The stack of transformer layers, as one scan over parameters stacked on axis 0."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,14 @@ _ACTIVATIONS = {
     "silu": jax.nn.silu,
     "swish": jax.nn.silu,
     "tanh": jnp.tanh,
+}
+
+
+# What the backward pass keeps of a layer besides its input: all, the products of matrices, nothing.
+REMAT_POLICIES: dict[str, Any] = {
+    "none": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
 }
 
 
@@ -59,14 +69,15 @@ class Encoder(nn.Module):
     (Lan et al. 2019, 3.1).
 
     `unroll` layers are written out in each step of the scan: more to compile, less to loop over.
-    `remat` recomputes each layer in the backward pass instead of keeping its activations. Neither
-    changes the parameters or the results.
+    `remat`, a key of `REMAT_POLICIES`, recomputes in the backward pass what it does not keep: with
+    "dots" the products with parameters are kept, with "full" nothing is. Neither changes the
+    parameters or the results.
     """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
-    remat: bool = False
+    remat: str = "none"
 
     @nn.compact
     def __call__(
@@ -83,8 +94,8 @@ class Encoder(nn.Module):
             x = layer(x, sequence_ids, deterministic=deterministic)
             return x, x if output_hidden_states else None
 
-        if self.remat:
-            body = nn.remat(body, prevent_cse=False)
+        if self.remat != "none":
+            body = nn.remat(body, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
         groups = self.config.groups
         repeats = self.config.num_hidden_layers // groups
         if repeats > 1:

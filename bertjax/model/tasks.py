@@ -28,7 +28,7 @@ class BertWithHead(nn.Module):
     config: BertConfig
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
-    remat: bool = False
+    remat: str = "none"
     num_labels: int = 2
 
     frozen: ClassVar[tuple[str, ...]] = ()

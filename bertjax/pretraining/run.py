@@ -2,20 +2,20 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.data.batch import Batch
-from bertjax.data.masking import Masking
 from bertjax.data.pipeline import eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
-from bertjax.model import HEADS, BertConfig
+from bertjax.model import BertConfig
+from bertjax.pretraining.program import Program, make_masking
 from bertjax.pretraining.teacher import (
     Teacher,
     head_of_student,
@@ -23,42 +23,20 @@ from bertjax.pretraining.teacher import (
     run_identity,
     start_of_student,
 )
-from bertjax.tokenization import Tokenizer, load_tokenizer
-from bertjax.train import sharding
+from bertjax.tokenization import load_tokenizer
+from bertjax.train import hosts, sharding
 from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.distillation import distilled_pretraining
 from bertjax.train.evaluate import evaluate
-from bertjax.train.flops import train_flops_per_row
 from bertjax.train.hooks import EvaluateAndSave, MetricLogger, StopSignal
 from bertjax.train.loop import fit
-from bertjax.train.objective import PRETRAINING, TEACHER, make_loss_fn
-from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.objective import TEACHER
 from bertjax.train.state import TrainState, create_train_state
-from bertjax.train.step import compile_train_step, make_eval_step, make_train_step, with_seed
+from bertjax.train.step import make_eval_step, with_seed
 from bertjax.train.workdir import Workdir
-from bertjax.weights import init_params, load_model
+from bertjax.weights import load_model
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-
-
-def make_masking(config: PretrainConfig, phase: Phase, tokenizer: Tokenizer) -> Masking:
-    """How the rows of a phase are masked."""
-    share = int(np.ceil(phase.max_length * config.mlm_probability))
-    if config.predict == "next_token":
-        share = phase.max_length
-    by_words = config.whole_word_masking or config.max_ngram > 1
-    return Masking(
-        probability=config.mlm_probability,
-        max_predictions=share if phase.max_predictions is None else phase.max_predictions,
-        vocab_size=tokenizer.vocab_size,
-        mask_token_id=tokenizer.mask_token_id,
-        never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
-        word_starts=tokenizer.word_starts if by_words else None,
-        max_ngram=config.max_ngram,
-        never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
-        predict=config.predict,
-    )
 
 
 class Run:
@@ -86,30 +64,15 @@ class Run:
         self.config = config = dataclasses.replace(config, model=model)
         self._check_model()
         self._check_data()
-        self.mesh = sharding.make_mesh(config.mesh)
-        for phase in config.phases:
-            sharding.check_batch_size(self.mesh, phase.batch_size, phase.accumulation_steps)
-        self.rows = sharding.batch_sharding(self.mesh)
-        self.model = HEADS[str(config.head)](
-            config.model, jnp.dtype(config.dtype), unroll=config.unroll, remat=config.remat
-        )
-        self.schedule = make_schedule(config.optimizer, config.phases)
-        self.tx = make_optimizer(config.optimizer, self.schedule)
+        mesh = sharding.make_mesh(config.mesh)
         self.teacher: Teacher | None = None
-        self.objective = PRETRAINING
         if config.distillation.teacher is not None:
-            self.teacher = load_teacher(config, self.tokenizer, self.mesh)
-            self.objective = distilled_pretraining(config.distillation)
+            self.teacher = load_teacher(config, self.tokenizer, mesh)
+        self.program = Program(config, mesh, self.teacher and self.teacher.model)
         if config.distillation.layers and not self.workdir.has_checkpoints:
-            self.initial = start_of_student(config, self.model)
-        self.loss_fn = make_loss_fn(self.model, self.objective, self.teacher and self.teacher.model)
-        self.eval_step = jax.jit(make_eval_step(self.loss_fn, self.objective.weights))
-        shapes = jax.eval_shape(self._fresh_state)
-        self.state_sharding = sharding.state_sharding(self.mesh, shapes)
-        self.state_shapes = jax.tree.map(
-            lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
-            shapes,
-            self.state_sharding,
+            self.initial = start_of_student(config, self.program.model)
+        self._eval_step = jax.jit(
+            make_eval_step(self.program.loss_fn, self.program.objective.weights)
         )
 
     def _model_of_init(self, config: PretrainConfig) -> BertConfig:
@@ -123,7 +86,7 @@ class Run:
         dropout = {name: getattr(config.model, name) for name in DROPOUT_FIELDS}
         model = dataclasses.replace(self.initial.config, **dropout)
         for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
-            print(f"--init {config.init} decides on the architecture: {change}")
+            hosts.say(f"--init {config.init} decides on the architecture: {change}")
         return model
 
     def _check_model(self) -> None:
@@ -163,31 +126,49 @@ class Run:
                     f"{phase.max_length}."
                 )
 
-    def _fresh_state(self) -> TrainState:
-        return create_train_state(init_params(self.model, self.config.seed), self.tx)
-
     def new_state(self) -> TrainState:
         """The state before the first step, laid out over the devices."""
+        program = self.program
         if self.initial is None:
-            return jax.jit(self._fresh_state, out_shardings=self.state_sharding)()
+            return jax.jit(program.fresh_state, out_shardings=program.state_sharding)()
         source = self.config.init or self.config.distillation.teacher
         for part in self.initial.absent:
-            print(f"{source} has no {part}: it starts from its initialisation")
+            hosts.say(f"{source} has no {part}: it starts from its initialisation")
         create = jax.jit(
-            lambda params: create_train_state(params, self.tx), out_shardings=self.state_sharding
+            lambda params: create_train_state(params, program.tx),
+            out_shardings=program.state_sharding,
         )
-        return create(jax.device_put(self.initial.params, self.state_sharding.params))
+        return create(jax.device_put(self.initial.params, program.state_sharding.params))
 
     def claim_workdir(self) -> None:
-        """Takes the workdir for this config, or goes on with its run; see `train.workdir`."""
+        """Takes the workdir for this config, or goes on with its run; see `train.workdir`.
+
+        Raises:
+            ValueError: it holds another run, or the hosts do not run the same thing.
+        """
         fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
-        self.workdir.claim(run_identity(self.config, self.teacher), fingerprint)
-        self.tokenizer.save(self.workdir.tokenizer)
+        identity = run_identity(self.config, self.teacher)
+        local = {"data", "workdir", "distributed", "reader_threads"}
+        shared = {key: value for key, value in identity.items() if key not in local}
+        hosts.check_equal(
+            {
+                "the code or its versions": hosts.code_fingerprint(),
+                "the config": json.dumps(shared, sort_keys=True),
+                "the data": fingerprint,
+            }
+        )
+
+        def claim() -> None:
+            self.workdir.claim(identity, fingerprint)
+            self.tokenizer.save(self.workdir.tokenizer)
+
+        hosts.on_first(claim)
+        hosts.on_all(self.workdir.check_shared)
 
     def batches(self, phase_index: int, first_row: int) -> Iterator[Any]:
         """Global batches of a phase from `first_row` on, on the devices."""
         phase = self.config.phases[phase_index]
-        host_rows = sharding.host_rows(self.rows, phase.batch_size)
+        host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
             shard_paths(self.config.data, "train", phase.max_length),
             make_masking(self.config, phase, self.tokenizer),
@@ -212,7 +193,7 @@ class Run:
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return {}
         micro = phase.batch_size // phase.accumulation_steps
-        host_rows = sharding.host_rows(self.rows, micro)
+        host_rows = sharding.host_rows(self.program.rows, micro)
         batches = eval_batches(
             shard_paths(self.config.data, "eval", phase.max_length),
             make_masking(self.config, phase, self.tokenizer),
@@ -225,7 +206,7 @@ class Run:
         )
         on_devices = (self._to_devices(batch, host_rows, micro) for batch in batches)
         found = evaluate(
-            lambda params, batch: self.eval_step(params, batch, *self._constants()),
+            lambda params, batch: self._eval_step(params, batch, *self._constants()),
             params,
             on_devices,
         )
@@ -237,45 +218,20 @@ class Run:
         return () if self.teacher is None else ({TEACHER: self.teacher.params},)
 
     def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int):
-        return sharding.to_devices(batch, host_rows, self.rows, batch_size)
-
-    def _flops_per_row(self, phase: Phase) -> float:
-        """The work of a row; a teacher has the forward pass alone, a third of it."""
-        scored = make_masking(self.config, phase, self.tokenizer).max_predictions
-        if self.teacher is None:
-            return train_flops_per_row(self.config.model, phase.max_length, scored)
-        if not self.objective.inputs:  # words are scored at all tokens
-            scored = phase.max_length
-        student, teacher = (
-            train_flops_per_row(config, phase.max_length, scored)
-            for config in (self.config.model, self.teacher.model.config)
-        )
-        return student + teacher / 3
+        return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def train_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
         """The compiled update of a phase: (state, batch) -> (state, metrics)."""
-        train_step = compile_train_step(
-            make_train_step(
-                self.loss_fn,
-                self.objective.weights,
-                self.tx,
-                self.schedule,
-                mesh=self.mesh,
-                accumulation_steps=phase.accumulation_steps,
-                frozen=(TEACHER,),
-            ),
-            self.state_sharding,
-            self.rows,
-            *jax.tree.map(lambda x: x.sharding, self._constants()),
-        )
-        return with_seed(train_step, self.config.seed, *self._constants())
+        constants = self._constants()
+        train_step = self.program.train_step(phase, *jax.tree.map(lambda x: x.sharding, constants))
+        return with_seed(train_step, self.config.seed, *constants)
 
     def train_phase(
         self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
     ) -> tuple[TrainState, int]:
         """Trains phase `index`, which begins at step `start`, from `step` to its end."""
         phase = self.config.phases[index]
-        row_flops = self._flops_per_row(phase)
+        row_flops = self.program.flops_per_row(phase)
         tools.logger.start_phase(row_flops * phase.batch_size, tools.peak_flops)
         end = start + phase.num_steps
         save = EvaluateAndSave(
@@ -308,5 +264,5 @@ class Tools:
 
     checkpointer: Checkpointer
     logger: MetricLogger
-    stop: StopSignal
+    stop: StopSignal | hosts.AgreedStop
     peak_flops: float

@@ -25,7 +25,7 @@ class MetricLogger:
     """Writes the means over each `every` steps to files and to the terminal.
 
     Args:
-        writer: where the numbers go.
+        writer: where the numbers go; None on hosts that leave files and terminal to another.
         every: steps a line.
         num_steps: of the whole run, for the progress bar.
         name: of the run, for the progress bar.
@@ -36,7 +36,7 @@ class MetricLogger:
 
     def __init__(
         self,
-        writer: MetricWriter,
+        writer: MetricWriter | None,
         *,
         every: int,
         num_steps: int,
@@ -52,14 +52,14 @@ class MetricLogger:
         self._flops_per_step, self._peak_flops = 0.0, 1.0
         self._tokens, self._steps, self._seconds = 0.0, 0, 0.0
         self._since: float | None = None
-        self._console = Console()
+        self._console = Console(quiet=writer is None)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=writer is None or not self._console.is_terminal,
         )
         self._task = self._bar.add_task(name, total=num_steps, completed=step)
         self._bar.start()
@@ -113,6 +113,8 @@ class MetricLogger:
 
     def report(self, step: int, values: dict[str, float]) -> None:
         """Writes numbers to the files and a line to the terminal."""
+        if self._writer is None:
+            return
         self._writer.write(step, values)
         numbers = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
         self._console.print(f"step {step}  {numbers}", highlight=False, soft_wrap=True)
@@ -130,7 +132,8 @@ class MetricLogger:
     def close(self) -> None:
         """Ends the progress bar and the files."""
         self._bar.stop()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class EvaluateAndSave:
@@ -190,7 +193,8 @@ class StopSignal:
     def __init__(self):
         self.received = False
 
-    def __call__(self) -> bool:
+    def __call__(self, step: int) -> bool:
+        del step
         return self.received
 
     def _receive(self, number: int, frame: Any) -> None:

@@ -21,9 +21,9 @@ def fit(
     step: int,
     num_steps: int,
     hooks: Sequence[Hook] = (),
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[int], bool] = lambda step: False,
 ) -> tuple[TrainState, int]:
-    """Steps from `step` until `num_steps`, or until `should_stop()` says so after a step.
+    """Steps from `step` until `num_steps`, or until `should_stop(step)` says so after one.
 
     Returns:
         The state and the number of steps done, hooks included.
@@ -37,6 +37,6 @@ def fit(
             jax.block_until_ready(in_flight.pop(0))
         for hook in hooks:
             hook(step, state, metrics)
-        if step >= num_steps or should_stop():
+        if step >= num_steps or should_stop(step):
             break
     return state, step

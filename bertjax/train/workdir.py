@@ -5,6 +5,7 @@ tokenizer/       what the data was prepared with
 checkpoints/     Orbax
 metrics.jsonl, events.out.tfevents.*
 model/           the Hugging Face directory
+hosts/           marks of hosts that wait for each other
 """
 
 import json
@@ -17,8 +18,9 @@ from bertjax.data.chunks import write_whole
 # What may differ between a run and its continuation: it changes no update. A teacher may have
 # moved, for `teacher_weights` says who it is.
 MAY_CHANGE = (
-    "data workdir mesh unroll remat log_every eval_every eval_rows save_every keep_checkpoints "
-    "reader_threads peak_tflops submission tfds_data_dir teacher distillation.teacher"
+    "data workdir mesh distributed unroll remat log_every eval_every eval_rows save_every "
+    "keep_checkpoints reader_threads peak_tflops submission tfds_data_dir teacher "
+    "distillation.teacher"
 ).split()
 
 
@@ -31,6 +33,7 @@ class Workdir:
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
         self.metrics = path / "metrics.jsonl"
+        self.meeting_place = path / "hosts"
         self._run = path / "run.json"
 
     @property
@@ -77,6 +80,21 @@ class Workdir:
                 "--workdir, or go on with the old config; --init starts a new run from its model."
             )
 
+    def _holds_something(self) -> bool:
+        return any(entry != self.meeting_place for entry in self.path.iterdir())
+
+    def check_shared(self) -> None:
+        """Makes sure that this host sees what the first one wrote.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if not self._run.is_file():
+            raise ValueError(
+                f"{self.path} is empty here, but the first process has claimed it: --workdir must "
+                "lie where all hosts see it, on a shared file system."
+            )
+
     def claim(self, config: dict[str, Any], data_fingerprint: str) -> None:
         """Takes the folder for a config, or finds that its run is to go on.
 
@@ -87,7 +105,7 @@ class Workdir:
         """
         if self.has_checkpoints and self._run.is_file():
             self.check(config, data_fingerprint)
-        elif self.path.exists() and not self._run.is_file() and any(self.path.iterdir()):
+        elif self.path.exists() and not self._run.is_file() and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
             )

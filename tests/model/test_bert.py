@@ -71,7 +71,7 @@ def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
     np.testing.assert_allclose(selected, take_positions(everywhere, positions), atol=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"unroll": 2}, {"remat": True}])
+@pytest.mark.parametrize("change", [{"unroll": 2}, {"remat": "dots"}, {"remat": "full"}])
 def test_unrolling_and_recomputing_change_neither_outputs_nor_gradients(tiny, change):
     model, params = tiny
     inputs = as_row(random_sequences([20]))

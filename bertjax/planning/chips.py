@@ -1,0 +1,152 @@
+"""TPUs by name: how many devices a slice has, and what the maker says that each can do.
+
+Sources: Google's pages on each TPU version; for v2 Norrie et al. 2021, for the links of v3 and v4
+Jouppi et al. 2023, table 4. Compute peaks are those that training measures MFU by.
+"""
+
+import difflib
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.train.flops import PEAK_TFLOPS
+
+GIB = 2**30
+
+
+class Chip(NamedTuple):
+    """A TPU version.
+
+    Attributes:
+        kind: what jax calls its devices.
+        devices: of jax on one chip.
+        hbm_gib: memory of a chip, GiB.
+        hbm_gb_per_s: bandwidth of that memory, GB/s.
+        ici_gb_per_s: all links of a chip to its neighbours, GB/s in one direction.
+        megacore: the cores of a chip are one device, which the compiler has to be told.
+        examples: slices that exist.
+    """
+
+    kind: str
+    devices: int
+    hbm_gib: float
+    hbm_gb_per_s: float
+    ici_gb_per_s: float
+    megacore: bool
+    examples: tuple[str, ...]
+
+    @property
+    def tflops(self) -> float:
+        """Of one device, dense bfloat16."""
+        return PEAK_TFLOPS[self.kind]
+
+
+CHIPS = {
+    "v2": Chip("TPU v2", 2, 16, 700, 248, False, ("2x2", "4x4", "8x8", "16x16")),
+    "v3": Chip("TPU v3", 2, 32, 900, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32")),
+    "v4": Chip("TPU v4", 1, 32, 1228, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
+    "v5e": Chip("TPU v5e", 1, 16, 819, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "v5p": Chip("TPU v5p", 1, 95, 2765, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
+    "v6e": Chip("TPU v6e", 1, 32, 1640, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "tpu7x": Chip("TPU7x", 2, 192, 7380, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
+}
+
+
+class Topology(NamedTuple):
+    """A slice: its name, chip, and the devices that the compiler knows it by."""
+
+    name: str
+    chip: Chip
+    devices: Sequence[Any]
+
+    @property
+    def num_chips(self) -> int:
+        """How many chips it has."""
+        return len(self.devices) // self.chip.devices
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Memory of one device."""
+        return int(self.chip.hbm_gib * GIB) // self.chip.devices
+
+    @property
+    def ici_bytes_per_s(self) -> float:
+        """What one device can send; those of a chip share its links."""
+        return self.chip.ici_gb_per_s * 1e9 / self.chip.devices
+
+
+def known_topologies() -> list[str]:
+    """Common slices, as `get_topology` takes them."""
+    return [f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples]
+
+
+def _parse(name: str) -> tuple[str, str]:
+    version, colon, shape = name.partition(":")
+    sizes = shape.split("x")
+    if not colon or version not in CHIPS or not all(size.isdecimal() for size in sizes):
+        nearest = difflib.get_close_matches(name, known_topologies(), n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown topology {name!r}. Did you mean {nearest!r}? It is VERSION:CHIPS, as "
+            + ", ".join(known_topologies())
+            + "."
+        )
+    return version, shape
+
+
+def get_topology(name: str) -> Topology:
+    """The slice of a name such as v3:4x4, its chips in two or three directions.
+
+    Raises:
+        ValueError: there is no such slice.
+        ImportError: the compiler for TPUs is not installed.
+    """
+    version, _ = _parse(name)
+    chip = CHIPS[version]
+    _prepare_libtpu()
+    from jax.experimental import topologies
+
+    extra = {"chip_config_name": "megacore"} if chip.megacore else {}
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **extra)
+    except Exception as error:  # of jaxlib, by what it is about
+        if "divisible" not in str(error) and "INVALID_ARGUMENT" not in str(error):
+            raise
+        shapes = ", ".join(f"{version}:{shape}" for shape in chip.examples)
+        raise ValueError(
+            f"There is no slice {name!r} ({str(error).splitlines()[0]}). Some that exist: {shapes}."
+        ) from error
+    topology = Topology(name, chip, found.devices)
+    expected = int(np.prod([int(n) for n in _parse(name)[1].split("x")]))
+    if topology.num_chips != expected:
+        raise ValueError(
+            f"{name!r} gave {len(found.devices)} devices, not {chip.devices} for each of "
+            f"{expected} chips: this version of libtpu counts otherwise; install another."
+        )
+    return topology
+
+
+def _prepare_libtpu() -> None:
+    """Settings for a machine without TPUs; where there are some, they stay alone.
+
+    Raises:
+        ImportError: libtpu is not installed.
+    """
+    try:
+        import libtpu  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            "The compiler for TPUs (libtpu) is not installed: pip install 'bertjax[tpu]'."
+        ) from error
+    del libtpu
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",  # ask no metadata server which TPU this is
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_STDERR_LOG_LEVEL": "3",
+        "TPU_MIN_LOG_LEVEL": "3",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }.items():
+        os.environ.setdefault(name, value)

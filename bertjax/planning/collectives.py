@@ -1,0 +1,130 @@
+"""Communication in a compiled program: which collectives, how often, how many bytes.
+
+Read from the program's text, in which the body of a loop stands once: what it holds is counted as
+often as the loop runs. (The cost analysis of XLA counts it once.)
+"""
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][\w\-]*)\((.*)$")
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|called_computations|branch_computations)="
+    r"\{?((?:%?[\w.\-]+(?:, )?)+)\}?"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
+
+
+class Collective(NamedTuple):
+    """Collectives of one kind over groups of one size.
+
+    Attributes:
+        kind: as XLA calls it.
+        group: devices that take part in each.
+        times: how often a step runs one.
+        payload: bytes a device of a step, of the whole array: what an all-reduce adds up, what an
+            all-gather returns, what a reduce-scatter is given.
+    """
+
+    kind: str
+    group: int
+    times: int
+    payload: int
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device has to send at least, by the best algorithms for a ring."""
+        share = (self.group - 1) / self.group if self.group > 1 else 0.0
+        if self.kind == "all-reduce":
+            return 2 * share * self.payload
+        return float(self.payload) if self.kind == "collective-permute" else share * self.payload
+
+
+def collectives(text: str, num_devices: int) -> list[Collective]:
+    """The collectives of a compiled program, `compiled.as_text()`, over `num_devices`."""
+    computations, entry = _split(text)
+    if entry is None:
+        raise ValueError("The text holds no ENTRY computation: it is not a compiled program's.")
+    counts: Counter = Counter()
+    payloads: Counter = Counter()
+
+    def walk(name: str, times: int) -> None:
+        for result, opcode, rest in computations.get(name, ()):
+            kind = opcode.removesuffix("-start")
+            if kind in KINDS:
+                group = _group_size(rest, num_devices)
+                payload = _payload(kind, opcode, result, group)
+                counts[kind, group] += times
+                payloads[kind, group] += times * payload
+                continue
+            trips = _TRIPS.search(rest) if opcode == "while" else None
+            for called in _CALLED.findall(rest):
+                for inner in called.split(", "):
+                    walk(inner.removeprefix("%"), times * (int(trips[1]) if trips else 1))
+
+    walk(entry, 1)
+    return [
+        Collective(kind, group, counts[kind, group], payloads[kind, group])
+        for kind, group in sorted(counts)
+    ]
+
+
+def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None]:
+    """Computation -> its instructions as (result type, opcode, rest); the name of the entry."""
+    computations: dict[str, list[tuple[str, str, str]]] = {}
+    entry = current = None
+    for line in text.splitlines():
+        if (start := _COMPUTATION.match(line)) is not None:
+            current = start[2]
+            computations[current] = []
+            entry = current if start[1] else entry
+        elif current is not None and (found := _INSTRUCTION.match(line)) is not None:
+            computations[current].append((found[1], found[2], found[3]))
+    return computations, entry
+
+
+def _sizes(result: str) -> list[int]:
+    """Bytes of each array in a type."""
+    sizes = []
+    for dtype, shape in _ARRAY.findall(result):
+        width = _BYTES.get(dtype)
+        if width is None:
+            bits = re.search(r"\d+", dtype)
+            width = max(1, int(bits[0]) // 8) if bits else 1
+        elements = 1
+        for size in filter(None, shape.split(",")):
+            elements *= int(size)
+        sizes.append(elements * width)
+    return sizes
+
+
+def _payload(kind: str, opcode: str, result: str, group: int) -> int:
+    sizes = _sizes(result)
+    if opcode.endswith("-start") and kind != "all-reduce":
+        # (operand, result, ...): the larger is the whole array.
+        return max(sizes)
+    total = sum(sizes)
+    return total * group if kind == "reduce-scatter" else total
+
+
+def _group_size(rest: str, num_devices: int) -> int:
+    found = _GROUPS.search(rest)
+    if found is None:
+        return num_devices
+    if found[2]:
+        return int(found[2])
+    return len(found[1].split(",")) if found[1] else num_devices

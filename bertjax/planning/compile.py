@@ -1,0 +1,233 @@
+"""Compiles the update of a pretraining for a slice of TPUs, and says what it needs there."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import Phase, PretrainConfig
+from bertjax.model import MODEL_SIZES, BertWithHead, named_config
+from bertjax.planning.chips import Topology
+from bertjax.planning.collectives import Collective, collectives
+from bertjax.pretraining.program import Program, batch_shapes, teacher_of_shape, with_sharding
+from bertjax.pretraining.teacher import head_of_student
+from bertjax.train import sharding
+from bertjax.train.objective import TEACHER
+from bertjax.weights import init_params, load_model
+
+GB = 1e9
+_OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one phase of a config needs of a slice; bytes and FLOP are those of one device.
+
+    Attributes:
+        fits: whether it compiled within the memory.
+        memory: `arguments` (state and batch), `temporaries`, `outputs`, `aliased` (outputs that
+            take the place of arguments: the donated state), `peak`; of a program that does not
+            fit, `peak` and `available` alone.
+        flops: of a step, by the formula of `train.flops`.
+        advice: what would fit instead, each compiled, too.
+    """
+
+    topology: str
+    device: str
+    devices: int
+    chips: int
+    phase: int
+    max_length: int
+    batch_size: int
+    accumulation_steps: int
+    remat: str
+    mesh: dict[str, int]
+    fits: bool
+    memory: dict[str, float]
+    flops: float
+    collectives: tuple[Collective, ...]
+    compile_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    advice: tuple[str, ...] = ()
+
+    @property
+    def step_seconds(self) -> tuple[float, float]:
+        """A step at the chip's published figures: with communication hidden, and not at all.
+
+        Nothing reaches its peak: times are lower bounds.
+        """
+        compute, communication = self.compute_seconds, self.communication_seconds
+        return max(compute, communication), compute + communication
+
+
+class DoesNotFit(Exception):
+    """The compiler found no way to keep the program within the memory of the device."""
+
+    def __init__(self, used: float, available: float):
+        super().__init__(f"{used / GB:.2f} GB of {available / GB:.2f} GB")
+        self.used, self.available = used, available
+
+
+def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
+    """Compiles phase `index` of a config for a slice; where it does not fit, looks for what does.
+
+    Raises:
+        ValueError: config and slice do not fit together.
+    """
+    plan = _try(config, index, topology)
+    if plan.fits or not advise:
+        return plan
+    return dataclasses.replace(plan, advice=tuple(_advice(config, index, topology, plan)))
+
+
+def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
+    phase = config.phases[index]
+    mesh = sharding.make_mesh(config.mesh, topology.devices)
+    program, constants = _program(config, mesh)
+    devices = len(topology.devices)
+    flops = program.flops_per_row(phase) * phase.batch_size / devices
+    begin = time.perf_counter()
+    memory: dict[str, float]
+    found: list[Collective] = []
+    try:
+        compiled = _compile(program, phase, constants)
+    except DoesNotFit as error:
+        memory = {"peak": error.used, "available": error.available}
+    else:
+        memory = _memory(compiled, topology)
+        found = collectives(compiled.as_text(), devices)
+    return Plan(
+        topology=topology.name,
+        device=topology.chip.kind,
+        devices=devices,
+        chips=topology.num_chips,
+        phase=index,
+        max_length=phase.max_length,
+        batch_size=phase.batch_size,
+        accumulation_steps=phase.accumulation_steps,
+        remat=config.remat,
+        mesh=dict(mesh.shape),
+        fits="arguments" in memory,
+        memory=memory,
+        flops=flops,
+        collectives=tuple(found),
+        compile_seconds=time.perf_counter() - begin,
+        compute_seconds=flops / (topology.chip.tflops * 1e12),
+        communication_seconds=sum(c.sent for c in found) / topology.ici_bytes_per_s,
+    )
+
+
+def _program(config: PretrainConfig, mesh: Any) -> tuple[Program, tuple[Any, ...]]:
+    """The program of a config, and shapes of what its steps take besides state and batch."""
+    # The data says whether there are pairs; models with two types of tokens are made for them.
+    config = dataclasses.replace(
+        config, head=head_of_student(config, config.model.type_vocab_size > 1)
+    )
+    if config.distillation.teacher is None:
+        return Program(config, mesh), ()
+    teacher = _teacher(config)
+    shapes = jax.eval_shape(lambda: init_params(teacher, 0))
+    placed = with_sharding(shapes, sharding.state_sharding(mesh, shapes))
+    return Program(config, mesh, teacher), ({TEACHER: placed},)
+
+
+def _teacher(config: PretrainConfig) -> BertWithHead:
+    name = str(config.distillation.teacher)
+    if name in MODEL_SIZES and not Path(name).exists():
+        return teacher_of_shape(named_config(name), config)
+    return load_model(name, "masked_lm", dtype=config.dtype).model.clone(unroll=config.unroll)
+
+
+def _compile(program: Program, phase: Phase, constants: tuple[Any, ...]) -> Any:
+    where = jax.tree.map(lambda s: s.sharding, constants)
+    step = program.train_step(phase, *where)
+    batch = batch_shapes(program.config, phase, program.rows)
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
+    lowered = step.lower(program.state_shapes, batch, seed, *constants)
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        found = _OUT_OF_MEMORY.search(str(error))
+        if found is None:
+            raise
+        used, available = (float(found[i]) * _UNITS[found[i + 1].upper()] for i in (1, 3))
+        raise DoesNotFit(used, available) from error
+
+
+def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
+    found = compiled.memory_analysis()
+    arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
+    temporaries, aliased = found.temp_size_in_bytes, found.alias_size_in_bytes
+    return {
+        "arguments": arguments,
+        "temporaries": temporaries,
+        "outputs": outputs,
+        "aliased": aliased,
+        "peak": arguments + outputs - aliased + temporaries + found.generated_code_size_in_bytes,
+        "available": topology.hbm_bytes,
+    }
+
+
+def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
+    """Changes of the config that make it fit, best first; each was compiled."""
+    found = False
+    for flags, changed in _first_that_fit(config, index, topology, plan):
+        found = True
+        peak = changed.memory["peak"] / GB
+        yield f"{flags}: {peak:.2f} GB"
+    if not found:
+        yield (
+            "nothing that was tried fits (recomputing, smaller microbatches, parameters split over "
+            "all devices): take a larger slice, or a chip with more memory"
+        )
+
+
+def _first_that_fit(
+    config: PretrainConfig, index: int, topology: Topology, plan: Plan
+) -> Iterator[tuple[str, Plan]]:
+    """The first of each kind of change that fits, with the flags that make it."""
+    for changes in _kinds_of_change(config, index, plan):
+        for flags, changed in changes:
+            try:
+                tried = _try(changed, index, topology)
+            except ValueError:  # does not divide
+                continue
+            if tried.fits:
+                yield flags, tried
+                break
+
+
+def _kinds_of_change(
+    config: PretrainConfig, index: int, plan: Plan
+) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
+    """Recomputing; smaller microbatches; a smaller batch; parameters split over the devices."""
+    policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
+    yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)
+
+    phase = config.phases[index]
+    rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
+    doubled = (phase.accumulation_steps << n for n in range(1, 20))
+    finer = [n for n in doubled if n <= rows]
+    flag = f"--phases.{index}.accumulation_steps"
+    yield ((f"{flag} {n}", _with_phase(config, index, accumulation_steps=n)) for n in finer)
+    flag = f"--phases.{index}.batch_size"
+    smaller = [phase.batch_size >> n for n in range(1, 20) if phase.batch_size >> n]
+    yield ((f"{flag} {n}", _with_phase(config, index, batch_size=n)) for n in smaller)
+    if config.mesh.fsdp == config.mesh.tensor == 1:
+        split = dataclasses.replace(config.mesh, data=1, fsdp=plan.devices)
+        yield iter(
+            [(f"--mesh.data 1 --mesh.fsdp {plan.devices}", dataclasses.replace(config, mesh=split))]
+        )
+
+
+def _with_phase(config: PretrainConfig, index: int, **changes: Any) -> PretrainConfig:
+    phases = list(config.phases)
+    phases[index] = dataclasses.replace(phases[index], **changes)
+    return dataclasses.replace(config, phases=tuple(phases))

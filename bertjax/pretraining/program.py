@@ -1,0 +1,146 @@
+"""What a config computes on a mesh, whatever its data and workdir: model, optimizer, update."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.config import Phase, PretrainConfig
+from bertjax.data.masking import Masking
+from bertjax.data.pipeline import make_row
+from bertjax.data.records import NO_LABEL, Row
+from bertjax.model import HEADS, BertConfig, BertWithHead
+from bertjax.tokenization import Tokenizer
+from bertjax.train import sharding
+from bertjax.train.distillation import distilled_pretraining
+from bertjax.train.flops import train_flops_per_row
+from bertjax.train.objective import PRETRAINING, TEACHER, make_loss_fn
+from bertjax.train.optimizer import make_optimizer, make_schedule
+from bertjax.train.state import TrainState, create_train_state
+from bertjax.train.step import compile_train_step, make_train_step
+from bertjax.weights import init_params
+
+
+def max_predictions(config: PretrainConfig, phase: Phase) -> int:
+    """How many tokens of a row are predicted at most."""
+    if config.predict == "next_token":
+        return phase.max_length
+    if phase.max_predictions is not None:
+        return phase.max_predictions
+    return int(np.ceil(phase.max_length * config.mlm_probability))
+
+
+def make_masking(config: PretrainConfig, phase: Phase, tokenizer: Tokenizer) -> Masking:
+    """How the rows of a phase are masked."""
+    by_words = config.whole_word_masking or config.max_ngram > 1
+    return Masking(
+        probability=config.mlm_probability,
+        max_predictions=max_predictions(config, phase),
+        vocab_size=tokenizer.vocab_size,
+        mask_token_id=tokenizer.mask_token_id,
+        never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
+        word_starts=tokenizer.word_starts if by_words else None,
+        max_ngram=config.max_ngram,
+        never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
+        predict=config.predict,
+    )
+
+
+def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
+    """Shapes and dtypes of a global batch of unpacked rows, laid out as `rows` says."""
+    masking = Masking(
+        probability=config.mlm_probability,
+        max_predictions=max_predictions(config, phase),
+        vocab_size=config.model.vocab_size,
+        mask_token_id=0,
+        never_masked=(),
+        predict=config.predict,
+    )
+    row = Row(np.zeros(2, np.int64), (2,), (2,), (NO_LABEL,))
+    rng = np.random.default_rng(0)
+    return {
+        key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape), value.dtype, sharding=rows)
+        for key, value in make_row(row, masking, phase.max_length, 0, rng).items()
+    }
+
+
+class Program:
+    """The model of a config, its optimizer and its update, for the devices of a mesh.
+
+    Args:
+        config: its `head` is known.
+        mesh: of devices that are here, or that one only has names of.
+        teacher: whom the model learns from, where the config names one.
+
+    Raises:
+        ValueError: config and mesh do not fit together.
+    """
+
+    def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
+        self.config, self.mesh, self.teacher = config, mesh, teacher
+        for phase in config.phases:
+            sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
+        self.rows = sharding.batch_sharding(mesh)
+        self.model = HEADS[str(config.head)](
+            config.model, jnp.dtype(config.dtype), unroll=config.unroll, remat=config.remat
+        )
+        self.schedule = make_schedule(config.optimizer, config.phases)
+        self.tx = make_optimizer(config.optimizer, self.schedule)
+        self.objective = PRETRAINING
+        if teacher is not None:
+            self.objective = distilled_pretraining(config.distillation)
+        self.loss_fn = make_loss_fn(self.model, self.objective, teacher)
+        shapes = jax.eval_shape(self.fresh_state)
+        self.state_sharding = sharding.state_sharding(mesh, shapes)
+        self.state_shapes = with_sharding(shapes, self.state_sharding)
+
+    def fresh_state(self) -> TrainState:
+        """The state that the seed gives; to be compiled with a layout."""
+        return create_train_state(init_params(self.model, self.config.seed), self.tx)
+
+    def train_step(self, phase: Phase, *constants: Any) -> Any:
+        """The jit-compiled update of a phase; `constants` are shardings of what it takes besides.
+
+        It takes (state, batch, seed, *constants) and returns (state, metrics).
+        """
+        return compile_train_step(
+            make_train_step(
+                self.loss_fn,
+                self.objective.weights,
+                self.tx,
+                self.schedule,
+                mesh=self.mesh,
+                accumulation_steps=phase.accumulation_steps,
+                frozen=(TEACHER,),
+            ),
+            self.state_sharding,
+            self.rows,
+            *constants,
+        )
+
+    def flops_per_row(self, phase: Phase) -> float:
+        """The work of a row; a teacher has the forward pass alone, a third of it."""
+        scored = max_predictions(self.config, phase)
+        if self.teacher is None:
+            return train_flops_per_row(self.config.model, phase.max_length, scored)
+        if not self.objective.inputs:  # words are scored at all tokens
+            scored = phase.max_length
+        student, teacher = (
+            train_flops_per_row(model, phase.max_length, scored)
+            for model in (self.config.model, self.teacher.config)
+        )
+        return student + teacher / 3
+
+
+def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
+    """A masked LM of an architecture as a teacher runs it, without its parameters."""
+    return HEADS["masked_lm"](model, jnp.dtype(config.dtype), unroll=config.unroll)
+
+
+def with_sharding(shapes: Any, shardings: Any) -> Any:
+    """Shapes that know their layout."""
+    return jax.tree.map(
+        lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), shapes, shardings
+    )

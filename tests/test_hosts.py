@@ -1,0 +1,172 @@
+"""Several processes on one machine are one run: equal losses, shared rows, one checkpoint."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+STEPS, BATCH, DEVICES = 20, 16, 2
+CONFIG = """
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.model import BertConfig
+
+config = PretrainConfig(
+    model=BertConfig(
+        vocab_size={vocab}, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=64, initializer_range=0.1,
+    ),
+    phases=(Phase(num_steps={steps}, max_length=32, batch_size={batch}),),
+    optimizer=OptimizerConfig(recipe="adamw", learning_rate=1e-3, warmup_steps=5, schedule="hf"),
+    log_every=1, eval_every=0, eval_rows=64, save_every=10, reader_threads=1,
+)
+"""
+# Counts the rows that this process reads of the training shards.
+PROGRAM = """
+import os, sys
+import grain
+from bertjax import pretrain
+
+reads = 0
+class Counted(grain.sources.ArrayRecordDataSource):
+    def __getitems__(self, indices):
+        global reads
+        reads += len(indices)
+        return super().__getitems__(indices)
+    def __getitem__(self, index):
+        global reads
+        reads += 1
+        return super().__getitem__(index)
+
+grain.sources.ArrayRecordDataSource = Counted
+status = pretrain.main(sys.argv[1:])
+print("ROWS READ", reads, flush=True)
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory, prepared, tokenizer):
+    """Starts a pretraining of `processes` processes with so many devices each."""
+    folder = tmp_path_factory.mktemp("hosts")
+    config = folder / "config.py"
+    config.write_text(CONFIG.format(vocab=tokenizer.vocab_size, steps=STEPS, batch=BATCH))
+
+    def start(workdir: Path, processes: int, devices: int, *flags: str, each=()):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        started = []
+        for rank in range(processes):
+            join = (
+                f"--distributed.coordinator_address=localhost:{port}",
+                f"--distributed.num_processes={processes}",
+                f"--distributed.process_id={rank}",
+            )
+            own = each[rank] if each else ()
+            started.append(
+                subprocess.Popen(
+                    [
+                        *(sys.executable, "-c", PROGRAM, "--config", str(config)),
+                        *("--data", str(prepared), "--workdir", str(workdir), *flags, *own),
+                        *(join if processes > 1 else ()),
+                    ],
+                    env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        return started
+
+    return start
+
+
+def outputs(started, status=0) -> list[str]:
+    texts = [process.communicate(timeout=300)[0] for process in started]
+    codes = [process.returncode for process in started]
+    assert all(code == status for code in codes), (codes, *texts)
+    return texts
+
+
+def losses(workdir: Path) -> list[float]:
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line["train/loss"] for line in lines if "train/loss" in line]
+
+
+@pytest.fixture(scope="module")
+def alone(job, tmp_path_factory):
+    """The run of one process with eight devices, dropout on."""
+    workdir = tmp_path_factory.mktemp("alone") / "run"
+    outputs(job(workdir, 1, 8))
+    assert len(losses(workdir)) == STEPS
+    return workdir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "mesh"), [(2, ()), (4, ()), (2, ("--mesh.fsdp", "2"))])
+def test_several_processes_train_as_one_and_share_the_rows(job, alone, tmp_path, processes, mesh):
+    texts = outputs(job(tmp_path / "run", processes, DEVICES, *mesh))
+    found, expected = losses(tmp_path / "run"), losses(alone)
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    reads = [int(text.split("ROWS READ ")[1].split()[0]) for text in texts]
+    # Held-out rows are read, too, and a few batches ahead.
+    ahead = 4 + 64 // BATCH
+    share = BATCH // processes
+    assert all(STEPS * share <= read <= (STEPS + ahead) * share for read in reads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (1, 1)])
+def test_a_checkpoint_goes_on_with_other_processes_and_devices(
+    job, alone, tmp_path, processes, devices
+):
+    workdir = tmp_path / "run"
+    shutil.copytree(alone, workdir)
+    shutil.rmtree(workdir / "checkpoints" / str(STEPS))
+    outputs(job(workdir, processes, devices))
+    # The lines after the checkpoint were cut and written anew.
+    assert losses(workdir) == pytest.approx(losses(alone), abs=1e-5)
+    assert losses(workdir)[:10] == losses(alone)[:10]
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_all_at_one_step_and_the_run_goes_on(job, alone, tmp_path):
+    workdir = tmp_path / "run"
+    started = job(workdir, 2, DEVICES, "--phases.0.num_steps=100000", "--save_every=100000")
+    deadline = time.time() + 200
+    while not (workdir / "metrics.jsonl").is_file() or len(losses(workdir)) < 3:
+        assert time.time() < deadline and all(process.poll() is None for process in started)
+        time.sleep(0.2)
+    started[1].send_signal(signal.SIGTERM)
+    outputs(started, status=130)
+    steps = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
+    assert len(steps) == 1 and steps[0] == len(losses(workdir))
+
+
+@pytest.mark.slow
+def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(job, tmp_path):
+    each = ((), ("--seed", "7"))
+    texts = outputs(job(tmp_path / "run", 2, 1, each=each), status=1)
+    assert all("differ in the config" in text and "process 1 has" in text for text in texts)
+    each = ((), ("--workdir", str(tmp_path / "elsewhere")))
+    texts = outputs(job(tmp_path / "run", 2, 1, each=each), status=1)
+    assert "must lie where all hosts see it" in texts[1]
+    assert "Process 1 stopped with an error" in texts[0]
+
+
+@pytest.mark.slow
+def test_a_process_that_never_comes_is_named(job, tmp_path):
+    started = job(tmp_path / "run", 3, 1, "--distributed.timeout_seconds", "20")
+    started[1].kill()
+    started[1].communicate()
+    texts = outputs([started[0], started[2]], status=1)
+    assert all("process 1 never came" in text for text in texts)
+    assert "process 2 of 3 waited 20 s" in texts[1]
