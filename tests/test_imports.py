@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "bertjax"
-ENTRY_POINTS = {"prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune"}
+ENTRY_POINTS = {
+    *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan")
+}
 # What each part may import of ours, besides itself.
 ALLOWED = {
     "model": set(),
@@ -17,6 +19,7 @@ ALLOWED = {
     "config": {"model", "data"},
     "predictor": {"model", "tokenization", "data", "tasks", "train"},
     "pretraining": {"model", "config", "data", "tokenization", "train", "weights"},
+    "planning": {"model", "config", "train", "pretraining", "weights"},
     "finetuning": {"model", "config", "data", "tasks", "train", "weights", "predictor"},
     "fill_mask": {"data", "weights"},
     "command_line": set(),

@@ -23,7 +23,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][\w\-]*)\((.*
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|called_computations|branch_computations)="
-    r"\{?((?:%?[\w.\-]+(?:, )?)+)\}?"
+    r"(?:\{([^}]*)\}|(%?[\w.\-]+))"
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
@@ -72,8 +72,8 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
                 payloads[kind, group] += times * payload
                 continue
             trips = _TRIPS.search(rest) if opcode == "while" else None
-            for called in _CALLED.findall(rest):
-                for inner in called.split(", "):
+            for several, one in _CALLED.findall(rest):
+                for inner in (several or one).split(", "):
                     walk(inner.removeprefix("%"), times * (int(trips[1]) if trips else 1))
 
     walk(entry, 1)
