@@ -6,6 +6,7 @@ One process reads and cuts the input into chunks, workers turn chunks into shard
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,18 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.data import output
+from bertjax.data.beam import run_parts
 from bertjax.data.chunks import ChunkSettings, cut_chunks, read_summary
 from bertjax.data.corpus import Corpus, ReadOptions
+from bertjax.data.places import explained, folder_written_locally, place
 from bertjax.data.records import Metadata
 from bertjax.data.workers import Workers, available_cores
-from bertjax.tokenization import load_tokenizer
+from bertjax.tokenization import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     # Spawned workers import this module, and bertjax.config would bring them jax.
     from bertjax.config import PrepareConfig
 
 # Fields of the config that do not change the output.
-_NOT_SETTINGS = ("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite")
+_NOT_SETTINGS = (
+    *("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite"),
+    *("runner", "parts", "runner_options"),
+)
 SECONDS_BETWEEN_LOG_LINES = 15
 
 
@@ -37,13 +43,55 @@ def run(config: "PrepareConfig") -> Metadata | None:
         ValueError: the input, the tokenizer or the output directory will not do.
         OSError: a file cannot be read or written.
     """
-    directory = Path(config.output)
+    with explained(config.output):
+        return _run(config, place(config.output))
+
+
+def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
     if config.merge:
         metadata = output.join_parts(directory)
         if metadata is None:
             raise ValueError(f"{directory} lacks chunks of some parts: run their commands again.")
         _print_summary(metadata, directory)
         return metadata
+    tokenizer, corpus, plan = _plan(config)
+    part = (0, config.parts) if config.runner is not None else config.part()
+    # Parts on a runner are one run: it may overwrite what others of its parts wrote.
+    metadata = output.claim(
+        directory,
+        plan,
+        overwrite=config.overwrite,
+        part=(0, 1) if config.runner is not None else part,
+    )
+    if metadata is not None:
+        print(f"{directory} is complete already with these settings: nothing to do.")
+        return metadata
+    with folder_written_locally(directory) as local:
+        tokenizer.save(local)
+    if config.runner is not None:
+        # Not of `__main__`, which is another module where the workers run.
+        from bertjax.prepare import _prepare_part as prepare_part
+
+        run_parts(
+            functools.partial(prepare_part, config),
+            config.parts,
+            runner=config.runner,
+            options=config.runner_options,
+        )
+        metadata = output.join_parts(directory)
+        if metadata is None:
+            raise ValueError(f"{directory} lacks chunks: run the same command again.")
+    else:
+        metadata = _prepare_here(config, corpus, plan, directory)
+    if metadata is None:
+        print(f"Part {part[0]} of {part[1]} is done; the last part to finish writes metadata.json.")
+    else:
+        _print_summary(metadata, directory)
+    return metadata
+
+
+def _plan(config: "PrepareConfig") -> tuple[Tokenizer, Corpus, dict[str, Any]]:
+    """Tokenizer, input, and everything that decides the output, as JSON can hold it."""
     tokenizer = load_tokenizer(config.tokenizer)
     options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
     corpus = Corpus(config.input, ReadOptions(**options))
@@ -57,28 +105,36 @@ def run(config: "PrepareConfig") -> Metadata | None:
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
-    metadata = output.claim(directory, plan, overwrite=config.overwrite, part=config.part())
-    if metadata is not None:
-        print(f"{directory} is complete already with these settings: nothing to do.")
-        return metadata
-    tokenizer.save(directory)
+    return tokenizer, corpus, plan
+
+
+def _prepare_here(
+    config: "PrepareConfig", corpus: Corpus, plan: dict[str, Any], directory: Path
+) -> Metadata | None:
+    """Prepares this part with processes of this machine; the metadata if it was the last one."""
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
-    if config.shard is None:
-        try:
-            metadata = output.finish(directory, plan, chunks, counts)
-        except output.TooLittleText:
-            output.clear(directory)  # nothing in it can be used
-            raise
-    else:
+    if config.shard is not None:
         output.write_part(directory, config.part(), chunks, counts)
-        metadata = output.join_parts(directory)
-    if metadata is None:
-        index, parts = config.part()
-        print(f"Part {index} of {parts} is done; the last part to finish writes metadata.json.")
-    else:
-        _print_summary(metadata, directory)
-    return metadata
+        return output.join_parts(directory)
+    try:
+        return output.finish(directory, plan, chunks, counts)
+    except output.TooLittleText:
+        output.clear(directory)  # nothing in it can be used
+        raise
+
+
+def _prepare_part(config: "PrepareConfig", part: int) -> int:
+    """What a worker of Beam does: one part, in its own process; returns the number of chunks."""
+    config = dataclasses.replace(
+        config,
+        **{"runner": None, "runner_options": (), "parts": type(config).parts, "num_processes": 1},
+        shard=f"{part}/{config.parts}",
+    )
+    _, corpus, _ = _plan(config)
+    chunks = _prepare_chunks(config, corpus)
+    output.write_part(place(config.output), config.part(), chunks, dict(corpus.counts))
+    return chunks
 
 
 def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:

@@ -52,7 +52,8 @@ class PrepareConfig:
     tokenizer: str = ""
     """Directory of a tokenizer, or a vocab.txt or tokenizer.json."""
     output: str
-    """Directory for the shards; a new one, or one that this command began."""
+    """Directory for the shards, also in a bucket (gs://, extra gcs): a new one, or one that this
+    command began."""
     max_length: tuple[int, ...] = (128,)
     """Longest example in tokens, [CLS] and [SEP] included; several lengths share a directory."""
     objective: Objective = "nsp"
@@ -84,6 +85,13 @@ class PrepareConfig:
     shard: str | None = None
     """i/n: prepare the i-th of n parts (from 0), on several machines with one output directory;
     the last to finish joins them."""
+    runner: str | None = None
+    """Prepare on a runner of Apache Beam (extra beam): direct for this machine, DataflowRunner, or
+    another that Beam knows; its workers must see input and output under the same names."""
+    parts: int = 16
+    """With --runner: parts that the work is cut into, each one element for a worker."""
+    runner_options: tuple[str, ...] = ()
+    """With --runner: Beam's own flags, in one argument each: '--project=P' '--region=R'."""
     merge: bool = False
     """Prepare nothing, join the parts that --shard made."""
     overwrite: bool = False
@@ -115,6 +123,15 @@ class PrepareConfig:
             raise ValueError(f"num_processes={self.num_processes} must be at least 1.")
         if self.shard is not None:
             self.part()
+        if self.parts < 1:
+            raise ValueError(f"parts={self.parts} must be at least 1.")
+        if self.runner is not None and (self.shard is not None or self.num_processes is not None):
+            raise ValueError(
+                f"--runner {self.runner} with --shard or --num_processes: Beam shares out the work "
+                "itself; leave them out."
+            )
+        if self.runner is None and (self.runner_options or self.parts != PrepareConfig.parts):
+            raise ValueError("--parts and --runner_options have an effect with --runner alone.")
 
     def part(self) -> tuple[int, int]:
         """(i, n) of `shard`; (0, 1) without it.

@@ -19,7 +19,8 @@ import numpy as np
 
 from bertjax.data.documents import Document, sentences_of
 from bertjax.data.encode import SentenceEncoder
-from bertjax.data.records import NO_LABEL, count_or_none, single_row_head, write_shard
+from bertjax.data.places import is_remote, place
+from bertjax.data.records import NO_LABEL, has_records, single_row_head, write_shard
 from bertjax.data.segments import PAIRED, Example, Objective, full_sentences, make_examples
 from bertjax.tokenization import Tokenizer
 
@@ -161,7 +162,7 @@ class ChunkPreparer:
                     yield record
 
         name = shard_name(split, length, number)
-        written = write_shard(Path(self._settings.output) / name, records())
+        written = write_shard(place(self._settings.output) / name, records())
         alone = len(documents) == 1 and self._settings.objective == "nsp"
         return {
             "file": name if written else None,
@@ -257,7 +258,7 @@ def shard_name(split: str, length: int, chunk: int) -> str:
 
 def summary_path(output: str, chunk: int) -> Path:
     """Where the summary of a finished chunk lies."""
-    return Path(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
+    return place(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
 
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
@@ -271,6 +272,9 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: the disk is full or fails.
     """
+    if is_remote(path):
+        path.write_text(text, encoding="utf-8")
+        return
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -290,7 +294,7 @@ def read_summary(output: str, chunk: int) -> dict[str, Any] | None:
         return None
     for split in summary["splits"].values():
         for content in split["lengths"].values():
-            path = Path(output) / str(content["file"])
-            if content["file"] and count_or_none(path) != content["records"]:
+            path = place(output) / str(content["file"])
+            if content["file"] and not has_records(path, content["records"]):
                 return None
     return summary

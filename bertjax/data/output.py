@@ -9,12 +9,12 @@ metadata.json           written last, so its presence means that everything is t
 import json
 import math
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from bertjax.data.chunks import CHUNK_FOLDER, EVAL, read_summary, write_whole
+from bertjax.data.places import remove_folder
 from bertjax.data.records import (
     METADATA_FILE,
     LengthSummary,
@@ -166,7 +166,7 @@ def clear(directory: Path) -> None:
             if re.fullmatch(r"\d{5,}\.json(\.tmp)?", path.name):
                 path.unlink()
         if not any(folder.iterdir()):
-            shutil.rmtree(folder)
+            remove_folder(folder)
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
+from bertjax.data.places import is_remote, place, written_locally
+
 FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"
 MAX_ROW_LENGTH = (1 << 16) - 1
@@ -120,7 +122,11 @@ def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
     Raises:
         OSError: the disk is full or fails; nothing is left under `path`.
     """
-    path = Path(path)
+    with written_locally(path) as local:
+        return _write_shard(local, records)
+
+
+def _write_shard(path: Path, records: Iterable[bytes]) -> int:
     temporary = path.with_name(path.name + ".tmp")
     written = 0
     try:
@@ -199,6 +205,11 @@ def count_or_none(path: str | Path) -> int | None:
         return count_records(path)
     except ValueError:
         return None
+
+
+def has_records(path: Path, records: int) -> bool:
+    """Whether a shard is there with so many records; in a bucket, whether it is there."""
+    return path.exists() if is_remote(path) else count_or_none(path) == records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -324,7 +335,7 @@ def read_metadata(directory: str | Path) -> Metadata:
         FileNotFoundError: there is none, so the directory is half-written or something else.
         ValueError: it cannot be read.
     """
-    path = Path(directory) / METADATA_FILE
+    path = place(directory) / METADATA_FILE
     if not path.is_file():
         raise FileNotFoundError(
             f"{directory} holds no {METADATA_FILE}: it is half-written, or not made by "
@@ -344,15 +355,16 @@ def open_prepared(directory: str | Path) -> Metadata:
         ValueError: the metadata cannot be read, or shards hold other numbers of records.
     """
     metadata = read_metadata(directory)
-    missing, wrong = [], []
+    missing: list[str] = []
+    wrong: list[str] = []
     for summary in metadata.splits.values():
         for content in summary.lengths.values():
             for shard in content.shards:
-                path = Path(directory) / shard.file
-                if not path.is_file():
+                path = place(directory) / shard.file
+                if not path.exists():
                     missing.append(shard.file)
-                elif (found := count_or_none(path)) != shard.records:
-                    wrong.append(f"{shard.file} ({found} of {shard.records})")
+                elif not has_records(path, shard.records):
+                    wrong.append(f"{shard.file} ({count_or_none(path)} of {shard.records})")
     remedy = "Copy the directory again, or prepare it again with --overwrite."
     if missing:
         raise FileNotFoundError(

@@ -10,7 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 
 from bertjax.data.chunks import Chunk, ChunkPreparer, ChunkSettings
-from bertjax.tokenization import load_tokenizer
+from bertjax.data.places import read_locally
+from bertjax.tokenization import TOKENIZER_FILES, load_tokenizer
 
 
 def available_cores() -> int:
@@ -38,7 +39,7 @@ class Workers:
                 initargs=(settings,),
             )
         else:
-            self._preparer = ChunkPreparer(settings, load_tokenizer(settings.output))
+            self._preparer = _preparer_of(settings)
 
     def submit(self, chunk: Chunk) -> None:
         """Hands over a chunk; waits while enough of them are waiting."""
@@ -105,7 +106,12 @@ def _start_worker(settings: ChunkSettings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _preparer = ChunkPreparer(settings, load_tokenizer(settings.output))
+    _preparer = _preparer_of(settings)
+
+
+def _preparer_of(settings: ChunkSettings) -> ChunkPreparer:
+    with read_locally(settings.output, TOKENIZER_FILES) as directory:
+        return ChunkPreparer(settings, load_tokenizer(directory))
 
 
 def _end_with_parent() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.data.batch import Batch
 from bertjax.data.pipeline import eval_batches, train_batches
+from bertjax.data.places import is_remote
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.model import BertConfig
 from bertjax.pretraining.program import Program, make_masking
@@ -52,6 +53,13 @@ class Run:
                 f"data={config.data!r}, workdir={config.workdir!r}, {len(config.phases)} phases: "
                 "give --config, --data and --workdir."
             )
+        for name in ("data", "workdir"):
+            if is_remote(getattr(config, name)):
+                raise ValueError(
+                    f"--{name} {getattr(config, name)} is in a bucket: training reads and writes "
+                    "files. Copy data to a disk of each host (gcloud storage rsync), and let the "
+                    "workdir lie on a file system that all hosts share."
+                )
         self.workdir = Workdir(Path(config.workdir))
         self.metadata = open_prepared(config.data)
         self.tokenizer = load_tokenizer(config.data)
