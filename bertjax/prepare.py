@@ -128,7 +128,7 @@ def _prepare_part(config: "PrepareConfig", part: int) -> int:
     """What a worker of Beam does: one part, in its own process; returns the number of chunks."""
     config = dataclasses.replace(
         config,
-        **{"runner": None, "runner_options": (), "parts": type(config).parts, "num_processes": 1},
+        **{"runner": None, "runner_options": "", "parts": type(config).parts, "num_processes": 1},
         shard=f"{part}/{config.parts}",
     )
     _, corpus, _ = _plan(config)

@@ -46,13 +46,13 @@ def contents(folder: str) -> dict[str, str]:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_direct_runner_gives_the_same_files(config, workers, tmp_path):
     prepare.run(dataclasses.replace(config, num_processes=1))
-    options = (f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing")
+    options = f"--direct_num_workers={workers} --direct_running_mode=multi_processing"
     on_beam = dataclasses.replace(
         config,
         output=str(tmp_path / "beam"),
         runner="direct",
         parts=4,
-        runner_options=options if workers > 1 else (),
+        runner_options=options if workers > 1 else "",
     )
     metadata = prepare.run(on_beam)
     assert metadata is not None and metadata.chunks > 4
@@ -67,14 +67,14 @@ def test_an_unknown_runner_and_a_failing_part_are_said(config):
         prepare.run(dataclasses.replace(config, runner="NoRunner"))
 
     with pytest.raises(ValueError, match="Beam does not take them"):
-        options = ("--direct_num_workers=many",)
+        options = "--direct_num_workers=many"
         prepare.run(dataclasses.replace(config, runner="direct", runner_options=options))
 
     def fail(part: int) -> None:
         raise RuntimeError(f"part {part} is broken")
 
     with pytest.raises(OSError, match="A part failed on DirectRunner"):
-        beam.run_parts(fail, 1, runner="direct", options=())
+        beam.run_parts(fail, 1, runner="direct", options="")
 
 
 def test_without_beam_the_extra_is_named(config, monkeypatch):

@@ -12,15 +12,15 @@ COMMAND = re.compile(r"python -m bertjax\.(\w+) ?(.*)")
 
 
 def commands():
-    """(program, flags) of every command in README, launch/*.sh and the configs."""
-    files = [ROOT / "README.md", *(ROOT / "launch").glob("*.sh")]
+    """(program, flags) of every command in README, docs/, launch/ and the configs."""
+    files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "launch").glob("*.*")]
     files += (ROOT / "configs").glob("*/[!_]*.py")
     for file in files:
         text = file.read_text(encoding="utf-8").replace("\\\\\n", " ").replace("\\\n", " ")
         for line in text.splitlines():
             if match := COMMAND.match(line.strip()):
                 flags = match[2].split("  #")[0]
-                yield pytest.param(match[1], flags, id=f"{file.stem}: {match[1]} {flags[:40]}")
+                yield pytest.param(match[1], flags, id=f"{file.name}: {match[1]} {flags[:40]}")
 
 
 @pytest.mark.parametrize(("program", "flags"), list(commands()))

@@ -50,7 +50,7 @@ class PrepareConfig:
     """Files, directories, globs in quotes (text, JSON lines, WikiExtractor, Parquet; also inside
     gz, bz2, xz, zst, tar), tfds:NAME[/CONFIG][:VERSION], or pydocs."""
     tokenizer: str = ""
-    """Directory of a tokenizer, or a vocab.txt or tokenizer.json."""
+    """Directory of a tokenizer, a vocab.txt or tokenizer.json, or the name of a hub model."""
     output: str
     """Directory for the shards, also in a bucket (gs://, extra gcs): a new one, or one that this
     command began."""
@@ -90,8 +90,8 @@ class PrepareConfig:
     another that Beam knows; its workers must see input and output under the same names."""
     parts: int = 16
     """With --runner: parts that the work is cut into, each one element for a worker."""
-    runner_options: tuple[str, ...] = ()
-    """With --runner: Beam's own flags, in one argument each: '--project=P' '--region=R'."""
+    runner_options: str = ""
+    """With --runner: Beam's own flags, as --runner_options='--project=P --region=R'."""
     merge: bool = False
     """Prepare nothing, join the parts that --shard made."""
     overwrite: bool = False

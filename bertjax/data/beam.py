@@ -5,20 +5,19 @@ chunks as always, and prepares those that are its own. So nothing large goes thr
 does not grow with the corpus, and the examples are those of any other way to prepare.
 """
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable
 from typing import Any
 
 
-def run_parts(
-    prepare_part: Callable[[int], Any], parts: int, *, runner: str, options: Sequence[str]
-) -> None:
+def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, options: str) -> None:
     """Calls `prepare_part(i)` for i < parts on a runner of Beam, and waits for all of them.
 
     Args:
         prepare_part: sent to the workers, which must see input and output under their names.
         parts: how many there are; a worker takes one at a time.
         runner: "direct" for this machine, or a name that Beam knows: DataflowRunner, ...
-        options: flags of the runner, as Beam's documentation names them.
+        options: flags of the runner, as Beam's documentation names them, in one string.
 
     Raises:
         ImportError: Beam is not installed.
@@ -44,11 +43,11 @@ def run_parts(
             "SparkRunner, FlinkRunner, or what your version of Beam lists."
         ) from error
     try:
-        known = PipelineOptions([f"--runner={name}", *options])
+        known = PipelineOptions([f"--runner={name}", *shlex.split(options)])
         known.get_all_options()  # parses them
     except SystemExit as error:
         raise ValueError(
-            f"--runner_options {' '.join(options)}: Beam does not take them, see its usage above."
+            f"--runner_options {options!r}: Beam does not take them, see its usage above."
         ) from error
     try:
         with beam.Pipeline(options=known) as pipeline:

@@ -13,6 +13,7 @@ from bertjax.tokenization.files import (
     read_tokenizer_json,
     read_vocab_txt,
 )
+from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.tokenization.unigram import LAYOUTS, UnigramTokenizer, read_sentencepiece
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, looks_cased
 
@@ -65,14 +66,14 @@ class _Source:
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Tokenizer:
-    """Loads a tokenizer from a directory, or from one of the files that hold a vocabulary.
+    """Loads a tokenizer from a directory, a file that holds a vocabulary, or the hub.
 
     Which kind it is, the files say: `vocab.txt` is WordPiece, `vocab.json` with `merges.txt` is
     byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` are unigram, and `tokenizer.json`
     names its own. Where there are several, `tokenizer.json` is read.
 
     Args:
-        path: the directory or file.
+        path: the directory or file, or the name of a model of the hub.
         do_lower_case: overrides what the files say. When neither says, a WordPiece vocabulary
             that holds capital letters is taken as cased, any other as uncased.
 
@@ -81,6 +82,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         ValueError: the vocabulary does not suit the model, or the files or `do_lower_case`
             contradict each other.
     """
+    if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
+        path = fetch(str(path), TOKENIZER_FILES)
     source = _find(Path(path))
     load = {"WordPiece": _load_wordpiece, "BPE": _load_bpe, "Unigram": _load_unigram}
     return load[source.kind](source, do_lower_case)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +14,13 @@ from jax.typing import DTypeLike
 
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
 from bertjax.weights.hf import has_weights, open_hf, read_json
 from bertjax.weights.tf1 import open_tf1
 
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
 
 
@@ -74,7 +73,7 @@ def open_source(path: str | Path) -> Source:
             return open_source(place / "model")
     elif Path(f"{path}.index").is_file():
         return _open_tf1(place, place.parent)
-    elif not place.exists() and _HUB_NAME.fullmatch(str(path)):
+    elif may_be_hub_name(path):
         return open_source(_fetch(str(path)))
     raise FileNotFoundError(
         f"No model at {path}: expected a directory with config.json and weights "
@@ -151,22 +150,10 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 def _fetch(name: str) -> Path:
     """The folder of a hub model in the local cache, downloaded if need be and allowed."""
-    import huggingface_hub  # starts slowly, and most models are local
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
-            folder = Path(
-                huggingface_hub.snapshot_download(name, allow_patterns=_SMALL_FILES + weights)
-            )
-            if has_weights(folder):
-                break
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise FileNotFoundError(
-            f"{name!r} is no local directory, and the hub gave no model of that name "
-            f"({type(error).__name__}). Check the name, the network and HF_HUB_OFFLINE; a model "
-            "that was fetched before is found in the cache."
-        ) from error
+    for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
+        folder = fetch(name, _SMALL_FILES + weights)
+        if has_weights(folder):
+            break
     return folder
 
 

@@ -231,3 +231,17 @@ def test_distilberts_tokenizer_tells_transformers_of_no_types(kinds, tmp_path):
 def test_merges_of_another_vocabulary_are_refused(kinds):
     with pytest.raises(ValueError, match=r"1 of 1 merges .*first: \('x', 'yz'\)"):
         ByteLevelBPETokenizer(kinds["bpe"].vocab, [("x", "yz")])
+
+
+def test_a_name_that_is_not_here_is_looked_for_on_the_hub(tmp_path, tokenizer, monkeypatch):
+    asked = []
+
+    def download(name, allow_patterns):
+        asked.append((name, "vocab.txt" in allow_patterns))
+        tokenizer.save(tmp_path / "cache")
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    assert load_tokenizer("somebody/some-bert").fingerprint == tokenizer.fingerprint
+    assert asked == [("somebody/some-bert", True)]
