@@ -21,7 +21,11 @@ from bertjax.train.objective import TEACHER
 from bertjax.weights import init_params, load_model
 
 GB = 1e9
-_OUT_OF_MEMORY = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
+# Two passes of the compiler say it, each in its own words: (used, available).
+_OUT_OF_MEMORY = (
+    re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
+    re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
+)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -154,7 +158,8 @@ def _compile(program: Program, phase: Phase, constants: tuple[Any, ...]) -> Any:
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        found = _OUT_OF_MEMORY.search(str(error))
+        matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)
+        found = next(filter(None, matches), None)
         if found is None:
             raise
         used, available = (float(found[i]) * _UNITS[found[i + 1].upper()] for i in (1, 3))
@@ -213,12 +218,14 @@ def _kinds_of_change(
 
     phase = config.phases[index]
     rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
-    doubled = (phase.accumulation_steps << n for n in range(1, 20))
-    finer = [n for n in doubled if n <= rows]
+    # What does not fit grows with the rows at most: smaller cuts than this cannot suffice.
+    least = max(2.0, plan.memory["peak"] / plan.memory["available"])
+    cuts = [1 << n for n in range(1, 20) if 1 << n >= least]
+    finer = [phase.accumulation_steps * n for n in cuts if phase.accumulation_steps * n <= rows]
     flag = f"--phases.{index}.accumulation_steps"
     yield ((f"{flag} {n}", _with_phase(config, index, accumulation_steps=n)) for n in finer)
     flag = f"--phases.{index}.batch_size"
-    smaller = [phase.batch_size >> n for n in range(1, 20) if phase.batch_size >> n]
+    smaller = [phase.batch_size // n for n in cuts if phase.batch_size % n == 0]
     yield ((f"{flag} {n}", _with_phase(config, index, batch_size=n)) for n in smaller)
     if config.mesh.fsdp == config.mesh.tensor == 1:
         split = dataclasses.replace(config.mesh, data=1, fsdp=plan.devices)

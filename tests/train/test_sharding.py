@@ -1,12 +1,16 @@
 """Meshes, the layout table, and what they refuse."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bertjax.config import MeshConfig
 from bertjax.train import sharding
+from bertjax.train.state import create_train_state
 
 
 def test_the_data_axis_takes_the_devices_that_the_others_leave():
@@ -30,6 +34,34 @@ def test_every_matrix_is_split_and_every_norm_is_whole(tiny):
             assert split, name
         elif "norm" in name:
             assert not split, name
+
+
+# Parameters that stay whole: small ones, and what an axis does not split.
+WHOLE = {
+    "fsdp": r"bias$|norm|seq_relationship",
+    "tensor": r"bias$|norm|seq_relationship|(position|token_type)_embeddings",
+}
+
+
+@pytest.mark.parametrize(
+    ("axes", "share"), [(["fsdp"], 4), (["tensor"], 2), (["fsdp", "tensor"], 8)]
+)
+def test_a_device_keeps_its_share_of_parameters_and_moments(tiny, axes, share):
+    sizes = {axis: {"fsdp": 4, "tensor": 2}[axis] for axis in axes}
+    mesh = sharding.make_mesh(MeshConfig(**sizes))
+    state = create_train_state(jax.tree.map(jnp.asarray, tiny[1]), optax.adam(1e-3))
+    placed = jax.device_put(state, sharding.state_sharding(mesh, state))
+    kept = whole = 0
+    for path, leaf in jax.tree.leaves_with_path(placed):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if leaf.ndim == 0 or any(re.search(WHOLE[axis], name) for axis in axes):
+            continue
+        on_first = [s.data.nbytes for s in leaf.addressable_shards if s.device == jax.devices()[0]]
+        assert sum(on_first) * share == leaf.nbytes, name
+        kept, whole = kept + sum(on_first), whole + leaf.nbytes
+    assert kept * share == whole > 0
+    # Those that are excepted are few: the matrices are most of a state.
+    assert whole > 0.8 * sum(leaf.nbytes for leaf in jax.tree.leaves(placed))
 
 
 def test_a_vocabulary_that_does_not_divide_is_refused_with_all_such_parameters():

@@ -1,0 +1,72 @@
+"""Weak scaling without machines: a step compiled for slices of 16, 64 and 256 chips.
+
+    python benchmarks/scale.py --configs configs/pretrain/bert_base.py --rows_a_chip 16
+
+Rows a chip are the same for all sizes, the last phase of the config is taken. Prints a Markdown table
+and appends JSON lines; nothing is run, so times are those of the data sheets. Needs libtpu.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+
+from bertjax.config import PretrainConfig, load_config_file
+from bertjax.plan import as_json
+from bertjax.planning.chips import get_topology
+from bertjax.planning.compile import GB, plan_phase
+
+SLICES = {
+    "v3": ("v3:4x4", "v3:8x8", "v3:16x16"),
+    "v4": ("v4:2x2x4", "v4:4x4x4", "v4:4x8x8"),
+    "v5e": ("v5e:4x4", "v5e:8x8", "v5e:16x16"),
+    "v6e": ("v6e:4x4", "v6e:8x8", "v6e:16x16"),
+}
+
+
+def main() -> None:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.partition("\n")[0])
+    parser.add_argument("--configs", nargs="+", required=True)
+    parser.add_argument("--chips", nargs="+", default=["v5e"], choices=SLICES)
+    parser.add_argument("--rows_a_chip", type=int, default=16)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    print(
+        "| config | slice | chips | rows | GB a device | MB sent a device | products, ms | sending, ms |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for file in args.configs:
+        config = load_config_file(file, PretrainConfig)
+        for name in (name for chip in args.chips for name in SLICES[chip]):
+            topology = get_topology(name)
+            last = dataclasses.replace(
+                config.phases[-1],
+                batch_size=args.rows_a_chip * topology.num_chips,
+                accumulation_steps=1,
+            )
+            phases = (*config.phases[:-1], last)
+            planned = dataclasses.replace(config, phases=phases)
+            plan = plan_phase(planned, len(phases) - 1, topology, advise=False)
+            sent = sum(c.sent for c in plan.collectives)
+            print(
+                f"| {Path(file).stem} | {name} | {plan.chips} | {last.batch_size} x "
+                f"{last.max_length} | {plan.memory['peak'] / GB:.2f} | {sent / 1e6:,.1f} | "
+                f"{1e3 * plan.compute_seconds:.1f} | {1e3 * plan.communication_seconds:.2f} |",
+                flush=True,
+            )
+            if args.output is not None:
+                line = as_json(plan) | {
+                    "config": Path(file).stem,
+                    "date": datetime.date.today().isoformat(),
+                    "versions": {n: importlib.metadata.version(n) for n in ("jax", "libtpu")},
+                }
+                with args.output.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
