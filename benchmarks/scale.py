@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py --configs configs/pretrain/bert_base.py --rows_a_chip 16
 
-Rows a chip are the same for all sizes, the last phase of the config is taken. Prints a Markdown table
-and appends JSON lines; nothing is run, so times are those of the data sheets. Needs libtpu.
+Rows a chip are the same for all sizes, the last phase of the config is taken. Prints a Markdown
+table and appends JSON lines; nothing is run, so times are those of data sheets. Needs libtpu.
 """
 
 import argparse
@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--rows_a_chip", type=int, default=16)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    print(
-        "| config | slice | chips | rows | GB a device | MB sent a device | products, ms | sending, ms |"
-    )
+    print("| config | slice | chips | rows | GB a device | MB sent | products, ms | sending, ms |")
     print("|---|---|---|---|---|---|---|---|")
     for file in args.configs:
         config = load_config_file(file, PretrainConfig)
