@@ -5,6 +5,7 @@ what the world sees (files, lines on the terminal) the first does alone.
 """
 
 import hashlib
+import importlib.util
 import os
 import signal
 import sys
@@ -40,7 +41,8 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     Raises:
         ValueError: some of the flags are missing, or the rank is not among the hosts.
     """
-    if config.coordinator_address is None and not _in_a_cluster():
+    alone = config.coordinator_address is None and not _in_a_cluster()
+    if alone or jax.distributed.is_initialized():
         return
     known = _rank(config)
     mark = Waiting(meeting_place, *known) if known else None
@@ -66,8 +68,14 @@ def _in_a_cluster() -> bool:
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
-    on_tpu = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
-    return many or (on_tpu and env.get("JAX_PLATFORMS", "tpu").startswith("tpu"))
+    return many or _on_tpu()
+
+
+def _on_tpu() -> bool:
+    """Whether this is a host of Cloud TPUs, alone or one of a slice."""
+    chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
+    wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
+    return chips and wanted and importlib.util.find_spec("libtpu") is not None
 
 
 def _rank(config: DistributedConfig) -> tuple[int, int] | None:
