@@ -100,23 +100,38 @@ def tokenizer(sentences) -> WordPieceTokenizer:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory, sentences, tokenizer) -> Path:
-    """A prepared directory of rows of 16 and of 32 tokens."""
-    folder = tmp_path_factory.mktemp("prepared")
+def corpus(tmp_path_factory, sentences, tokenizer) -> Path:
+    """A folder with `text.txt`, documents of ten sentences, and `tokenizer`."""
+    folder = tmp_path_factory.mktemp("corpus")
     documents = ["\n".join(sentences[i : i + 10]) for i in range(0, len(sentences), 10)]
     (folder / "text.txt").write_text("\n\n".join(documents))
     tokenizer.save(folder / "tokenizer")
-    prepare.run(
-        PrepareConfig(
-            input=(str(folder / "text.txt"),),
-            tokenizer=str(folder / "tokenizer"),
-            output=str(folder / "data"),
-            max_length=(16, 32),
-            eval_fraction=0.1,
-            num_processes=1,
-        )
+    return folder
+
+
+def prepare_config(corpus: Path, output: Path, **fields) -> PrepareConfig:
+    """How to prepare `corpus`, a tenth of it held out."""
+    return PrepareConfig(
+        input=(str(corpus / "text.txt"),),
+        tokenizer=str(corpus / "tokenizer"),
+        output=str(output),
+        eval_fraction=0.1,
+        **fields,
     )
-    return folder / "data"
+
+
+@pytest.fixture
+def small_chunks(corpus, tmp_path) -> PrepareConfig:
+    """Prepares `corpus` in many chunks, to a folder `local`."""
+    return prepare_config(corpus, tmp_path / "local", max_length=(16,), chunk_mb=0.002)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, corpus) -> Path:
+    """A prepared directory of rows of 16 and of 32 tokens."""
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    prepare.run(prepare_config(corpus, folder, max_length=(16, 32), num_processes=1))
+    return folder
 
 
 LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}

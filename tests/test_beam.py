@@ -9,28 +9,12 @@ from pathlib import Path
 import pytest
 
 from bertjax import prepare
-from bertjax.config import PrepareConfig
 from bertjax.data import beam
 
 pytestmark = pytest.mark.filterwarnings("default")  # Beam's own
 needs_beam = pytest.mark.skipif(
     importlib.util.find_spec("apache_beam") is None, reason="apache_beam is not installed"
 )
-
-
-@pytest.fixture
-def config(tmp_path, sentences, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer")
-    documents = ["\n".join(sentences[i : i + 10]) for i in range(0, len(sentences), 10)]
-    (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    return PrepareConfig(
-        input=(str(tmp_path / "text.txt"),),
-        tokenizer=str(tmp_path / "tokenizer"),
-        output=str(tmp_path / "local"),
-        max_length=(16,),
-        chunk_mb=0.002,
-        eval_fraction=0.1,
-    )
 
 
 def contents(folder: str) -> dict[str, str]:
@@ -44,11 +28,11 @@ def contents(folder: str) -> dict[str, str]:
 
 @needs_beam
 @pytest.mark.parametrize("workers", [1, 4])
-def test_the_direct_runner_gives_the_same_files(config, workers, tmp_path):
-    prepare.run(dataclasses.replace(config, num_processes=1))
+def test_the_direct_runner_gives_the_same_files(small_chunks, workers, tmp_path):
+    prepare.run(dataclasses.replace(small_chunks, num_processes=1))
     options = f"--direct_num_workers={workers} --direct_running_mode=multi_processing"
     on_beam = dataclasses.replace(
-        config,
+        small_chunks,
         output=str(tmp_path / "beam"),
         runner="direct",
         parts=4,
@@ -56,19 +40,19 @@ def test_the_direct_runner_gives_the_same_files(config, workers, tmp_path):
     )
     metadata = prepare.run(on_beam)
     assert metadata is not None and metadata.chunks > 4
-    assert contents(on_beam.output) == contents(config.output)
+    assert contents(on_beam.output) == contents(small_chunks.output)
     # And it is complete.
     assert prepare.run(on_beam) == metadata
 
 
 @needs_beam
-def test_an_unknown_runner_and_a_failing_part_are_said(config):
+def test_an_unknown_runner_and_a_failing_part_are_said(small_chunks):
     with pytest.raises(ValueError, match="--runner NoRunner: Beam gives no such runner"):
-        prepare.run(dataclasses.replace(config, runner="NoRunner"))
+        prepare.run(dataclasses.replace(small_chunks, runner="NoRunner"))
 
     with pytest.raises(ValueError, match="Beam does not take them"):
         options = "--direct_num_workers=many"
-        prepare.run(dataclasses.replace(config, runner="direct", runner_options=options))
+        prepare.run(dataclasses.replace(small_chunks, runner="direct", runner_options=options))
 
     def fail(part: int) -> None:
         raise RuntimeError(f"part {part} is broken")
@@ -77,10 +61,10 @@ def test_an_unknown_runner_and_a_failing_part_are_said(config):
         beam.run_parts(fail, 1, runner="direct", options="")
 
 
-def test_without_beam_the_extra_is_named(config, monkeypatch):
+def test_without_beam_the_extra_is_named(small_chunks, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(ImportError, match=r"pip install 'bertjax\[beam\]'"):
-        prepare.run(dataclasses.replace(config, runner="direct"))
+        prepare.run(dataclasses.replace(small_chunks, runner="direct"))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +76,6 @@ def test_without_beam_the_extra_is_named(config, monkeypatch):
         ({"runner": "direct", "parts": 0}, "parts=0 must be at least 1"),
     ],
 )
-def test_flags_without_effect_are_refused(config, change, message):
+def test_flags_without_effect_are_refused(small_chunks, change, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(config, **change)
+        dataclasses.replace(small_chunks, **change)

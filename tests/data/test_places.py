@@ -11,7 +11,6 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from bertjax import prepare
-from bertjax.config import PrepareConfig
 from bertjax.data import places
 from bertjax.data.records import open_prepared
 
@@ -40,19 +39,8 @@ def bucket(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def config(tmp_path, sentences, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer")
-    documents = ["\n".join(sentences[i : i + 10]) for i in range(0, len(sentences), 10)]
-    (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    return PrepareConfig(
-        input=(str(tmp_path / "text.txt"),),
-        tokenizer=str(tmp_path / "tokenizer"),
-        output=str(tmp_path / "local"),
-        max_length=(16,),
-        chunk_mb=0.004,
-        eval_fraction=0.1,
-        num_processes=1,
-    )
+def config(small_chunks):
+    return dataclasses.replace(small_chunks, num_processes=1)
 
 
 def contents(folder: Path) -> dict[str, str]:
