@@ -4,6 +4,7 @@ Read from the program's text, in which the body of a loop stands once: what it h
 often as the loop runs. (The cost analysis of XLA counts it once.)
 """
 
+import math
 import re
 from collections import Counter
 from typing import NamedTuple
@@ -27,6 +28,10 @@ _CALLED = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
+# Newer programs name axes of the mesh, mesh['data'=2,'fsdp'=4] {'fsdp'}, or a part of one, 'x':(1)2.
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
+_AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
+_AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
 
 
 class Collective(NamedTuple):
@@ -122,6 +127,10 @@ def _payload(kind: str, opcode: str, result: str, group: int) -> int:
 
 
 def _group_size(rest: str, num_devices: int) -> int:
+    if (mesh := _MESH_GROUPS.search(rest)) is not None:
+        sizes = dict(_AXIS_SIZE.findall(mesh[1]))
+        used = _AXIS_USED.findall(mesh[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in used)
     found = _GROUPS.search(rest)
     if found is None:
         return num_devices

@@ -69,3 +69,24 @@ def test_a_program_of_one_device_has_none_and_other_text_is_refused():
     assert collectives(jax.jit(jnp.sin).lower(jnp.ones(4)).compile().as_text(), 1) == []
     with pytest.raises(ValueError, match="no ENTRY"):
         collectives("HloModule nothing\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("{}", 8),
+        ("mesh['data'=2,'fsdp'=4] {'fsdp'}", 4),
+        ("mesh['data'=2,'fsdp'=4] {'data','fsdp'}", 8),
+        ("mesh['data'=8] {'data':(2)2}", 2),
+    ],
+)
+def test_groups_are_read_as_old_and_new_programs_write_them(groups, size):
+    text = f"""
+ENTRY %main (x: f32[4]) -> f32[4] {{
+  %x = f32[4]{{0}} parameter(0)
+  ROOT %sum = f32[4]{{0}} all-reduce(%x), replica_groups={groups}, to_apply=%add
+}}
+"""
+    assert collectives(text, 8) == [Collective("all-reduce", size, 1, 16)]
