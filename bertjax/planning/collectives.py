@@ -28,7 +28,7 @@ _CALLED = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
-# Newer programs name axes of the mesh, mesh['data'=2,'fsdp'=4] {'fsdp'}, or a part of one, 'x':(1)2.
+# Newer programs name axes of the mesh, mesh['data'=2,'fsdp'=4] {'fsdp'}, or parts: 'x':(1)2.
 _MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 _AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
 _AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
