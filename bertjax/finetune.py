@@ -142,7 +142,7 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
         prog="python -m bertjax.finetune",
         description="Fine-tunes a model on a task; the same command again resumes. The defaults "
         "are those of configs/finetune/TASK.py, or of --config FILE.",
-        default=load_config_file(file, FinetuneConfig) if file else FinetuneConfig(),
+        default=load_config_file(file, FinetuneConfig),
     )
 
 

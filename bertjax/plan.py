@@ -141,9 +141,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         "--config FILE, as for bertjax.pretrain; --topology v3:4x4, a slice; --compare A,B, more "
         "slices; --json FILE ('-': to the terminal); --no_advice, do not look for what fits where "
         "the config does not. All others are those of the run.",
-        default=load_config_file(first.config, PretrainConfig)
-        if first.config
-        else PretrainConfig(),
+        default=load_config_file(first.config, PretrainConfig),
     )
     named = [first.topology] if first.topology else []
     named += first.compare.split(",") if first.compare else []

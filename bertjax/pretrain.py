@@ -140,9 +140,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, bool]:
         description="Pretrains a BERT; the same command again resumes. Two more flags: "
         "--config FILE sets the defaults of all others; --export writes the model of the newest "
         "checkpoint of --workdir and stops.",
-        default=load_config_file(first.config, PretrainConfig)
-        if first.config
-        else PretrainConfig(),
+        default=load_config_file(first.config, PretrainConfig),
     )
     return config, first.export
 

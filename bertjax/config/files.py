@@ -18,13 +18,15 @@ from bertjax.model.config import BertConfig
 Config = TypeVar("Config", PretrainConfig, FinetuneConfig)
 
 
-def load_config_file(path: str, config_class: type[Config]) -> Config:
-    """Runs a config file and returns its `config`, which must be a `config_class`.
+def load_config_file(path: str | None, config_class: type[Config]) -> Config:
+    """Runs a config file and returns its `config`, a `config_class`; without one, the defaults.
 
     Raises:
         FileNotFoundError: neither the current folder nor the package has it; nearest names said.
         ValueError: it defines no `config`.
     """
+    if not path:
+        return config_class()
     file = _find_config_file(path)
     spec = importlib.util.spec_from_file_location("bertjax_run_config", file)
     assert spec is not None and spec.loader is not None
