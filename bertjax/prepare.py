@@ -54,15 +54,9 @@ def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
             raise ValueError(f"{directory} lacks chunks of some parts: run their commands again.")
         _print_summary(metadata, directory)
         return metadata
-    tokenizer, corpus, plan = _plan(config)
-    part = (0, config.parts) if config.runner is not None else config.part()
-    # Parts on a runner are one run: it may overwrite what others of its parts wrote.
-    metadata = output.claim(
-        directory,
-        plan,
-        overwrite=config.overwrite,
-        part=(0, 1) if config.runner is not None else part,
-    )
+    tokenizer, corpus = load_tokenizer(config.tokenizer), _open_corpus(config)
+    plan = _plan(config, tokenizer, corpus)
+    metadata = output.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
         print(f"{directory} is complete already with these settings: nothing to do.")
         return metadata
@@ -84,18 +78,21 @@ def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
     else:
         metadata = _prepare_here(config, corpus, plan, directory)
     if metadata is None:
-        print(f"Part {part[0]} of {part[1]} is done; the last part to finish writes metadata.json.")
+        index, parts = config.part()
+        print(f"Part {index} of {parts} is done; the last part to finish writes metadata.json.")
     else:
         _print_summary(metadata, directory)
     return metadata
 
 
-def _plan(config: "PrepareConfig") -> tuple[Tokenizer, Corpus, dict[str, Any]]:
-    """Tokenizer, input, and everything that decides the output, as JSON can hold it."""
-    tokenizer = load_tokenizer(config.tokenizer)
+def _open_corpus(config: "PrepareConfig") -> Corpus:
     options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
-    corpus = Corpus(config.input, ReadOptions(**options))
-    plan = {
+    return Corpus(config.input, ReadOptions(**options))
+
+
+def _plan(config: "PrepareConfig", tokenizer: Tokenizer, corpus: Corpus) -> dict[str, Any]:
+    """Everything that decides the output, as JSON can hold it."""
+    return {
         "settings": {
             field.name: getattr(config, field.name)
             for field in dataclasses.fields(config)
@@ -105,7 +102,6 @@ def _plan(config: "PrepareConfig") -> tuple[Tokenizer, Corpus, dict[str, Any]]:
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
-    return tokenizer, corpus, plan
 
 
 def _prepare_here(
@@ -131,7 +127,7 @@ def _prepare_part(config: "PrepareConfig", part: int) -> int:
         **{"runner": None, "runner_options": "", "parts": type(config).parts, "num_processes": 1},
         shard=f"{part}/{config.parts}",
     )
-    _, corpus, _ = _plan(config)
+    corpus = _open_corpus(config)
     chunks = _prepare_chunks(config, corpus)
     output.write_part(place(config.output), config.part(), chunks, dict(corpus.counts))
     return chunks
