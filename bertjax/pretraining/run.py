@@ -158,13 +158,14 @@ class Run:
         identity = run_identity(self.config, self.teacher)
         local = {"data", "workdir", "distributed", "reader_threads"}
         shared = {key: value for key, value in identity.items() if key not in local}
-        hosts.check_equal(
-            {
-                "the code or its versions": hosts.code_fingerprint(),
-                "the config": json.dumps(shared, sort_keys=True),
-                "the data": fingerprint,
-            }
-        )
+        if jax.process_count() > 1:
+            hosts.check_equal(
+                {
+                    "the code or its versions": hosts.code_fingerprint(),
+                    "the config": json.dumps(shared, sort_keys=True),
+                    "the data": fingerprint,
+                }
+            )
 
         def claim() -> None:
             self.workdir.claim(identity, fingerprint)

@@ -196,8 +196,6 @@ def check_equal(facts: Mapping[str, str]) -> None:
     Raises:
         ValueError: hosts differ; names the facts and the hosts.
     """
-    if jax.process_count() == 1:
-        return
     digests = [hashlib.sha256(value.encode()).digest() for value in facts.values()]
     mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
     everyone = np.asarray(multihost_utils.process_allgather(mine))  # [hosts, facts, 32]
