@@ -70,6 +70,11 @@ class SpanTask(Task):
         for field in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        if self.null_threshold and not self.with_impossible:
+            raise ValueError(
+                f"null_threshold={self.null_threshold}: it decides where a question may have no "
+                f"answer, as in SQuAD 2.0, and in {self.name} each has one: leave it out."
+            )
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Windows `[CLS] question [SEP] part of the passage [SEP]`, with `origins` int [n, 2].

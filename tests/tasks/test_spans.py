@@ -208,6 +208,11 @@ def _answers_restated(task, passage, features, outputs):
     return [(text, *pair) for text, pair in nbest.items()][: task.n_best]
 
 
+def test_a_threshold_needs_questions_without_an_answer():
+    with pytest.raises(ValueError, match="null_threshold=1.5"):
+        SpanTask(name="squad", null_threshold=1.5)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("with_impossible", [False, True])
 def test_predictions_equal_a_restatement(tokenizer, long_example, seed, with_impossible):
