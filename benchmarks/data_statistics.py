@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 from bertjax.config import Phase, PretrainConfig
-from bertjax.data.pipeline import train_batches
+from bertjax.data.pipeline import RowFormat, train_batches
 from bertjax.data.records import shard_paths
 from bertjax.pretraining.program import make_masking
 from bertjax.tokenization import load_tokenizer
@@ -32,8 +32,7 @@ def main() -> None:
     batches = train_batches(
         shard_paths(args.data, "train", args.max_length),
         masking,
-        row_length=args.max_length,
-        pad_token_id=tokenizer.pad_token_id,
+        RowFormat(args.max_length, tokenizer.pad_token_id),
         seed=0,
         phase=0,
         batch_size=BATCH,

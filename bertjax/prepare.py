@@ -140,7 +140,15 @@ def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
         max_lengths=config.max_length,
         **{
             name: getattr(config, name)
-            for name in ("objective", "dupe_factor", "short_seq_prob", "seed", "eval_fraction")
+            for name in (
+                "objective",
+                "dupe_factor",
+                "short_seq_prob",
+                "seed",
+                "eval_fraction",
+                "pack",
+                "max_sequences",
+            )
         },
     )
     part, parts = config.part()

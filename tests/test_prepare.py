@@ -101,6 +101,30 @@ def test_counts_in_the_metadata_are_exact(config):
             assert content.length_counts == expected.tolist()
 
 
+def test_packed_rows_hold_the_same_sequences(config, tmp_path):
+    config = dataclasses.replace(config, dupe_factor=2, short_seq_prob=0.7)
+    packed = dataclasses.replace(config, output=str(tmp_path / "p"), pack=True, max_sequences=3)
+    alone, together = prepare.run(config), prepare.run(packed)
+    assert alone is not None and together is not None and together.max_sequences == 3
+    assert open_prepared(packed.output) == together
+    for split in ("train", "eval"):
+        found = rows(packed.output, split)
+        sequences = []
+        for row in found:
+            assert len(row.input_ids) <= 32 and len(row.lengths) <= 3
+            ends = np.cumsum(row.lengths)[:-1]
+            ids = [part.tolist() for part in np.split(row.input_ids, ends)]
+            sequences += zip(ids, row.a_lengths, row.labels, strict=True)
+        single = rows(config.output, split)
+        assert sorted(sequences) == sorted(
+            (row.input_ids.tolist(), row.a_lengths[0], row.labels[0]) for row in single
+        )
+        one, several = (m.splits[split].lengths["32"] for m in (alone, together))
+        assert several.records == len(found) < several.sequences == len(single)
+        for name in ("sequences", "tokens", "labels", "length_counts", "attended"):
+            assert getattr(one, name) == getattr(several, name)
+
+
 def test_rows_are_pairs_with_special_tokens_in_place(config):
     prepare.run(config)
     tokenizer = load_tokenizer(config.output)

@@ -65,6 +65,11 @@ class PrepareConfig:
     every epoch anyway."""
     short_seq_prob: float = 0.1
     """Share of documents whose pairs aim at a random shorter length (nsp and sop)."""
+    pack: bool = False
+    """Put several examples side by side in a row, each with its own positions and attention: none
+    of the row is wasted on padding. A batch of as many rows then holds more examples."""
+    max_sequences: int = 8
+    """With --pack: examples of a row at most."""
     seed: int = 0
     """Seed of all randomness."""
     eval_fraction: float = 0.01
@@ -117,6 +122,12 @@ class PrepareConfig:
             raise ValueError(f"eval_fraction={self.eval_fraction} must lie in 0..0.5.")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must not be negative.")
+        if self.max_sequences < 1:
+            raise ValueError(f"max_sequences={self.max_sequences} must be at least 1.")
+        if not self.pack and self.max_sequences != PrepareConfig.max_sequences:
+            raise ValueError(
+                f"max_sequences={self.max_sequences} has an effect with --pack alone: add it."
+            )
         if not self.chunk_mb > 0:
             raise ValueError(f"chunk_mb={self.chunk_mb} must be positive.")
         if self.num_processes is not None and self.num_processes < 1:

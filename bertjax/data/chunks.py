@@ -19,8 +19,9 @@ import numpy as np
 
 from bertjax.data.documents import Document, sentences_of
 from bertjax.data.encode import SentenceEncoder
+from bertjax.data.packing import pack
 from bertjax.data.places import is_remote, place
-from bertjax.data.records import NO_LABEL, has_records, single_row_head, write_shard
+from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
 from bertjax.data.segments import PAIRED, Example, Objective, full_sentences, make_examples
 from bertjax.tokenization import Tokenizer
 
@@ -64,6 +65,17 @@ class ChunkSettings:
     short_seq_prob: float
     seed: int
     eval_fraction: float
+    pack: bool
+    max_sequences: int
+
+
+class _Sequence(NamedTuple):
+    """Bytes of its ids, special tokens included, and what the head of a record says of it."""
+
+    ids: bytes
+    length: int
+    a_length: int
+    label: int
 
 
 @dataclass
@@ -154,12 +166,12 @@ class ChunkPreparer:
 
         def records() -> Iterator[bytes]:
             for duplicate in range(self._settings.dupe_factor):
-                for record, size, label in self._records(
-                    number, split, length, duplicate, documents, ids
-                ):
-                    lengths.append(size)
-                    labels[label] += 1
-                    yield record
+                sequences = self._sequences(number, split, length, duplicate, documents, ids)
+                for row in self._rows(sequences, length):
+                    lengths.extend([sequence.length for sequence in row])
+                    labels.update([sequence.label for sequence in row])
+                    head = row_head(self._width, [sequence[1:] for sequence in row])
+                    yield b"".join([head, *(sequence.ids for sequence in row)])
 
         name = shard_name(split, length, number)
         written = write_shard(place(self._settings.output) / name, records())
@@ -173,7 +185,19 @@ class ChunkPreparer:
             "length_counts": np.bincount(lengths, minlength=length + 1).tolist() if lengths else [],
         }
 
-    def _records(
+    def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
+        """Each alone, or packed, in the order of the first of each row."""
+        if not self._settings.pack:
+            for sequence in sequences:
+                yield [sequence]
+            return
+        # Each duplicate by itself: a row seldom holds the same text twice.
+        held = list(sequences)
+        rows = pack([sequence.length for sequence in held], length, self._settings.max_sequences)
+        for row in sorted(map(sorted, rows)):
+            yield [held[item] for item in row]
+
+    def _sequences(
         self,
         number: int,
         split: str,
@@ -181,8 +205,7 @@ class ChunkPreparer:
         duplicate: int,
         documents: list[list[int]],
         ids: bytes,
-    ) -> Iterator[tuple[bytes, int, int]]:
-        """Records with their numbers of tokens and labels."""
+    ) -> Iterator[_Sequence]:
         settings, objective = self._settings, self._settings.objective
         rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
         room = length - self._layout.num_special_tokens(pair=objective in PAIRED)
@@ -204,24 +227,23 @@ class ChunkPreparer:
             else:
                 yield self._pair(example, ids)
 
-    def _single(self, parts: list[tuple[int, int]], ids: bytes) -> tuple[bytes, int, int]:
+    def _single(self, parts: list[tuple[int, int]], ids: bytes) -> _Sequence:
         """`[CLS] part [SEP] part [SEP]...`, all of token type 0."""
         width, sep = self._width, self._sep
         size = 1 + sum(end - start + 1 for start, end in parts)
         text = sep.join([ids[start * width : end * width] for start, end in parts])
-        head = single_row_head(width, size, size, NO_LABEL)
-        return b"".join((head, self._cls, text, sep)), size, NO_LABEL
+        return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
 
-    def _pair(self, example: Example, ids: bytes) -> tuple[bytes, int, int]:
+    def _pair(self, example: Example, ids: bytes) -> _Sequence:
         """`[CLS] A [SEP] B [SEP]`, with as many separators between as the family has."""
         a_start, a_end, b_start, b_end, label = example
         width, layout = self._width, self._layout
         a_length = a_end - a_start + 1 + layout.separators
         size = a_length + b_end - b_start + 1
         a, b = ids[a_start * width : a_end * width], ids[b_start * width : b_end * width]
-        head = single_row_head(width, size, a_length if layout.second_type else size, label)
         between = self._sep * layout.separators
-        return b"".join((head, self._cls, a, between, b, self._sep)), size, label
+        text = b"".join((self._cls, a, between, b, self._sep))
+        return _Sequence(text, size, a_length if layout.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
         """How often each token id occurs in the text of the documents."""

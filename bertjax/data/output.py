@@ -262,7 +262,7 @@ def _add_up(summaries: list[dict[str, Any]], settings: dict[str, Any]) -> SplitS
                 if content["file"]
             ],
             records=records,
-            sequences=records,
+            sequences=sum(labels.values()),
             tokens=sum(content["tokens"] for content in contents),
             labels=dict(sorted(labels.items())),
             random_from_same_document=sum(

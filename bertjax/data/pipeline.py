@@ -6,24 +6,33 @@ batch is the same for any number of hosts.
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
 
 from bertjax.data.batch import Batch, layout, pad_to, stack
 from bertjax.data.masking import Masking, choose_positions, corrupt
-from bertjax.data.records import Row, decode_row
+from bertjax.data.records import NO_LABEL, Row, decode_row
 
 
-def make_row(row: Row, masking: Masking, row_length: int, pad_token_id: int, rng) -> Batch:
+class RowFormat(NamedTuple):
+    """Tokens of a row, what fills it up, and how many sequences it may hold."""
+
+    row_length: int
+    pad_token_id: int
+    max_sequences: int = 1
+
+
+def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
     """One record as one row of the batch contract, masked with `rng`.
 
     Where the next token is predicted, `masked_positions` are all but the last of each sequence, and
     `masked_labels` the tokens behind them.
 
     Raises:
-        ValueError: an id lies beyond the vocabulary, which a model would turn into nan.
+        ValueError: an id lies beyond the vocabulary, which a model would turn into nan; or the row
+            does not fit its format.
     """
     ids = row.input_ids.astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
@@ -48,14 +57,16 @@ def make_row(row: Row, masking: Masking, row_length: int, pad_token_id: int, rng
     masked = np.concatenate(positions)
     labels = ids[masked + 1] if next_token else ids[masked]
     size = masking.max_predictions
+    places = layout(row.lengths, form.row_length)
     return {
-        "input_ids": pad_to(corrupted, row_length, pad_token_id),
-        "token_type_ids": pad_to(token_type_ids, row_length, 0),
-        **layout(row.lengths, row_length),
+        "input_ids": pad_to(corrupted, form.row_length, form.pad_token_id),
+        "token_type_ids": pad_to(token_type_ids, form.row_length, 0),
+        **places,
+        "sequence_starts": pad_to(places["sequence_starts"], form.max_sequences, 0),
         "masked_positions": pad_to(masked, size, 0),
         "masked_labels": pad_to(labels, size, 0),
         "masked_weights": pad_to(np.ones(len(masked)), size, 0).astype(np.float32),
-        "labels": np.asarray(row.labels, np.int32),
+        "labels": pad_to(row.labels, form.max_sequences, NO_LABEL),
     }
 
 
@@ -67,15 +78,14 @@ def empty_row(like: Batch) -> Batch:
 class _Rows(grain.MapDataset):
     """Records, shuffled anew each epoch, as masked rows; endless."""
 
-    def __init__(self, paths, masking, row_length, pad_token_id, seed, *, shuffle):
+    def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = grain.sources.ArrayRecordDataSource(list(paths))
         records = grain.MapDataset.source(source)
         if shuffle:
             shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
             records = records.shuffle(seed=shuffle_seed).repeat()
         super().__init__(records)
-        self._seed, self._masking = tuple(seed), masking
-        self._row_length, self._pad_token_id = row_length, pad_token_id
+        self._seed, self._masking, self._form = tuple(seed), masking, form
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -89,8 +99,7 @@ class _Rows(grain.MapDataset):
             make_row(
                 decode_row(record),
                 self._masking,
-                self._row_length,
-                self._pad_token_id,
+                self._form,
                 np.random.default_rng((*self._seed, index)),
             )
             for index, record in zip(indices, records, strict=True)
@@ -116,9 +125,8 @@ class _HostBatches(grain.MapDataset):
 def train_batches(
     paths: Sequence[str],
     masking: Masking,
+    form: RowFormat,
     *,
-    row_length: int,
-    pad_token_id: int,
     seed: int,
     phase: int,
     batch_size: int,
@@ -133,7 +141,7 @@ def train_batches(
         first_row: rows of the phase that came before, a multiple of `batch_size`.
         host_rows: which rows of each global batch this host needs.
     """
-    rows = _Rows(paths, masking, row_length, pad_token_id, (seed, phase), shuffle=True)
+    rows = _Rows(paths, masking, form, (seed, phase), shuffle=True)
     batches = _HostBatches(rows, batch_size, host_rows, first_row // batch_size)
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))
@@ -142,16 +150,15 @@ def train_batches(
 def eval_batches(
     paths: Sequence[str],
     masking: Masking,
+    form: RowFormat,
     *,
-    row_length: int,
-    pad_token_id: int,
     seed: int,
     batch_size: int,
     max_rows: int,
     host_rows: np.ndarray,
 ) -> Iterator[Batch]:
     """The first `max_rows` held-out rows, masked alike each time; the last batch is filled up."""
-    rows = _Rows(paths, masking, row_length, pad_token_id, (seed,), shuffle=False)
+    rows = _Rows(paths, masking, form, (seed,), shuffle=False)
     count = min(len(rows), max_rows)
     for start in range(0, count, batch_size):
         wanted = [start + int(row) for row in host_rows]

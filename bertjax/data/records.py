@@ -12,7 +12,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ NO_LABEL = -1
 WRITER_OPTIONS = "group_size:1,uncompressed"
 _HEAD = struct.Struct("<BBH")
 _SEQUENCE = struct.Struct("<HHh")
-_SINGLE_ROW = struct.Struct("<BBHHHh")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,16 +69,19 @@ def encode_row(row: Row) -> bytes:
     if ids.size and (ids.min() < 0 or ids.max() >= 1 << 32):
         raise ValueError(f"Token ids {ids.min()}..{ids.max()} do not fit 32 bits.")
     width = 2 if ids.size == 0 or ids.max() < 1 << 16 else 4
-    parts = [_HEAD.pack(FORMAT_VERSION, width, len(row.lengths))]
-    for sequence in zip(row.lengths, row.a_lengths, row.labels, strict=True):
-        parts.append(_SEQUENCE.pack(*sequence))
-    parts.append(ids.astype(f"<u{width}").tobytes())
-    return b"".join(parts)
+    sequences = list(zip(row.lengths, row.a_lengths, row.labels, strict=True))
+    return row_head(width, sequences) + ids.astype(f"<u{width}").tobytes()
 
 
-def single_row_head(width: int, length: int, a_length: int, label: int) -> bytes:
-    """What `encode_row` puts before the ids of a row of one sequence, without the array."""
-    return _SINGLE_ROW.pack(FORMAT_VERSION, width, 1, length, a_length, label)
+def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
+    """What stands before the ids of a row.
+
+    Args:
+        width: bytes of an id, 2 or 4.
+        sequences: length, a_length and label of each.
+    """
+    head = _HEAD.pack(FORMAT_VERSION, width, len(sequences))
+    return head + b"".join([_SEQUENCE.pack(*sequence) for sequence in sequences])
 
 
 def decode_row(record: bytes) -> Row:
@@ -243,6 +245,12 @@ class LengthSummary:
     random_from_same_document: int
     length_counts: list[int]
 
+    @property
+    def attended(self) -> float:
+        """How many tokens a token attends to on average: E[length^2] / E[length]."""
+        squares = sum(n * n * count for n, count in enumerate(self.length_counts))
+        return squares / max(self.tokens, 1)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSummary:
@@ -292,6 +300,11 @@ class Metadata:
     counts: dict[str, int]
     splits: dict[str, SplitSummary]
     format_version: int = FORMAT_VERSION
+
+    @property
+    def max_sequences(self) -> int:
+        """Sequences of a row at most: one, where rows are not packed."""
+        return self.settings["max_sequences"] if self.settings.get("pack") else 1
 
     def to_json(self) -> str:
         """JSON, with lists of numbers on one line."""

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.masking import Masking
-from bertjax.data.pipeline import make_row
+from bertjax.data.pipeline import RowFormat, make_row
 from bertjax.data.records import NO_LABEL, Row
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import Tokenizer
@@ -23,21 +23,25 @@ from bertjax.train.step import compile_train_step, make_train_step
 from bertjax.weights import init_params
 
 
-def max_predictions(config: PretrainConfig, phase: Phase) -> int:
+def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
     """How many tokens of a row are predicted at most."""
     if config.predict == "next_token":
         return phase.max_length
     if phase.max_predictions is not None:
         return phase.max_predictions
-    return int(np.ceil(phase.max_length * config.mlm_probability))
+    wanted = phase.max_length * config.mlm_probability
+    # Each sequence of several rounds its share, up by a half at most.
+    return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 
 
-def make_masking(config: PretrainConfig, phase: Phase, tokenizer: Tokenizer) -> Masking:
-    """How the rows of a phase are masked."""
+def make_masking(
+    config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
+) -> Masking:
+    """How the rows of a phase, of so many sequences at most, are masked."""
     by_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
         probability=config.mlm_probability,
-        max_predictions=max_predictions(config, phase),
+        max_predictions=max_predictions(config, phase, max_sequences),
         vocab_size=tokenizer.vocab_size,
         mask_token_id=tokenizer.mask_token_id,
         never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
@@ -59,10 +63,10 @@ def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, A
         predict=config.predict,
     )
     row = Row(np.zeros(2, np.int64), (2,), (2,), (NO_LABEL,))
-    rng = np.random.default_rng(0)
+    form, rng = RowFormat(phase.max_length, 0), np.random.default_rng(0)
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape), value.dtype, sharding=rows)
-        for key, value in make_row(row, masking, phase.max_length, 0, rng).items()
+        for key, value in make_row(row, masking, form, rng).items()
     }
 
 
@@ -120,15 +124,18 @@ class Program:
             *constants,
         )
 
-    def flops_per_row(self, phase: Phase) -> float:
-        """The work of a row; a teacher has the forward pass alone, a third of it."""
+    def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
+        """The work of a row; a teacher has the forward pass alone, a third of it.
+
+        `attended`: as of `train_flops_per_row`.
+        """
         scored = max_predictions(self.config, phase)
         if self.teacher is None:
-            return train_flops_per_row(self.config.model, phase.max_length, scored)
+            return train_flops_per_row(self.config.model, phase.max_length, scored, attended)
         if not self.objective.inputs:  # words are scored at all tokens
             scored = phase.max_length
         student, teacher = (
-            train_flops_per_row(model, phase.max_length, scored)
+            train_flops_per_row(model, phase.max_length, scored, attended)
             for model in (self.config.model, self.teacher.config)
         )
         return student + teacher / 3

@@ -12,7 +12,8 @@ import numpy as np
 
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.data.batch import Batch
-from bertjax.data.pipeline import eval_batches, train_batches
+from bertjax.data.masking import Masking
+from bertjax.data.pipeline import RowFormat, eval_batches, train_batches
 from bertjax.data.places import is_remote
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.model import BertConfig
@@ -180,9 +181,7 @@ class Run:
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
             shard_paths(self.config.data, "train", phase.max_length),
-            make_masking(self.config, phase, self.tokenizer),
-            row_length=phase.max_length,
-            pad_token_id=self.tokenizer.pad_token_id,
+            *self._format(phase),
             seed=self.config.seed,
             phase=phase_index,
             batch_size=phase.batch_size,
@@ -192,6 +191,12 @@ class Run:
         )
         for batch in batches:
             yield self._to_devices(batch, host_rows, phase.batch_size)
+
+    def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
+        """How the records of a phase become rows."""
+        most = self.metadata.max_sequences
+        masking = make_masking(self.config, phase, self.tokenizer, most)
+        return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, most)
 
     def evaluate(self, phase: Phase, params: Any) -> dict[str, float]:
         """Means on the held-out rows of the phase's length; beside them the unigram entropy.
@@ -205,9 +210,7 @@ class Run:
         host_rows = sharding.host_rows(self.program.rows, micro)
         batches = eval_batches(
             shard_paths(self.config.data, "eval", phase.max_length),
-            make_masking(self.config, phase, self.tokenizer),
-            row_length=phase.max_length,
-            pad_token_id=self.tokenizer.pad_token_id,
+            *self._format(phase),
             seed=self.config.seed,
             batch_size=micro,
             max_rows=self.config.eval_rows,
@@ -240,7 +243,9 @@ class Run:
     ) -> tuple[TrainState, int]:
         """Trains phase `index`, which begins at step `start`, from `step` to its end."""
         phase = self.config.phases[index]
-        row_flops = self.program.flops_per_row(phase)
+        content = self.metadata.splits["train"].lengths[str(phase.max_length)]
+        attended = content.attended if self.metadata.max_sequences > 1 else None
+        row_flops = self.program.flops_per_row(phase, attended)
         tools.logger.start_phase(row_flops * phase.batch_size, tools.peak_flops)
         end = start + phase.num_steps
         save = EvaluateAndSave(

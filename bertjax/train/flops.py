@@ -25,15 +25,19 @@ PEAK_TFLOPS = {
 }
 
 
-def train_flops_per_row(config: BertConfig, row_length: int, predictions: int) -> float:
+def train_flops_per_row(
+    config: BertConfig, row_length: int, predictions: int, attended: float | None = None
+) -> float:
     """FLOP of forward and backward for one row of `row_length` tokens, `predictions` masked.
 
     QKV, output and feed-forward products, attention without discount, the MLM head at masked
-    positions; no embedding look-ups. A multiply-add counts as two.
+    positions; no embedding look-ups. A multiply-add counts as two. In rows of several sequences a
+    token has use for `attended` others, E[length^2] / E[length] of the sequences, whatever a kernel
+    computes; None: the whole row.
     """
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + 2 * d * f)
-    attention = 12 * layers * row_length * d
+    attention = 12 * layers * (row_length if attended is None else attended) * d
     e = config.embedding_size or d
     widened = 6 * e * d if config.embedding_size else 0
     head = 6 * (d * e + e * config.vocab_size)

@@ -5,7 +5,6 @@ import pytest
 
 from bertjax.data.features import Feature, decode_feature, encode_feature
 from bertjax.data.labelled import FeatureBatches, Labels, make_batch, plan_rows, row_shape
-from bertjax.data.packing import pack
 from bertjax.data.records import write_shard
 
 
@@ -32,22 +31,6 @@ def test_a_record_gives_back_its_feature(labels, first):
         assert found.labels is None
     else:
         np.testing.assert_array_equal(found.labels, labels)
-
-
-def test_packing_puts_every_item_in_one_row_and_no_row_is_too_full():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        sizes = rng.integers(1, 60, rng.integers(1, 40)).tolist()
-        rows = pack(sizes, 64, 5)
-        assert sorted(item for row in rows for item in row) == list(range(len(sizes)))
-        assert all(sum(sizes[item] for item in row) <= 64 and len(row) <= 5 for row in rows)
-        fullest = sum(sizes) / 64
-        assert len(rows) <= max(2 * fullest + 1, -(-len(sizes) // 5) + fullest + 1)
-
-
-def test_an_item_longer_than_a_row_is_refused():
-    with pytest.raises(ValueError, match="65 tokens"):
-        pack([3, 65], 64, 5)
 
 
 def test_a_batch_holds_each_feature_where_its_placement_says():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.masking import Masking
-from bertjax.data.pipeline import eval_batches, make_row, train_batches
+from bertjax.data.pipeline import RowFormat, eval_batches, make_row, train_batches
 from bertjax.data.records import Row, encode_row, write_shard
 
 LENGTH, VOCAB = 24, 200
@@ -36,8 +36,7 @@ def batches(shards, count, *, first_row=0, host_rows=None, seed=0, phase=0, batc
     stream = train_batches(
         shards,
         MASKING,
-        row_length=LENGTH,
-        pad_token_id=0,
+        RowFormat(LENGTH, 0),
         seed=seed,
         phase=phase,
         batch_size=batch_size,
@@ -63,12 +62,12 @@ def original(batch) -> np.ndarray:
 
 
 def test_a_row_of_two_sequences_says_where_each_is():
-    row = make_row(row_of(9, 6), MASKING, LENGTH, 0, np.random.default_rng(0))
+    row = make_row(row_of(9, 6), MASKING, RowFormat(LENGTH, 0, 3), np.random.default_rng(0))
     assert row["sequence_ids"].tolist() == [1] * 9 + [2] * 6 + [0] * 9
     assert row["position_ids"].tolist() == [*range(9), *range(6)] + [0] * 9
-    assert row["sequence_starts"].tolist() == [0, 9]
+    assert row["sequence_starts"].tolist() == [0, 9, 0]
     assert row["token_type_ids"].tolist() == [0] * 8 + [1] + [0] * 5 + [1] + [0] * 9
-    assert row["labels"].tolist() == [1, 1]
+    assert row["labels"].tolist() == [1, 1, -1]
     assert row["masked_weights"].sum() == 2
     assert (row["input_ids"][15:] == 0).all()
 
@@ -122,8 +121,7 @@ def held_out(shards, max_rows, batch_size=8):
         eval_batches(
             shards,
             MASKING,
-            row_length=LENGTH,
-            pad_token_id=0,
+            RowFormat(LENGTH, 0),
             seed=0,
             batch_size=batch_size,
             max_rows=max_rows,
@@ -149,18 +147,18 @@ def test_the_size_of_evaluation_batches_changes_no_row(shards):
 
 def test_ids_beyond_the_vocabulary_are_refused():
     with pytest.raises(ValueError, match="holds the id 204, but vocab_size=200"):
-        make_row(row_of(18, first=190), MASKING, LENGTH, 0, np.random.default_rng(0))
+        make_row(row_of(18, first=190), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
 
 
 def test_a_row_longer_than_the_batch_is_refused():
     with pytest.raises(ValueError, match="30 values do not fit in 24"):
-        make_row(row_of(30), MASKING, LENGTH, 0, np.random.default_rng(0))
+        make_row(row_of(30), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
 
 
 def test_the_next_token_of_each_sequence_is_predicted_and_nothing_is_masked():
     masking = dataclasses.replace(MASKING, predict="next_token", max_predictions=LENGTH)
     packed = row_of(9, 6)
-    row = make_row(packed, masking, LENGTH, 0, np.random.default_rng(0))
+    row = make_row(packed, masking, RowFormat(LENGTH, 0, 2), np.random.default_rng(0))
     assert row["input_ids"][:15].tolist() == packed.input_ids.tolist()
     real = row["masked_weights"] > 0
     positions = row["masked_positions"][real]

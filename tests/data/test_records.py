@@ -10,7 +10,7 @@ from bertjax.data.records import (
     decode_row,
     encode_row,
     open_prepared,
-    single_row_head,
+    row_head,
     write_shard,
 )
 
@@ -39,7 +39,7 @@ def test_ids_take_two_bytes_where_they_fit():
 
 def test_the_head_of_a_single_row_is_the_same_in_both_ways_of_writing():
     row = Row(np.array([7, 8, 9]), (3,), (2,), (1,))
-    assert encode_row(row) == single_row_head(2, 3, 2, 1) + np.array([7, 8, 9], "<u2").tobytes()
+    assert encode_row(row) == row_head(2, [(3, 2, 1)]) + np.array([7, 8, 9], "<u2").tobytes()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""Packed rows beside unpacked ones: how full they are, and real tokens per second.
+
+    python benchmarks/packing.py --input wiki.tar.xz --tokenizer DIR --workdir W
+        [--model bert-mini] [--max_length 512] [--batch_size 8] [--steps 4] [--rounds 5]
+
+Prepares the text twice, then runs blocks of training steps in turn on either kind of rows, both
+compiled before. A line of JSON: efficiency is the share of a row's places that hold a token; the
+ratio is the median over the rounds of packed tokens a second over unpacked.
+"""
+
+import argparse
+import importlib.metadata
+import itertools
+import json
+import os
+import statistics
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bertjax import prepare
+from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
+from bertjax.model import named_config
+from bertjax.pretraining.run import Run
+from bertjax.tokenization import load_tokenizer
+
+
+def prepared(args: argparse.Namespace, pack: bool) -> Path:
+    """A directory of rows of the text."""
+    folder = args.workdir / ("packed" if pack else "unpacked")
+    prepare.run(
+        PrepareConfig(
+            input=tuple(args.input),
+            tokenizer=args.tokenizer,
+            output=str(folder),
+            max_length=(args.max_length,),
+            pack=pack,
+        )
+    )
+    return folder
+
+
+class Contender:
+    """A run, compiled, of which one asks for blocks of steps."""
+
+    def __init__(self, args: argparse.Namespace, pack: bool):
+        data = prepared(args, pack)
+        config = PretrainConfig(
+            data=str(data),
+            workdir=str(args.workdir / "run"),
+            model=named_config(args.model, vocab_size=load_tokenizer(data).vocab_size),
+            phases=(Phase(num_steps=1, max_length=args.max_length, batch_size=args.batch_size),),
+            optimizer=OptimizerConfig(warmup_steps=0),
+            dtype=args.dtype,
+        )
+        self.run = Run(config)
+        content = self.run.metadata.splits["train"].lengths[str(args.max_length)]
+        self.efficiency = content.tokens / (content.records * args.max_length)
+        self.sequences_a_row = content.sequences / content.records
+        self.state: Any = self.run.new_state()
+        self.step = self.run.train_step(config.phases[0])
+        self.batches = self.run.batches(0, 0)
+        self.block(1)
+
+    def block(self, steps: int) -> float:
+        """Real tokens a second over some steps, reading included."""
+        tokens, begin = [], time.perf_counter()
+        for batch in itertools.islice(self.batches, steps):
+            self.state, metrics = self.step(self.state, batch)
+            tokens.append(metrics["tokens"])
+        total = sum(int(count) for count in jax.device_get(tokens))
+        return total / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    """Reads the flags, prepares, measures and prints."""
+    parser = argparse.ArgumentParser(description="Packed rows beside unpacked ones.")
+    parser.add_argument("--input", nargs="+", required=True, help="as for bertjax.prepare")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--model", default="bert-mini")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--max_length", type=int, default=512)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=4, help="of a block")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="file that the line is added to")
+    args = parser.parse_args()
+    packed, unpacked = Contender(args, True), Contender(args, False)
+    rounds = [(packed.block(args.steps), unpacked.block(args.steps)) for _ in range(args.rounds)]
+    ratios = [fast / slow for fast, slow in rounds]
+    line = {
+        "model": args.model,
+        "dtype": args.dtype,
+        "rows": [args.batch_size, args.max_length],
+        "packed_efficiency": round(packed.efficiency, 4),
+        "unpacked_efficiency": round(unpacked.efficiency, 4),
+        "sequences_a_row": round(packed.sequences_a_row, 2),
+        "packed_tokens_per_second": round(statistics.median(fast for fast, _ in rounds)),
+        "unpacked_tokens_per_second": round(statistics.median(slow for _, slow in rounds)),
+        "packed_over_unpacked": round(statistics.median(ratios), 2),
+        "rounds": [round(ratio, 2) for ratio in ratios],
+        "device": f"{os.cpu_count()} cores, {jax.devices()[0].device_kind}",
+        "date": date.today().isoformat(),
+        "versions": {"jax": importlib.metadata.version("jax")},
+    }
+    print(json.dumps(line))
+    if args.output is not None:
+        with args.output.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
