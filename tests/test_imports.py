@@ -9,7 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "bertjax"
 ENTRY_POINTS = {
-    *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan")
+    *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan"),
+    "benchmark",
 }
 # What each part may import of ours, besides itself.
 ALLOWED = {

@@ -1,0 +1,89 @@
+"""What the benchmark says: its work is that of the formula, and its figures fit together."""
+
+import contextlib
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from bertjax import benchmark
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.model import named_config
+from bertjax.train.compilation_cache import no_compilation_cache
+from bertjax.train.flops import train_flops_per_row
+from bertjax.train.roofline import Product, Roofline, forward_products
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "albert-base-v2", "bert-tiny"])
+def test_the_products_are_those_that_the_formula_counts(name):
+    config = named_config(name)
+    products = forward_products(config, 3, 128, 20)
+    flops = sum(3 * product.flops * times for product, times in products.items())
+    assert flops == 3 * train_flops_per_row(config, 128, 20)
+
+
+def test_products_alone_take_longer_the_more_there_are(monkeypatch):
+    monkeypatch.setattr("bertjax.train.roofline.SECONDS_OF_A_LOOP", 0.005)
+    one = Roofline(forward_products(named_config("bert-tiny"), 1, 16, 2), "float32")
+    assert one.flops == train_flops_per_row(named_config("bert-tiny"), 16, 2)
+    assert one.seconds() > 0
+    # Nothing is left out of a loop: a product of 128 times the work takes far longer.
+    small, large = (Roofline({Product(0, n, 256, 256): 1}, "float32") for n in (16, 2048))  # type: ignore[arg-type]
+    assert large.seconds() > 8 * small.seconds()
+
+
+@pytest.fixture(scope="module")
+def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
+    return PretrainConfig(
+        model=dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size),
+        phases=(Phase(num_steps=10, max_length=16, batch_size=16),),
+        optimizer=OptimizerConfig(warmup_steps=1),
+        peak_tflops=0.1,
+    )
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_figures_fit_together(config, prepared, tmp_path, monkeypatch, capsys, with_data):
+    monkeypatch.setattr(benchmark, "ROUNDS", 2)
+    monkeypatch.setattr("bertjax.train.roofline.SECONDS_OF_A_LOOP", 0.001)
+    config = dataclasses.replace(config, data=str(prepared) if with_data else "")
+    flags = benchmark.BenchmarkFlags(0, 2, str(tmp_path / "f.json"), str(tmp_path / "trace"))
+    found = benchmark.run(config, flags)
+    assert json.loads((tmp_path / "f.json").read_text()) == found
+    tokens = found["tokens_per_second"] * found["step_seconds"]
+    assert (128 < tokens < 257) if with_data else tokens == pytest.approx(256)
+    assert found["compile_seconds"] > 0 and found["roofline_ratio"] > 0 and found["mfu"] > 0
+    assert (found["input_stall"] is not None) == with_data
+    assert found["peak_memory_bytes"] > 1e8
+    assert any((tmp_path / "trace").rglob("*.xplane.pb"))
+    assert "MFU" in capsys.readouterr().out
+
+
+def test_impossible_flags_are_refused(config):
+    with pytest.raises(ValueError, match="phase=1"):
+        benchmark.run(config, benchmark.BenchmarkFlags(1, 2, None, None))
+    with pytest.raises(ValueError, match="steps=0"):
+        benchmark.parse(["--steps", "0"])
+
+
+def test_what_is_compiled_without_the_cache_is_not_kept(tmp_path):
+    before = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    smallest = "jax_persistent_cache_min_compile_time_secs"
+    seconds = getattr(jax.config, smallest)
+    x = jnp.ones((3, 3))
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+        jax.config.update(smallest, 0.0)
+        compilation_cache.reset_cache()
+        for function, kept in ((jnp.sin, True), (jnp.cos, False), (jnp.tan, True)):
+            found = set(tmp_path.iterdir())
+            with contextlib.nullcontext() if kept else no_compilation_cache():
+                jax.jit(lambda x, function=function: function(x) @ x)(x)
+            assert (set(tmp_path.iterdir()) > found) == kept
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        jax.config.update(smallest, seconds)
+        compilation_cache.reset_cache()
