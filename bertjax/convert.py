@@ -123,9 +123,10 @@ def differences(model: Pretrained, directory: Path) -> dict[str, float]:
     )
     if model.head == "multiple_choice":  # one example, whose choices are the sentences
         ids, mask, types = ids[None], mask[None], types[None]
+    # A model of one type takes every token for it; some come with a tokenizer that names two.
     types_of_batch = (
         {"token_type_ids": torch.tensor(types, dtype=torch.long)}
-        if model.config.type_vocab_size
+        if model.config.type_vocab_size > 1
         else {}
     )
     with torch.no_grad():

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax import convert
 from bertjax.model import HEADS
 from bertjax.weights import load_model
-from bertjax.weights.families import FAMILIES, architecture, config_to_hf
+from bertjax.weights.families import FAMILIES, architecture, config_to_hf, with_pad_token
 
 
 def run(*argv) -> int:
@@ -105,6 +105,18 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
     assert len(differences) >= 2 and max(differences) < 1e-5
     assert "hidden_states: largest" in out
     assert ("pooler_output: largest" in out) == HEADS[head](tiny_config).needs_pooler
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"bert"}))
+def test_verify_knows_every_family(family, tmp_path, tiny_family, tokenizer, capsys, written):
+    pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    config = with_pad_token(tiny_family(family), tokenizer.pad_token_id)
+    source = written(tmp_path / "a", config, "masked_lm", tokenizer)
+    assert run(source, tmp_path / "b", "--verify") == 0
+    out = capsys.readouterr().out
+    differences = [float(line.split()[-1]) for line in out.splitlines() if "difference" in line]
+    assert len(differences) >= 2 and max(differences) < 1e-5
 
 
 @pytest.mark.parity

@@ -38,7 +38,8 @@ from bertjax.train.workdir import Workdir
 from bertjax.weights import load_model
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 
-DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+# What a run decides on, whatever it starts from. Other rates of dropout tell families apart.
+DECIDED_BY_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
 class Run:
@@ -92,7 +93,7 @@ class Run:
         if self.workdir.has_checkpoints:
             return BertConfig.from_dict(self.workdir.read()["config"]["model"])
         self.initial = load_model(str(config.init), config.head)
-        dropout = {name: getattr(config.model, name) for name in DROPOUT_FIELDS}
+        dropout = {name: getattr(config.model, name) for name in DECIDED_BY_THE_RUN}
         model = dataclasses.replace(self.initial.config, **dropout)
         for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
             hosts.say(f"--init {config.init} decides on the architecture: {change}")
