@@ -37,7 +37,7 @@ from bertjax.weights.families import config_to_hf
 Block = Callable[[int], Any]
 
 
-def config_of(args: argparse.Namespace, dtype: str) -> PretrainConfig:
+def config_of(args: argparse.Namespace, dtype: Any) -> PretrainConfig:
     """Our run."""
     return PretrainConfig(
         model=dataclasses.replace(named_config(args.model), **args.changes),
