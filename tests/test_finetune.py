@@ -180,6 +180,7 @@ def test_tags_that_mark_no_entities_are_chosen_by_accuracy(config, tmp_path):
     assert list(scores[""]) == ["dev/accuracy"]
 
 
+@pytest.mark.slow
 def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
     folder = tmp_path / "RTE"
     folder.mkdir()
@@ -210,6 +211,7 @@ def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
     assert submitted == (tmp_path / "run" / best / "predictions/RTE.tsv").read_text()
 
 
+@pytest.mark.slow
 def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
     config, tmp_path, monkeypatch, capsys
 ):

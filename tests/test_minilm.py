@@ -49,6 +49,7 @@ def test_hidden_states_equal_pytorch(minilm, texts):
     np.testing.assert_allclose(found["pooler_output"], pooled, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_cosines_of_a_hundred_pairs_equal_pytorch(minilm, texts):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")

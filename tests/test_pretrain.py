@@ -87,7 +87,10 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
 
 # 7 is neither a line of metrics nor a checkpoint; the first phase ends at 12 and its second epoch
 # begins within step 3; 16 lies in the second phase.
-@pytest.mark.parametrize("stop_after", [1, 7, 12, 16])
+@pytest.mark.parametrize(
+    "stop_after",
+    [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(12, marks=pytest.mark.slow), 16],
+)
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     run_interrupted(config, tmp_path / "run", monkeypatch, stop_after)
     assert last_state(config, tmp_path / "run")[0].step == stop_after
@@ -170,6 +173,7 @@ def test_fill_mask_gives_the_best_words_first(whole, sentences):
         assert 0 < sum(probabilities) <= 1
 
 
+@pytest.mark.slow
 def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
     new = dataclasses.replace(
         config,
@@ -189,6 +193,7 @@ def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
     assert losses[-1] < losses[0] - 0.2
 
 
+@pytest.mark.slow
 def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
     new = dataclasses.replace(
         config,

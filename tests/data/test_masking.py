@@ -40,6 +40,7 @@ def test_the_number_counts_cls_and_sep_and_is_limited(length, expected):
     assert len(choose_positions(sequence(rng, length), MASKING, 20, rng)) == expected
 
 
+@pytest.mark.slow
 def test_shares_over_100_000_rows_are_those_of_google_within_three_sigma():
     rows = 100_000
     rng = np.random.default_rng(1)
@@ -120,6 +121,7 @@ def test_ngrams_are_whole_words_in_one_part_of_the_sequence_and_keep_the_budget(
     assert np.mean(sizes) > 9.5
 
 
+@pytest.mark.slow
 def test_ngrams_of_n_words_have_a_probability_of_one_nth():
     # Every token a word and a small budget in a long text, so that n-grams hardly ever touch.
     masking = dataclasses.replace(NGRAMS, word_starts=np.ones(VOCAB, bool), probability=0.005)

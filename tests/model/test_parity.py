@@ -68,7 +68,9 @@ CONFIGS = {
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x == "base" else []) for x in CONFIGS]
+)
 def test_random_weights_give_what_transformers_gives(name, tmp_path, tokenizer):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")

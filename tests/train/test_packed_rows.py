@@ -120,6 +120,7 @@ def test_every_sequence_has_its_share_of_masked_tokens(run):
         assert found.tolist() == [max(1, round(0.15 * n)) for n in lengths]
 
 
+@pytest.mark.slow
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
     before = Run(config).evaluate(config.phases[0], run.new_state().params)

@@ -73,6 +73,7 @@ def our_loss(model):
     return lambda params, batch: loss_fn(params, batch, pretraining_weights(batch), None)[0]
 
 
+@pytest.mark.slow
 def test_gradients_equal_pytorch(both, torch):
     model, params, theirs = both
     batch = random_batch(0)
