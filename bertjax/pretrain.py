@@ -43,6 +43,7 @@ def run(config: PretrainConfig) -> None:
         state, step = _train(this, checkpointer)
     finally:
         checkpointer.close()
+        this.workdir.release()
     if step < config.num_steps:
         raise Interrupted(f"stopped after step {step} of {config.num_steps}")
     params = hosts.fetch(state.params, this.program.mesh)

@@ -230,11 +230,17 @@ def test_export_writes_the_newest_checkpoint(config, tmp_path, monkeypatch):
     np.testing.assert_array_equal(written["cls.predictions.bias"], params["predictions"]["bias"])
 
 
+def claim(config) -> Run:
+    run = Run(config)
+    run.claim_workdir()
+    return run
+
+
 def test_export_without_a_run_or_a_checkpoint_leaves_nothing_behind(config, tmp_path):
     with pytest.raises(FileNotFoundError, match="No model at"):
         pretrain.export(str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-    Run(dataclasses.replace(config, workdir=str(tmp_path / "run"))).claim_workdir()
+    claim(dataclasses.replace(config, workdir=str(tmp_path / "run"))).workdir.release()
     with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
         pretrain.export(str(tmp_path / "run"))
 
@@ -256,16 +262,25 @@ def test_a_resumed_run_does_not_need_the_model_that_it_started_from(
     start = dataclasses.replace(config, init=str(tmp_path / "model"))
     run_interrupted(start, tmp_path / "run", monkeypatch, 2)
     shutil.rmtree(tmp_path / "model")
-    run = Run(dataclasses.replace(start, workdir=str(tmp_path / "run")))
-    run.claim_workdir()
+    run = claim(dataclasses.replace(start, workdir=str(tmp_path / "run")))
+    run.workdir.release()
     assert run.config.model.hidden_size == 32
 
 
 def test_a_workdir_without_a_checkpoint_may_be_claimed_anew(config, tmp_path):
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
-    Run(here).claim_workdir()
-    Run(dataclasses.replace(here, seed=5)).claim_workdir()
+    claim(here).workdir.release()
+    claim(dataclasses.replace(here, seed=5)).workdir.release()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["seed"] == 5
+
+
+def test_a_workdir_that_another_run_writes_is_refused(config, tmp_path):
+    here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    first = claim(here)
+    with pytest.raises(ValueError, match=rf"another run \(process {os.getpid()} on .*stop it"):
+        claim(here)
+    first.workdir.release()
+    claim(here).workdir.release()
 
 
 def test_a_damaged_run_json_is_named(config, whole, tmp_path):

@@ -179,6 +179,7 @@ class Run:
                 self.dev_scores = None
         finally:
             checkpointer.close()
+            self.workdir.release()
         if self.dev_scores is None:
             self.evaluate(state.params)
         self.updates = int(state.step)

@@ -1,6 +1,7 @@
 """The folder of a run: whose it is, and what lies where.
 
 run.json         the config, and a hash of the data's metadata
+run.lock         held by the process that writes here, and says which it is
 tokenizer/       what the data was prepared with
 checkpoints/     Orbax
 metrics.jsonl, events.out.tfevents.*
@@ -9,11 +10,18 @@ hosts/           marks of hosts that wait for each other
 """
 
 import json
+import os
+import socket
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bertjax.config import differences
 from bertjax.data.chunks import write_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # What may differ between a run and its continuation: it changes no update. A teacher may have
 # moved, for `teacher_weights` says who it is.
@@ -35,6 +43,8 @@ class Workdir:
         self.metrics = path / "metrics.jsonl"
         self.meeting_place = path / "hosts"
         self._run = path / "run.json"
+        self._lock = path / "run.lock"
+        self._held: IO[str] | None = None
 
     @property
     def has_checkpoints(self) -> bool:
@@ -81,7 +91,8 @@ class Workdir:
             )
 
     def _holds_something(self) -> bool:
-        return any(entry != self.meeting_place for entry in self.path.iterdir())
+        ours = (self.meeting_place, self._lock)
+        return any(entry not in ours for entry in self.path.iterdir())
 
     def check_shared(self) -> None:
         """Makes sure that this host sees what the first one wrote.
@@ -98,18 +109,47 @@ class Workdir:
     def claim(self, config: dict[str, Any], data_fingerprint: str) -> None:
         """Takes the folder for a config, or finds that its run is to go on.
 
-        Without a checkpoint there is nothing to lose, so another config may take it over.
+        Without a checkpoint there is nothing to lose, so another config may take it over. No other
+        process can claim it then, until `release`.
 
         Raises:
-            ValueError: it holds the run of another config or data, or files that are not a run's.
+            ValueError: it holds the run of another config or data, or files that are not a run's;
+                or another process writes here.
         """
         if self.has_checkpoints and self._run.is_file():
             self.check(config, data_fingerprint)
+            self._take_lock()
         elif self.path.exists() and not self._run.is_file() and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
             )
         else:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
             content = {"config": config, "data_fingerprint": data_fingerprint}
             write_whole(self._run, json.dumps(content, indent=2) + "\n")
+
+    def _take_lock(self) -> None:
+        self._held = self._lock.open("a+", encoding="utf-8")
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._held.seek(0)
+            other = self._held.read().strip()
+            self.release()
+            raise ValueError(
+                f"{self.path} is being written by another run ({other}): wait until it ends, stop "
+                "it, or choose another --workdir."
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        self._held.truncate(0)
+        self._held.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._held.flush()
+
+    def release(self) -> None:
+        """Lets other processes claim the folder; the end of this process does, too."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
