@@ -33,7 +33,7 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
     """
     if len(values) > length:
         raise ValueError(f"{len(values)} values do not fit in {length}: shorten them.")
-    padded = np.full(length, fill, np.int32)
+    padded = np.zeros(length, np.int32) if fill == 0 else np.full(length, fill, np.int32)
     padded[: len(values)] = values
     return padded
 

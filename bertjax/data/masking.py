@@ -7,6 +7,7 @@ predicts each token from those before it sees the text as it is.
 """
 
 import dataclasses
+import functools
 from typing import Literal
 
 import numpy as np
@@ -42,6 +43,11 @@ class Masking:
                 f"max_ngram={self.max_ngram} counts whole words: give word_starts, too."
             )
 
+    @functools.cached_property
+    def maskable(self) -> np.ndarray:
+        """Bool [vocab_size], which ids may be predicted."""
+        return ~np.isin(np.arange(self.vocab_size), self.never_masked)
+
 
 def choose_positions(
     ids: np.ndarray, masking: Masking, max_predictions: int, rng: np.random.Generator
@@ -52,7 +58,7 @@ def choose_positions(
     `probability` is taken, as in google-research/bert.
     """
     wanted = min(max_predictions, max(1, round(len(ids) * masking.probability)))
-    candidates = np.flatnonzero(~np.isin(ids, masking.never_masked))
+    candidates = np.flatnonzero(masking.maskable[ids])
     if masking.word_starts is None:
         return np.sort(rng.permutation(candidates)[:wanted])
     starts = masking.word_starts[ids[candidates]]

@@ -1,0 +1,70 @@
+"""How many rows a core reads, masks and batches: the input of a pretraining, without its training.
+
+    python benchmarks/input.py --data D [--max_length 512] [--batch_size 64] [--seconds 10]
+
+Prints a line of JSON: rows a second of wall time and of processor time, which all threads share. A
+step of n rows hides its input if n rows take less than the step does, with the cores to spare.
+"""
+
+import argparse
+import json
+import os
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.config import Phase, PretrainConfig
+from bertjax.data.pipeline import RowFormat, train_batches
+from bertjax.data.records import read_metadata, shard_paths
+from bertjax.pretraining.program import make_masking
+from bertjax.tokenization import load_tokenizer
+
+
+def main() -> None:
+    """Reads for some seconds and prints the rates."""
+    parser = argparse.ArgumentParser(description="Speed of the input of a pretraining.")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--max_length", type=int, default=512)
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=PretrainConfig.reader_threads)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    metadata, tokenizer = read_metadata(args.data), load_tokenizer(args.data)
+    phase = Phase(num_steps=1, max_length=args.max_length, batch_size=args.batch_size)
+    most = metadata.max_sequences
+    batches = train_batches(
+        shard_paths(args.data, "train", args.max_length),
+        make_masking(PretrainConfig(), phase, tokenizer, most),
+        RowFormat(args.max_length, tokenizer.pad_token_id, most),
+        seed=0,
+        phase=0,
+        batch_size=args.batch_size,
+        first_row=0,
+        host_rows=np.arange(args.batch_size),
+        num_threads=args.threads,
+    )
+    next(batches)
+    rows, begin, begin_cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - begin < args.seconds:
+        rows += len(next(batches)["input_ids"])
+    wall, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
+    line = {
+        "rows": [args.batch_size, args.max_length],
+        "max_sequences": most,
+        "rows_per_second": round(rows / wall),
+        "rows_per_core_second": round(rows / cpu),
+        "threads": args.threads,
+        "cores": os.cpu_count(),
+        "date": date.today().isoformat(),
+    }
+    print(json.dumps(line))
+    if args.output is not None:
+        with args.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
