@@ -31,7 +31,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
             f"The text has {len(ids)} tokens, the model reads at most "
             f"{loaded.config.max_length}: shorten it."
         )
-    row = layout([len(ids)], len(ids))
+    row = layout([len(ids)], len(ids), 1)
     outputs: Any = loaded.model.apply(
         {"params": loaded.params},
         np.array([ids]),

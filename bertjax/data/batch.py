@@ -38,8 +38,12 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
     return padded
 
 
-def layout(sequence_lengths: Sequence[int], row_length: int) -> Batch:
-    """Position and sequence ids [L] and starts [K] of sequences laid side by side in one row."""
+def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
+    """Position and sequence ids [L] and starts [K] of sequences laid side by side in one row.
+
+    Raises:
+        ValueError: there are more tokens than `row_length`, or sequences than `max_sequences`.
+    """
     lengths = np.asarray(sequence_lengths, np.int32)
     starts = np.cumsum(lengths) - lengths
     positions = np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths)
@@ -47,7 +51,7 @@ def layout(sequence_lengths: Sequence[int], row_length: int) -> Batch:
     return {
         "position_ids": pad_to(positions, row_length, 0),
         "sequence_ids": pad_to(sequence_ids, row_length, 0),
-        "sequence_starts": starts.astype(np.int32),
+        "sequence_starts": pad_to(starts, max_sequences, 0),
     }
 
 

@@ -123,12 +123,10 @@ def _make_row(
     lengths = [n for f in chosen for n in f.lengths]
     a_lengths = [n for f in chosen for n in f.a_lengths]
     of_b = [np.arange(n) >= a for n, a in zip(lengths, a_lengths, strict=True)]
-    places = layout(lengths, length)
     row = {
         "input_ids": pad_to(ids, length, pad_token_id),
         "token_type_ids": pad_to(np.concatenate([np.zeros(0), *of_b]), length, 0),
-        **places,
-        "sequence_starts": pad_to(places["sequence_starts"], slots, 0),
+        **layout(lengths, length, slots),
         "example_ids": pad_to(np.repeat(members, [len(f.lengths) for f in chosen]), slots, -1),
     }
     return row | _make_labels(chosen, row["sequence_starts"], shape, labels)

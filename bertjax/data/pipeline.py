@@ -57,12 +57,10 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
     masked = np.concatenate(positions)
     labels = ids[masked + 1] if next_token else ids[masked]
     size = masking.max_predictions
-    places = layout(row.lengths, form.row_length)
     return {
         "input_ids": pad_to(corrupted, form.row_length, form.pad_token_id),
         "token_type_ids": pad_to(token_type_ids, form.row_length, 0),
-        **places,
-        "sequence_starts": pad_to(places["sequence_starts"], form.max_sequences, 0),
+        **layout(row.lengths, form.row_length, form.max_sequences),
         "masked_positions": pad_to(masked, size, 0),
         "masked_labels": pad_to(labels, size, 0),
         "masked_weights": pad_to(np.ones(len(masked)), size, 0).astype(np.float32),

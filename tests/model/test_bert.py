@@ -21,7 +21,7 @@ def random_sequences(lengths, vocab_size=120):
 
 def as_row(sequences, length=LENGTH, fill=0):
     """Model inputs [1, L] of sequences side by side; the second half of each is segment B."""
-    places = layout([len(s) for s in sequences], length)
+    places = layout([len(s) for s in sequences], length, len(sequences))
     types = np.concatenate([np.arange(len(s)) >= len(s) // 2 for s in sequences])
     row = (
         pad_to(np.concatenate(sequences), length, fill),

@@ -17,7 +17,7 @@ EVERY = (-1, 0, 1)
 def rows(lengths, total, seed=0):
     """One row of sequences of these lengths, as `BertModel` takes it."""
     ids = np.concatenate([np.random.default_rng(seed + n).integers(5, 120, n) for n in lengths])
-    places = layout(lengths, total)
+    places = layout(lengths, total, len(lengths))
     return [
         pad_to(ids, total, 0)[None],
         np.zeros((1, total), np.int32),

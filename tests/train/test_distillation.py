@@ -29,7 +29,7 @@ def pretraining_outputs(rng):
     batch = stack(
         [
             {
-                **layout([n], LENGTH),
+                **layout([n], LENGTH, 1),
                 "masked_positions": pad_to(np.sort(rng.permutation(n)[: i + 1]), PREDICTIONS, 0),
                 "masked_labels": pad_to(rng.integers(0, VOCAB, i + 1), PREDICTIONS, 0),
                 "masked_weights": pad_to(np.ones(i + 1), PREDICTIONS, 0).astype(np.float32),
@@ -243,7 +243,7 @@ def batch(tiny_config):
             {
                 "input_ids": pad_to(rng.integers(5, tiny_config.vocab_size, n), LENGTH, 0),
                 "token_type_ids": np.zeros(LENGTH, np.int32),
-                **layout([n], LENGTH),
+                **layout([n], LENGTH, 1),
                 "masked_positions": pad_to(np.sort(rng.permutation(n)[:p]), PREDICTIONS, 0),
                 "masked_labels": pad_to(rng.integers(5, tiny_config.vocab_size, p), PREDICTIONS, 0),
                 "masked_weights": pad_to(np.ones(p), PREDICTIONS, 0).astype(np.float32),

@@ -33,7 +33,7 @@ def one_a_row(batch):
                 {
                     "input_ids": pad_to(own["input_ids"][inside], length, 0),
                     "token_type_ids": pad_to(own["token_type_ids"][inside], length, 0),
-                    **layout([size], length),
+                    **layout([size], length, 1),
                     "masked_positions": pad_to(positions, most, 0),
                     "masked_labels": pad_to(own["masked_labels"][masked], most, 0),
                     "masked_weights": pad_to(masked[masked], most, 0).astype(np.float32),

@@ -31,7 +31,7 @@ def random_batch(vocab_size):
             {
                 "input_ids": pad_to(rng.integers(5, vocab_size, n), LENGTH, 0),
                 "token_type_ids": pad_to(np.arange(n) > n // 2, LENGTH, 0),
-                **layout([n], LENGTH),
+                **layout([n], LENGTH, 1),
                 "masked_positions": pad_to(np.sort(rng.permutation(n)[:p]), PREDICTIONS, 0),
                 "masked_labels": pad_to(rng.integers(5, vocab_size, p), PREDICTIONS, 0),
                 "masked_weights": pad_to(np.ones(p), PREDICTIONS, 0).astype(np.float32),
