@@ -10,21 +10,19 @@ ratio is the median over the rounds of packed tokens a second over unpacked.
 
 import argparse
 import importlib.metadata
-import itertools
 import json
 import os
 import statistics
-import time
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from bertjax import prepare
+from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
+from bertjax.data.records import read_metadata
 from bertjax.model import named_config
-from bertjax.pretraining.run import Run
 from bertjax.tokenization import load_tokenizer
 
 
@@ -44,35 +42,27 @@ def prepared(args: argparse.Namespace, pack: bool) -> Path:
 
 
 class Contender:
-    """A run, compiled, of which one asks for blocks of steps."""
+    """A phase on rows of one kind, compiled, and what the rows hold."""
 
     def __init__(self, args: argparse.Namespace, pack: bool):
         data = prepared(args, pack)
         config = PretrainConfig(
             data=str(data),
-            workdir=str(args.workdir / "run"),
             model=named_config(args.model, vocab_size=load_tokenizer(data).vocab_size),
             phases=(Phase(num_steps=1, max_length=args.max_length, batch_size=args.batch_size),),
             optimizer=OptimizerConfig(warmup_steps=0),
             dtype=args.dtype,
         )
-        self.run = Run(config)
-        content = self.run.metadata.splits["train"].lengths[str(args.max_length)]
+        content = read_metadata(data).splits["train"].lengths[str(args.max_length)]
         self.efficiency = content.tokens / (content.records * args.max_length)
         self.sequences_a_row = content.sequences / content.records
-        self.state: Any = self.run.new_state()
-        self.step = self.run.train_step(config.phases[0])
-        self.batches = self.run.batches(0, 0)
-        self.block(1)
+        self.subject = Subject(config, 0)
+        self.subject.block(1)
 
-    def block(self, steps: int) -> float:
-        """Real tokens a second over some steps, reading included."""
-        tokens, begin = [], time.perf_counter()
-        for batch in itertools.islice(self.batches, steps):
-            self.state, metrics = self.step(self.state, batch)
-            tokens.append(metrics["tokens"])
-        total = sum(int(count) for count in jax.device_get(tokens))
-        return total / (time.perf_counter() - begin)
+    def tokens_per_second(self, steps: int) -> float:
+        """Real tokens a second over a block of steps, reading included."""
+        found = self.subject.block(steps)
+        return found["tokens"] / found["seconds"]
 
 
 def main() -> None:
@@ -90,7 +80,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="file that the line is added to")
     args = parser.parse_args()
     packed, unpacked = Contender(args, True), Contender(args, False)
-    rounds = [(packed.block(args.steps), unpacked.block(args.steps)) for _ in range(args.rounds)]
+    rounds = [
+        (packed.tokens_per_second(args.steps), unpacked.tokens_per_second(args.steps))
+        for _ in range(args.rounds)
+    ]
     ratios = [fast / slow for fast, slow in rounds]
     line = {
         "model": args.model,

@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import torch
 from pretraining_pytorch import Theirs
 
-from bertjax.benchmark import Subject, random_batch
+from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.model import named_config
+from bertjax.pretraining.program import random_rows
 from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.train.objective import MODEL_INPUTS
 from bertjax.train.roofline import Roofline, forward_products
@@ -99,7 +100,7 @@ def main() -> None:
     rooflines: dict[str, Roofline] = {}
     first = config_of(args, "float32")
     phase = first.phases[0]
-    batch = random_batch(first, phase, args.batch_size)
+    batch = random_rows(first, phase, args.batch_size)
     for dtype in args.ours:
         contenders[f"bertjax-{dtype}"] = our_block(config_of(args, dtype), args.mode)
         predictions = batch["masked_positions"].shape[1]

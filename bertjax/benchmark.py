@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import importlib.metadata
 import itertools
-import json
 import os
 import resource
 import statistics
@@ -16,22 +15,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from bertjax import command_line
 from bertjax.config import Phase, PretrainConfig, load_config_file
-from bertjax.data.batch import Batch
-from bertjax.data.masking import Masking
-from bertjax.data.pipeline import RowFormat, make_row
-from bertjax.data.records import Row
-from bertjax.pretraining.program import Program, max_predictions
+from bertjax.pretraining.program import Program, max_predictions, random_rows
 from bertjax.pretraining.run import Run
 from bertjax.pretraining.teacher import head_of_student
 from bertjax.train import sharding
@@ -42,8 +35,6 @@ from bertjax.train.roofline import Roofline, forward_products
 from bertjax.train.step import with_seed
 
 ROUNDS = 5
-# Ids that random rows begin and end with, and are masked by; their meaning costs no time.
-CLS, SEP, MASK = 1, 2, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +56,10 @@ class Subject:
 
     def __init__(self, config: PretrainConfig, index: int):
         phase = config.phases[index]
-        self.attended: float | None = None
         if config.data:
             with tempfile.TemporaryDirectory() as nothing_there:
                 run = Run(dataclasses.replace(config, workdir=nothing_there))
-            content = run.metadata.splits["train"].lengths[str(phase.max_length)]
-            if run.metadata.max_sequences > 1:
-                self.attended = content.attended
-            self.program = run.program
+            self.program, self.flops_per_row = run.program, run.flops_per_row(phase)
             self.state: Any = run.new_state()
             self.step = run.train_step(phase)
             self.batches = run.batches(index, 0)
@@ -86,6 +73,7 @@ class Subject:
         head = head_of_student(config, config.model.type_vocab_size > 1)
         config = dataclasses.replace(config, head=head)
         program = self.program = Program(config, sharding.make_mesh(config.mesh))
+        self.flops_per_row = program.flops_per_row(phase)
         self.state = jax.jit(program.fresh_state, out_shardings=program.state_sharding)()
         self.step = with_seed(program.train_step(phase), config.seed)
         self.batches = self._random_batches(config, phase)
@@ -93,7 +81,7 @@ class Subject:
 
     def _random_batches(self, config: PretrainConfig, phase: Phase) -> Iterator[Any]:
         rows = sharding.host_rows(self.program.rows, phase.batch_size)
-        batch = random_batch(config, phase, len(rows))
+        batch = random_rows(config, phase, len(rows))
         placed = sharding.to_devices(batch, rows, self.program.rows, phase.batch_size)
         return itertools.repeat(placed)
 
@@ -125,26 +113,6 @@ class Subject:
         }
 
 
-def random_batch(config: PretrainConfig, phase: Phase, rows: int) -> Batch:
-    """Full rows of one sequence of random ids, masked as the config says."""
-    rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
-    masking = Masking(
-        probability=config.mlm_probability,
-        max_predictions=max_predictions(config, phase),
-        vocab_size=vocab_size,
-        mask_token_id=MASK,
-        never_masked=(CLS, SEP),
-        predict=config.predict,
-    )
-    made = []
-    for _ in range(rows):
-        ids = rng.integers(MASK + 1, vocab_size, length)
-        ids[0], ids[length // 2], ids[-1] = CLS, SEP, SEP
-        row = Row(ids, (length,), (length // 2 + 1,), (int(rng.integers(2)),))
-        made.append(make_row(row, masking, RowFormat(length, 0), rng))
-    return {key: np.stack([row[key] for row in made]) for key in made[0]}
-
-
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
     """Measures one phase, prints what it finds, returns it.
 
@@ -171,11 +139,7 @@ def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
     found = _figures(config, phase, subject, rounds, first)
     _print(found)
     if flags.json is not None:
-        text = json.dumps(found, indent=2) + "\n"
-        if flags.json == "-":
-            print(text, end="")
-        else:
-            Path(flags.json).write_text(text, encoding="utf-8")
+        command_line.write_json(found, flags.json)
     return found
 
 
@@ -200,7 +164,7 @@ def _figures(
         return statistics.median(found[key] for found in rounds)
 
     seconds = median("seconds")
-    flops = subject.program.flops_per_row(phase, subject.attended) * phase.batch_size
+    flops = subject.flops_per_row * phase.batch_size
     ratios = [found["products"] and found["products"] / found["seconds"] for found in rounds]
     return {
         "batch": [phase.batch_size, phase.max_length],

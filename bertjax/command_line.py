@@ -1,9 +1,11 @@
 """What every `python -m bertjax.X` shares: flags from a dataclass, and errors as one line."""
 
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -35,6 +37,15 @@ def parse(
         config=(tyro.conf.FlagCreatePairsOff,),
         **kwargs,
     )
+
+
+def write_json(content: Any, where: str) -> None:
+    """Writes what `--json FILE` asks for; "-" is the terminal."""
+    text = json.dumps(content, indent=2) + "\n"
+    if where == "-":
+        print(text, end="")
+    else:
+        Path(where).write_text(text, encoding="utf-8")
 
 
 def run_reporting_errors(run: Callable[[], Any]) -> int:

@@ -6,11 +6,9 @@ it fits are the compiler's own answers. Needs `pip install 'bertjax[tpu]'`, and 
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -51,11 +49,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> list[Plan]:
     if len(plans) > 1:
         console.print(comparison(plans))
     if flags.json is not None:
-        content = json.dumps([as_json(plan) for plan in plans], indent=2) + "\n"
-        if flags.json == "-":
-            print(content, end="")
-        else:
-            Path(flags.json).write_text(content, encoding="utf-8")
+        command_line.write_json([as_json(plan) for plan in plans], flags.json)
     return plans
 
 

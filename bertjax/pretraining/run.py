@@ -239,15 +239,18 @@ class Run:
         train_step = self.program.train_step(phase, *jax.tree.map(lambda x: x.sharding, constants))
         return with_seed(train_step, self.config.seed, *constants)
 
+    def flops_per_row(self, phase: Phase) -> float:
+        """The work of a row; in packed rows tokens attend within their sequences alone."""
+        content = self.metadata.splits["train"].lengths[str(phase.max_length)]
+        attended = content.attended if self.metadata.max_sequences > 1 else None
+        return self.program.flops_per_row(phase, attended)
+
     def train_phase(
         self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
     ) -> tuple[TrainState, int]:
         """Trains phase `index`, which begins at step `start`, from `step` to its end."""
         phase = self.config.phases[index]
-        content = self.metadata.splits["train"].lengths[str(phase.max_length)]
-        attended = content.attended if self.metadata.max_sequences > 1 else None
-        row_flops = self.program.flops_per_row(phase, attended)
-        tools.logger.start_phase(row_flops * phase.batch_size, tools.peak_flops)
+        tools.logger.start_phase(self.flops_per_row(phase) * phase.batch_size, tools.peak_flops)
         end = start + phase.num_steps
         save = EvaluateAndSave(
             tools.checkpointer,
