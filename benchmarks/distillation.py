@@ -11,8 +11,6 @@ LM, and the divergence from the teacher at temperature 1.
 
 import argparse
 import dataclasses
-import datetime
-import json
 import statistics
 import tempfile
 import time
@@ -21,6 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from reporting import report
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
@@ -31,6 +30,8 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Blocks that take turns, and steps of each.
 BLOCKS, STEPS_A_BLOCK = 5, 10
+# Fields of `DistillationConfig` that are numbers, and flags here.
+LESSONS = ("temperature", "soft_targets", "mlm", "cosine")
 
 
 def base_config(args: argparse.Namespace, teacher: LoadedModel) -> PretrainConfig:
@@ -75,7 +76,10 @@ def students(
 ) -> dict[str, PretrainConfig]:
     """The three configs; the layers of the teacher that two start from are written to a folder."""
     depth = load_model(args.teacher, "encoder").config.num_hidden_layers
-    lessons = DistillationConfig(teacher=args.teacher, soft_targets_on=args.soft_targets_on)
+    chosen_weights = {name: getattr(args, name) for name in LESSONS}
+    lessons = DistillationConfig(
+        teacher=args.teacher, soft_targets_on=args.soft_targets_on, **chosen_weights
+    )
     chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
     taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
     run = Run(taught)
@@ -168,6 +172,8 @@ def main() -> None:
     parser.add_argument("--accumulation_steps", type=int, default=1)
     parser.add_argument("--learning_rate", type=float, default=5e-4)
     parser.add_argument("--soft_targets_on", choices=["all", "masked"], default="all")
+    for name in LESSONS:
+        parser.add_argument(f"--{name}", type=float, default=getattr(DistillationConfig, name))
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--eval_rows", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
@@ -176,18 +182,8 @@ def main() -> None:
     use_compilation_cache()
     with tempfile.TemporaryDirectory() as folder:
         results = compare(args, Path(folder))
-    facts = {
-        "settings": {k: v for k, v in vars(args).items() if k not in ("teacher", "data", "output")},
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "date": datetime.date.today().isoformat(),
-        "versions": {"jax": jax.__version__},
-    }
-    line = json.dumps({"results": results, **facts})
-    print(line, flush=True)
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        with args.output.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    settings = {k: v for k, v in vars(args).items() if k not in ("teacher", "data", "output")}
+    report({"results": results, "settings": settings}, args.output)
 
 
 if __name__ == "__main__":

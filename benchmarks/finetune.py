@@ -9,8 +9,6 @@ count. Needs the extra `parity`.
 """
 
 import argparse
-import datetime
-import json
 import statistics
 import tempfile
 import time
@@ -20,8 +18,8 @@ from typing import Any
 
 import finetune_pytorch
 import jax
-import torch
 import transformers
+from reporting import report
 
 from bertjax.config import FinetuneConfig
 from bertjax.finetuning import Run, load_for_task
@@ -111,15 +109,7 @@ def main() -> None:
     args = parser.parse_args()
     use_compilation_cache()
     for name in args.tasks:
-        versions = {"jax": jax.__version__, "torch": torch.__version__}
-        device = f"{torch.get_num_threads()} cores, {jax.devices()[0].device_kind}"
-        facts = {"device": device, "date": datetime.date.today().isoformat(), "versions": versions}
-        line = json.dumps({**compare(name, args), **facts})
-        print(line, flush=True)
-        if args.output:
-            args.output.parent.mkdir(parents=True, exist_ok=True)
-            with args.output.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        report(compare(name, args), args.output, ["torch", "transformers"])
 
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@ step of n rows hides its input if n rows take less than the step does, with the 
 """
 
 import argparse
-import json
-import os
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
+from reporting import report
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.pipeline import RowFormat, train_batches
@@ -57,13 +55,8 @@ def main() -> None:
         "rows_per_second": round(rows / wall),
         "rows_per_core_second": round(rows / cpu),
         "threads": args.threads,
-        "cores": os.cpu_count(),
-        "date": date.today().isoformat(),
     }
-    print(json.dumps(line))
-    if args.output is not None:
-        with args.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+    report(line, args.output, ["grain", "array_record"])
 
 
 if __name__ == "__main__":

@@ -9,14 +9,10 @@ ratio is the median over the rounds of packed tokens a second over unpacked.
 """
 
 import argparse
-import importlib.metadata
-import json
-import os
 import statistics
-from datetime import date
 from pathlib import Path
 
-import jax
+from reporting import report
 
 from bertjax import prepare
 from bertjax.benchmark import Subject
@@ -96,14 +92,8 @@ def main() -> None:
         "unpacked_tokens_per_second": round(statistics.median(slow for _, slow in rounds)),
         "packed_over_unpacked": round(statistics.median(ratios), 2),
         "rounds": [round(ratio, 2) for ratio in ratios],
-        "device": f"{os.cpu_count()} cores, {jax.devices()[0].device_kind}",
-        "date": date.today().isoformat(),
-        "versions": {"jax": importlib.metadata.version("jax")},
     }
-    print(json.dumps(line))
-    if args.output is not None:
-        with args.output.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    report(line, args.output)
 
 
 if __name__ == "__main__":

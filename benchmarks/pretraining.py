@@ -11,13 +11,10 @@ ours beside the roofline of its own matrix products. Needs the extra `parity`.
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from pretraining_pytorch import Theirs
+from reporting import report
 
 from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
@@ -118,15 +116,12 @@ def main() -> None:
             seconds[name].append(timed(block, args.steps))
             if name in rooflines and args.mode == "step":
                 alone[name].append(rooflines[name].seconds() / seconds[name][-1])
-    facts = {
+    settings = {
         "mode": args.mode,
         "model": args.model,
+        "changes": args.changes,
+        "unroll": args.unroll,
         "batch": [args.batch_size, args.max_length],
-        "device": f"{os.cpu_count()} cores, {jax.devices()[0].device_kind}",
-        "date": date.today().isoformat(),
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("jax", "torch", "transformers")
-        },
     }
     for name, found in seconds.items():
         ratios = {
@@ -139,11 +134,7 @@ def main() -> None:
         line = {"contender": name, "seconds": round(statistics.median(found), 4), **ratios}
         if alone.get(name):
             line["roofline_ratio"] = round(statistics.median(alone[name]), 2)
-        line = json.dumps(line | facts)
-        print(line, flush=True)
-        if args.output is not None:
-            with args.output.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        report(line | settings, args.output, ["torch", "transformers"])
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ def describe(plan: Plan) -> str:
     lines = [
         f"{plan.topology}: {plan.chips} chips, {plan.devices} devices {plan.device} ({mesh}); "
         f"phase {plan.phase}: {plan.batch_size} x {plan.max_length} tokens, "
-        f"{plan.accumulation_steps} microbatches, remat {plan.remat}",
+        f"{plan.accumulation_steps} microbatches, remat {plan.remat}, attention by "
+        f"{plan.attention}",
     ]
     if not plan.fits:
         excess = memory["peak"] - memory["available"]

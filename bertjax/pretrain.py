@@ -119,9 +119,12 @@ def _summary(this: Run, step: int) -> str:
     parameters = sum(x.size for x in jax.tree.leaves(this.program.state_shapes.params))
     shape = " x ".join(f"{axis}={size}" for axis, size in this.program.mesh.shape.items())
     where = f"resuming at step {step}" if step else "starting"
+    attention, asked = this.program.attention, this.config.attention
+    warning = f"; warning: {asked} was asked for" if attention.otherwise_asked else ""
     return (
         f"{parameters:,} parameters, {this.config.dtype}, {jax.device_count()} "
         f"{jax.devices()[0].device_kind} devices ({shape}) of {jax.process_count()} processes, "
+        f"attention by {attention.kernel} ({attention.reason}{warning}), "
         f"{this.config.num_steps} steps; {where}"
     )
 

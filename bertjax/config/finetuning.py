@@ -106,6 +106,9 @@ class FinetuneConfig:
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass computes again instead of keeping it: nothing; all but products of
     matrices, a few percent more work; all, least memory, a third more work."""
+    dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
+    """Keys of dropout: threefry2x32 draws the same on any mesh and in any microbatches; rbg is
+    cheaper on accelerators, and draws otherwise on each."""
     log_every: int = 50
     """Steps between lines of metrics."""
     reader_threads: int = 2

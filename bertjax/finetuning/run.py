@@ -252,6 +252,7 @@ class Run:
             mesh=self.mesh,
             accumulation_steps=self.config.accumulation_steps,
             frozen=(*self.model.frozen, TEACHER),
+            dropout_prng=self.config.dropout_prng,
         )
         compiled = compile_train_step(step, self.state_sharding, self.rows, *where)
         return with_seed(compiled, self.config.seed, *constants)

@@ -6,7 +6,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import initializer
+from bertjax.model.fused_attention import LANES, splash_attention
+
+# Other ways to the same result: without dropout, and without showing their probabilities.
+FUSED = {"splash": splash_attention}
 
 
 class SelfAttention(nn.Module):
@@ -14,15 +19,20 @@ class SelfAttention(nn.Module):
 
     With `is_decoder` to itself and those before it alone.
 
-    Sows `attention_probs` [B, N, L, L] into "intermediates" when that collection is mutable.
+    `kernel` is "xla" or a name of `FUSED`. Sows `attention_probs` [B, N, L, L] into "intermediates"
+    when that collection is mutable; then, where there is dropout of them, and for rows of no
+    multiple of `LANES` tokens it is "xla".
     """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
+    kernel: str = "xla"
 
     @nn.compact
-    def __call__(self, x: jax.Array, sequence_ids: jax.Array, *, deterministic: bool) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L] (0 = padding) -> [B, L, D]."""
+    def __call__(
+        self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
+    ) -> jax.Array:
+        """x [B, L, D], sequence_ids int [B, L] (0 = padding), dropout_rows int [B] -> [B, L, D]."""
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
 
@@ -35,16 +45,17 @@ class SelfAttention(nn.Module):
             )(x)  # [B, L, N, H]
 
         query, key, value = project("query"), project("key"), project("value")
-        scores = jnp.einsum("bqnh,bknh->bnqk", query, key) * head_size**-0.5
-        # Padding has id 0 and so attends to padding alone: no row of scores is without a key.
-        seen = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-        if config.is_decoder:
-            seen &= jnp.tri(x.shape[1], dtype=bool)[None, None]
-        scores = jnp.where(seen, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
-        probs = jax.nn.softmax(scores).astype(self.dtype)  # [B, N, L, L]
-        self.sow("intermediates", "attention_probs", probs)
-        probs = nn.Dropout(config.attention_probs_dropout_prob)(probs, deterministic=deterministic)
-        context = jnp.einsum("bnqk,bknh->bqnh", probs, value)  # [B, L, N, H]
+        dropout = Dropout(config.attention_probs_dropout_prob)
+        dropped = dropout_rows is not None and dropout.rate > 0
+        shown = self.is_mutable_collection("intermediates")
+        if self.kernel != "xla" and not (dropped or shown or x.shape[1] % LANES):
+            causal = config.is_decoder
+            context = FUSED[self.kernel](query, key, value, sequence_ids, causal=causal)
+        else:
+            probs = self._probs(query, key, sequence_ids)
+            self.sow("intermediates", "attention_probs", probs)
+            probs = dropout(probs, dropout_rows)
+            context = jnp.einsum("bnqk,bknh->bqnh", probs, value)
         return nn.DenseGeneral(
             config.hidden_size,
             axis=(-2, -1),
@@ -52,3 +63,13 @@ class SelfAttention(nn.Module):
             kernel_init=initializer(config),
             name="output",
         )(context)
+
+    def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """query, key [B, L, N, H] -> softmax over the keys [B, N, L, L]."""
+        scores = jnp.einsum("bqnh,bknh->bnqk", query, key) * query.shape[-1] ** -0.5
+        # Padding has id 0 and so attends to padding alone: no row of scores is without a key.
+        seen = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+        if self.config.is_decoder:
+            seen &= jnp.tri(seen.shape[-1], dtype=bool)[None, None]
+        scores = jnp.where(seen, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+        return jax.nn.softmax(scores).astype(self.dtype)

@@ -14,14 +14,16 @@ from bertjax.model.heads import dense_head, take_positions
 class BertModel(nn.Module):
     """Embeddings, encoder and pooler.
 
-    `dtype` is what activations are computed in; parameters are float32 in any case. `unroll` and
-    `remat` are those of `Encoder`. Heads that look at tokens alone go without the pooler.
+    `dtype` is what activations are computed in; parameters are float32 in any case. `unroll`,
+    `remat` and `attention_kernel` are those of `Encoder`. Heads that look at tokens alone go
+    without the pooler.
     """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
     remat: str = "none"
+    attention_kernel: str = "xla"
     add_pooling_layer: bool = True
 
     @property
@@ -31,7 +33,9 @@ class BertModel(nn.Module):
 
     def setup(self):
         self.embeddings = Embeddings(self.config, self.dtype)
-        self.encoder = Encoder(self.config, self.dtype, self.unroll, self.remat)
+        self.encoder = Encoder(
+            self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
+        )
         if self.has_pooler:
             self.pooler = dense_head(self.config, self.config.hidden_size, self.dtype)
 
@@ -43,7 +47,7 @@ class BertModel(nn.Module):
         sequence_ids: jax.Array,
         sequence_starts: jax.Array,
         *,
-        deterministic: bool = True,
+        dropout_rows: jax.Array | None = None,
         output_hidden_states: bool = False,
     ) -> dict[str, jax.Array]:
         """Encodes rows of one or several sequences.
@@ -52,20 +56,19 @@ class BertModel(nn.Module):
             input_ids, token_type_ids, position_ids: int [B, L].
             sequence_ids: int [B, L], 0 = padding, 1..K = which sequence of the row.
             sequence_starts: int [B, K], where each sequence's [CLS] stands.
-            deterministic: without dropout; otherwise an rng named "dropout" is needed.
+            dropout_rows: int [B], numbers of the rows, which with an rng named "dropout" say what
+                is dropped; None: without dropout.
             output_hidden_states: also return all layers.
 
         Returns:
             last_hidden_state [B, L, D], pooler_output [B, K, D] if there is a pooler, and on
             demand hidden_states [layers + 1, B, L, D], the embeddings first.
         """
-        embedded = self.embeddings(
-            input_ids, token_type_ids, position_ids, deterministic=deterministic
-        )
+        embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(
             embedded,
             sequence_ids,
-            deterministic=deterministic,
+            dropout_rows,
             output_hidden_states=output_hidden_states,
         )
         outputs = {"last_hidden_state": x}

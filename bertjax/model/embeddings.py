@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
@@ -59,24 +60,23 @@ class Embeddings(nn.Module):
         if config.embedding_size:
             self.projection = nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=init)
         self.layer_norm = layer_norm(config, self.dtype)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def __call__(
         self,
         input_ids: jax.Array,
         token_type_ids: jax.Array,
         position_ids: jax.Array,
-        *,
-        deterministic: bool,
+        dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Three int arrays [B, L] -> [B, L, D]."""
+        """Three int arrays [B, L] and one [B] -> [B, L, D]."""
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:
             # A model of one type takes every token for it, whatever the tokenizer says.
             last = self.config.type_vocab_size - 1
             x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
-        x = self.dropout(self.layer_norm(x), deterministic=deterministic)
+        x = self.dropout(self.layer_norm(x), dropout_rows)
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:

@@ -9,10 +9,22 @@ from jax.typing import DTypeLike
 
 from bertjax.model.attention import SelfAttention
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import initializer, layer_norm
 
+
+def _gelu(x: jax.Array) -> jax.Array:
+    """x times the normal distribution function of x, as PyTorch computes it.
+
+    By erf, where jax.nn.gelu takes its complement, which is more work. In float32: 1 + erf of a
+    negative number leaves little of eight bits.
+    """
+    wide = x.astype(jnp.float32)
+    return (0.5 * wide * (1.0 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
+
+
 _ACTIVATIONS = {
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu": _gelu,
     "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "relu": jax.nn.relu,
@@ -40,10 +52,13 @@ class EncoderLayer(nn.Module):
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
+    attention_kernel: str = "xla"
 
     @nn.compact
-    def __call__(self, x: jax.Array, sequence_ids: jax.Array, *, deterministic: bool) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L] -> [B, L, D]."""
+    def __call__(
+        self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
+    ) -> jax.Array:
+        """x [B, L, D], sequence_ids int [B, L], dropout_rows int [B] -> [B, L, D]."""
         config = self.config
 
         def dense(features: int, name: str) -> nn.Dense:
@@ -51,14 +66,14 @@ class EncoderLayer(nn.Module):
 
         rate = config.attention_output_dropout
         rate = config.hidden_dropout_prob if rate is None else rate
-        attended = SelfAttention(config, self.dtype, name="attention")(
-            x, sequence_ids, deterministic=deterministic
+        attended = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")(
+            x, sequence_ids, dropout_rows
         )
-        attended = nn.Dropout(rate, deterministic=deterministic)(attended)
+        attended = Dropout(rate)(attended, dropout_rows)
         x = layer_norm(config, self.dtype, "attention_layer_norm")(x + attended)
         inner = activation(config.hidden_act, dense(config.intermediate_size, "intermediate")(x))
         outer = dense(config.hidden_size, "output")(inner)
-        outer = nn.Dropout(config.hidden_dropout_prob, deterministic=deterministic)(outer)
+        outer = Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
         return layer_norm(config, self.dtype, "output_layer_norm")(x + outer)
 
 
@@ -70,28 +85,29 @@ class Encoder(nn.Module):
 
     `unroll` layers are written out in each step of the scan: more to compile, less to loop over.
     `remat`, a key of `REMAT_POLICIES`, recomputes in the backward pass what it does not keep: with
-    "dots" the products with parameters are kept, with "full" nothing is. Neither changes the
-    parameters or the results.
+    "dots" the products with parameters are kept, with "full" nothing is. `attention_kernel` is that
+    of `SelfAttention`. None of them changes the parameters or, but for rounding, the results.
     """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
     remat: str = "none"
+    attention_kernel: str = "xla"
 
     @nn.compact
     def __call__(
         self,
         x: jax.Array,
         sequence_ids: jax.Array,
+        dropout_rows: jax.Array | None,
         *,
-        deterministic: bool,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
         """x [B, L, D] -> the last layer's output [B, L, D], and all layers' [layers, B, L, D]."""
 
         def body(layer: EncoderLayer, x: jax.Array, _):
-            x = layer(x, sequence_ids, deterministic=deterministic)
+            x = layer(x, sequence_ids, dropout_rows)
             return x, x if output_hidden_states else None
 
         if self.remat != "none":
@@ -114,6 +130,7 @@ class Encoder(nn.Module):
             length=groups,
             unroll=min(self.unroll, groups) if repeats == 1 else 1,
         )
-        x, layers = scan(EncoderLayer(self.config, self.dtype, name="layers"), x, None)
+        layer = EncoderLayer(self.config, self.dtype, self.attention_kernel, name="layers")
+        x, layers = scan(layer, x, None)
         # [groups, repeats, ...] -> [layers, ...]
         return x, None if layers is None else layers.reshape(-1, *x.shape)

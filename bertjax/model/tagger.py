@@ -148,12 +148,12 @@ class FeatureTagger(BertWithHead):
     def __call__(
         self,
         *inputs: jax.Array,
-        deterministic: bool = True,
+        dropout_rows: jax.Array | None = None,
         output_hidden_states: bool = False,
         **options: Any,
     ) -> Outputs:
-        """As `BertModel`; `deterministic` is the tagger's alone, the encoder has no dropout."""
-        outputs = self.bert(*inputs, deterministic=True, output_hidden_states=True, **options)
+        """As `BertModel`; `dropout_rows` are the tagger's alone, the encoder has no dropout."""
+        outputs = self.bert(*inputs, output_hidden_states=True, **options)
         states = outputs["hidden_states"]  # [layers + 1, B, L, D]
         if not output_hidden_states:
             del outputs["hidden_states"]
@@ -164,5 +164,5 @@ class FeatureTagger(BertWithHead):
         if self.tagger.kind == "bilstm":
             _, _, _, sequence_ids, _ = inputs
             x = self.lstm(x, sequence_ids)
-        x = self.dropout(x, deterministic=deterministic)
+        x = self.dropout(x, dropout_rows)
         return outputs | {"logits": self.classifier(x).astype(jnp.float32)}

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from bertjax.model.bert import BertModel
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import activation
 from bertjax.model.heads import MaskedLMHead, dense_head, take_positions
 
@@ -29,6 +30,7 @@ class BertWithHead(nn.Module):
     dtype: DTypeLike = jnp.float32
     unroll: int = 1
     remat: str = "none"
+    attention_kernel: str = "xla"
     num_labels: int = 2
 
     frozen: ClassVar[tuple[str, ...]] = ()
@@ -41,7 +43,12 @@ class BertWithHead(nn.Module):
 
     def setup(self):
         self.bert = BertModel(
-            self.config, self.dtype, self.unroll, self.remat, add_pooling_layer=self.needs_pooler
+            self.config,
+            self.dtype,
+            self.unroll,
+            self.remat,
+            self.attention_kernel,
+            add_pooling_layer=self.needs_pooler,
         )
 
     def __call__(self, *inputs: jax.Array, **options: Any) -> Outputs:
@@ -50,11 +57,11 @@ class BertWithHead(nn.Module):
 
     def classifier_layer(
         self, features: int, own_rate: float | None = None
-    ) -> tuple[nn.Dropout, nn.Dense]:
+    ) -> tuple[Dropout, nn.Dense]:
         """Dropout and the linear layer of a classifier, to be called in `setup`."""
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
-        return nn.Dropout(rate), dense_head(self.config, features, self.dtype)
+        return Dropout(rate), dense_head(self.config, features, self.dtype)
 
 
 class _TokenHead(BertWithHead):
@@ -89,18 +96,20 @@ class _SequenceClassifier(BertWithHead):
         if not self.needs_pooler:
             self.projection = dense_head(self.config, self.config.hidden_size, self.dtype)
 
-    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
+    def __call__(
+        self, *inputs: jax.Array, dropout_rows: jax.Array | None = None, **options: Any
+    ) -> Outputs:
         """As `BertModel`."""
-        outputs = self.bert(*inputs, deterministic=deterministic, **options)
+        outputs = self.bert(*inputs, dropout_rows=dropout_rows, **options)
         if self.needs_pooler:
             x = outputs["pooler_output"]
         else:
             sequence_starts = inputs[4]
             x = take_positions(outputs["last_hidden_state"], sequence_starts)
             if self.config.classifier_input_dropout:
-                x = self.dropout(x, deterministic=deterministic)
+                x = self.dropout(x, dropout_rows)
             x = activation(str(self.config.classifier_activation), self.projection(x))
-        x = self.dropout(x, deterministic=deterministic)
+        x = self.dropout(x, dropout_rows)
         return outputs | {"logits": self.classifier(x).astype(jnp.float32)}
 
 
@@ -175,10 +184,12 @@ class BertForTokenClassification(_TokenHead):
             self.num_labels, self.config.token_classifier_dropout
         )
 
-    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
+    def __call__(
+        self, *inputs: jax.Array, dropout_rows: jax.Array | None = None, **options: Any
+    ) -> Outputs:
         """As `BertModel`."""
-        outputs = self.bert(*inputs, deterministic=deterministic, **options)
-        x = self.dropout(outputs["last_hidden_state"], deterministic=deterministic)
+        outputs = self.bert(*inputs, dropout_rows=dropout_rows, **options)
+        x = self.dropout(outputs["last_hidden_state"], dropout_rows)
         return outputs | {"logits": self.classifier(x).astype(jnp.float32)}
 
 
@@ -187,13 +198,15 @@ class BertForQuestionAnswering(_TokenHead):
 
     def setup(self):
         super().setup()
-        self.dropout = nn.Dropout(self.config.qa_dropout)
+        self.dropout = Dropout(self.config.qa_dropout)
         self.qa_outputs = dense_head(self.config, 2, self.dtype)
 
-    def __call__(self, *inputs: jax.Array, deterministic: bool = True, **options: Any) -> Outputs:
+    def __call__(
+        self, *inputs: jax.Array, dropout_rows: jax.Array | None = None, **options: Any
+    ) -> Outputs:
         """As `BertModel`."""
-        outputs = self.bert(*inputs, deterministic=deterministic, **options)
-        x = self.dropout(outputs["last_hidden_state"], deterministic=deterministic)
+        outputs = self.bert(*inputs, dropout_rows=dropout_rows, **options)
+        x = self.dropout(outputs["last_hidden_state"], dropout_rows)
         logits = self.qa_outputs(x).astype(jnp.float32)
         return outputs | {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 

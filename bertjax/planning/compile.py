@@ -51,6 +51,7 @@ class Plan:
     batch_size: int
     accumulation_steps: int
     remat: str
+    attention: str
     mesh: dict[str, int]
     fits: bool
     memory: dict[str, float]
@@ -117,6 +118,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         batch_size=phase.batch_size,
         accumulation_steps=phase.accumulation_steps,
         remat=config.remat,
+        attention=program.attention.kernel,
         mesh=dict(mesh.shape),
         fits="arguments" in memory,
         memory=memory,

@@ -15,12 +15,13 @@ from bertjax.data.records import Row
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import Tokenizer
 from bertjax.train import sharding
+from bertjax.train.attention import choose_attention
 from bertjax.train.distillation import distilled_pretraining
 from bertjax.train.flops import train_flops_per_row
 from bertjax.train.objective import PRETRAINING, TEACHER, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
-from bertjax.train.step import compile_train_step, make_train_step
+from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
 from bertjax.weights import init_params
 
 # Ids that random rows begin and end with, and are masked by; their meaning costs no time.
@@ -101,8 +102,18 @@ class Program:
         for phase in config.phases:
             sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
         self.rows = sharding.batch_sharding(mesh)
+        self.attention = choose_attention(
+            config.attention,
+            config.model,
+            [phase.max_length for phase in config.phases],
+            mesh.devices.flat[0].device_kind,
+        )
         self.model = HEADS[str(config.head)](
-            config.model, jnp.dtype(config.dtype), unroll=config.unroll, remat=config.remat
+            config.model,
+            jnp.dtype(config.dtype),
+            unroll=config.unroll,
+            remat=config.remat,
+            attention_kernel=self.attention.kernel,
         )
         self.schedule = make_schedule(config.optimizer, config.phases)
         self.tx = make_optimizer(config.optimizer, self.schedule)
@@ -123,20 +134,23 @@ class Program:
 
         It takes (state, batch, seed, *constants) and returns (state, metrics).
         """
-        return compile_train_step(
-            make_train_step(
-                self.loss_fn,
-                self.objective.weights,
-                self.tx,
-                self.schedule,
-                mesh=self.mesh,
-                accumulation_steps=phase.accumulation_steps,
-                frozen=(TEACHER,),
-            ),
-            self.state_sharding,
-            self.rows,
-            *constants,
+        train_step = make_train_step(
+            self.loss_fn,
+            self.objective.weights,
+            self.tx,
+            self.schedule,
+            mesh=self.mesh,
+            accumulation_steps=phase.accumulation_steps,
+            frozen=(TEACHER,),
+            dropout_prng=self.config.dropout_prng,
         )
+        within = sharding.within(self.mesh, train_step)
+        return compile_train_step(within, self.state_sharding, self.rows, *constants)
+
+    def eval_step(self) -> Any:
+        """The jit-compiled evaluation of a batch: (params, batch, *constants) -> sums."""
+        eval_step = make_eval_step(self.loss_fn, self.objective.weights)
+        return jax.jit(sharding.within(self.mesh, eval_step))
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
         """The work of a row; a teacher has the forward pass alone, a third of it.

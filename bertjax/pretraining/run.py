@@ -33,7 +33,7 @@ from bertjax.train.hooks import EvaluateAndSave, MetricLogger, StopSignal
 from bertjax.train.loop import fit
 from bertjax.train.objective import TEACHER
 from bertjax.train.state import TrainState, create_train_state
-from bertjax.train.step import make_eval_step, with_seed
+from bertjax.train.step import with_seed
 from bertjax.train.workdir import Workdir
 from bertjax.weights import load_model
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
@@ -81,9 +81,7 @@ class Run:
         self.program = Program(config, mesh, self.teacher and self.teacher.model)
         if config.distillation.layers and not self.workdir.has_checkpoints:
             self.initial = start_of_student(config, self.program.model)
-        self._eval_step = jax.jit(
-            make_eval_step(self.program.loss_fn, self.program.objective.weights)
-        )
+        self._eval_step = self.program.eval_step()
 
     def _model_of_init(self, config: PretrainConfig) -> BertConfig:
         """The architecture of --init, with the dropout of the config.

@@ -63,36 +63,22 @@ def make_loss_fn(
     objective: Objective = PRETRAINING,
     teacher: BertWithHead | None = None,
 ):
-    """The loss of an objective as `train.step` wants it: each row with its own dropout key.
-
-    The model runs on one row and is mapped over the rows, so that a row's dropout depends on its
-    key alone and not on the rows beside it. The products compile to the same ones.
+    """The loss of an objective as `train.step` wants it.
 
     A `teacher` reads the same batch without dropout. Its parameters are the part `TEACHER` of the
     parameters, and the objective finds its outputs under that name among those of the model.
     """
 
-    def one_row(params, inputs, named, dropout_key):
-        outputs = model.apply(
-            {"params": params},
-            *(x[None] for x in inputs),
-            **{key: x[None] for key, x in named.items()},
-            deterministic=False,
-            rngs={"dropout": dropout_key},
-        )
-        return jax.tree.map(lambda x: x[0], outputs)
+    has_dropout = any(getattr(model.config, rate) for rate in DROPOUT_FIELDS)
 
-    dropout = any(getattr(model.config, rate) for rate in DROPOUT_FIELDS)
-
-    def loss_fn(params, batch, weights, dropout_keys):
+    def loss_fn(params, batch, weights, dropout):
         inputs = [batch[key] for key in MODEL_INPUTS]
         named = {key: batch[key] for key in objective.inputs}
         params, of_teacher = split_params(params, (TEACHER,))
-        if dropout and dropout_keys is not None:
-            over_rows = jax.vmap(one_row, in_axes=(None, 0, 0, 0))
-            outputs: Any = over_rows(params, inputs, named, dropout_keys)
-        else:
-            outputs: Any = model.apply({"params": params}, *inputs, **named)
+        drawn = {}
+        if has_dropout and dropout is not None:
+            drawn = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
+        outputs: Any = model.apply({"params": params}, *inputs, **named, **drawn)
         if teacher is not None:
             taught = teacher.apply({"params": of_teacher[TEACHER]}, *inputs, **named)
             outputs = {**outputs, TEACHER: jax.lax.stop_gradient(taught)}

@@ -4,8 +4,9 @@ Rows are split over the axes data and fsdp, matrices over fsdp and tensor. The m
 of it; the compiler inserts the communication.
 """
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -53,6 +54,17 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
         axis_types=(AxisType.Auto,) * 3,
         devices=devices,
     )
+
+
+def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, traced where a kernel that is split by hand finds the mesh."""
+
+    @functools.wraps(function)
+    def traced(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return function(*args)
+
+    return traced
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,17 @@ from bertjax.train.optimizer import Schedule
 from bertjax.train.state import TrainState, split_params
 
 Batch = dict[str, jax.Array]
-# (params, batch, weights of the whole batch, a dropout key a row, or None without dropout)
-# -> (loss, sums of metrics)
-LossFn = Callable[[Any, Batch, dict[str, jax.Array], jax.Array | None], tuple[jax.Array, Any]]
+
+
+class DropoutKey(NamedTuple):
+    """What the dropout of some rows is drawn from: a key, and which rows of the batch they are."""
+
+    key: jax.Array
+    rows: jax.Array
+
+
+# (params, batch, weights of the whole batch, dropout or None without it) -> (loss, sums of metrics)
+LossFn = Callable[[Any, Batch, dict[str, jax.Array], DropoutKey | None], tuple[jax.Array, Any]]
 WeightsFn = Callable[[Batch], dict[str, jax.Array]]
 # (params, batch, weights of the whole batch, key of the step, rows) -> (sums, gradients)
 RowGrads = Callable[..., Any]
@@ -32,21 +40,23 @@ def make_train_step(
     mesh: Mesh,
     accumulation_steps: int = 1,
     frozen: Collection[str] = (),
+    dropout_prng: str = "threefry2x32",
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch, seed, *constants)`, for `compile_train_step`.
 
     It returns (state, metrics).
 
     The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
-    row): neither depends on how rows are split over devices and microbatches. The seed is an
-    argument, so that runs of several seeds share a compiled program. Parts of the parameters that
-    are `frozen` cost neither gradients nor moments. `constants`, at most one dict, are frozen parts
-    that the state does not hold: the parameters of a teacher.
+    row): neither depends on how rows are split over devices and microbatches. (`dropout_prng` is
+    jax's name of a kind of key; "rbg" gives that up for speed.) The seed is an argument, so that
+    runs of several seeds share a compiled program. Parts of the parameters that are `frozen` cost
+    neither gradients nor moments. `constants`, at most one dict, are frozen parts that the state
+    does not hold: the parameters of a teacher.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
     def train_step(state: TrainState, batch: Batch, seed: jax.Array, *constants: dict[str, Any]):
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        key = jax.random.fold_in(jax.random.key(seed, impl=dropout_prng), state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
         params = with_constants(state.params, *constants)
         sums, grads = compute(params, batch, weights_fn(batch), key, rows)
@@ -89,7 +99,7 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
         return jax.lax.scan(body, zeros, micro)[0]
 
     compute = row_grads if accumulation_steps == 1 else accumulate
-    if mesh.shape["fsdp"] == mesh.shape["tensor"] == 1:
+    if mesh.shape["data"] == mesh.size > 1:
         # Each position of the data axis works alone until the one reduction. Where parameters are
         # split, too, the compiler places the communication itself: it cannot partition a gather
         # inside a region that is manual over one axis only.
@@ -108,11 +118,10 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 
     def row_grads(params, batch: Batch, weights, key, rows):
         """Of some rows of the batch, `rows` int [b] says which; gradients of what is trained."""
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
-            return loss_fn(fixed | trained, batch, weights, keys)
+            return loss_fn(fixed | trained, batch, weights, DropoutKey(key, rows))
 
         (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
         return sums, grads

@@ -26,8 +26,8 @@ except ImportError:  # Windows
 # What may differ between a run and its continuation: it changes no update. A teacher may have
 # moved, for `teacher_weights` says who it is.
 MAY_CHANGE = (
-    "data workdir mesh distributed unroll remat log_every eval_every eval_rows save_every "
-    "keep_checkpoints reader_threads peak_tflops submission tfds_data_dir teacher "
+    "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
+    "save_every keep_checkpoints reader_threads peak_tflops submission tfds_data_dir teacher "
     "distillation.teacher"
 ).split()
 

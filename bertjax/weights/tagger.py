@@ -79,7 +79,9 @@ def _with_tagger(
     """`absent` and `unused` are parts of the tagger."""
     tagger.check_layers(encoder.config.num_hidden_layers)
     of = encoder.model
-    model = FeatureTagger(of.config, of.dtype, of.unroll, of.remat, num_labels, tagger)
+    model = FeatureTagger(
+        of.config, of.dtype, of.unroll, of.remat, num_labels=num_labels, tagger=tagger
+    )
     known: Any = flatten_dict(encoder.params, sep="/")
     filled = fill(tensors, model, where, seed, known=known)
     return encoder._replace(

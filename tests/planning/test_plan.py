@@ -134,6 +134,21 @@ def test_fsdp_splits_what_a_device_keeps():
     assert {c.kind for c in found.collectives} >= {"all-gather"}
 
 
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(fsdp=2, tensor=2)])
+def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
+    """Also where its arrays are split over a mesh, which the kernel itself cannot be."""
+    model = dataclasses.replace(SMALL.model, attention_probs_dropout_prob=0.0)
+    phase = dataclasses.replace(SMALL.phases[0], max_length=512, batch_size=64)
+    config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh)
+    flags = plan.PlanFlags(("v5e:2x2",), None, False)
+    (fused,) = plan.run(config, flags)
+    (plain,) = plan.run(dataclasses.replace(config, attention="xla"), flags)
+    assert (fused.attention, plain.attention) == ("splash", "xla")
+    assert fused.memory["temporaries"] < 0.8 * plain.memory["temporaries"]
+
+
 def test_a_program_for_a_mesh_that_does_not_divide_is_refused():
     mesh = sharding.make_mesh(MeshConfig(data=1, tensor=8))
     with pytest.raises(ValueError, match=r"do not divide over the mesh.*tensor=8"):

@@ -52,6 +52,7 @@ class Setup:
         accumulation=1,
         dropout=0.0,
         frozen=(),
+        dropout_prng="threefry2x32",
     ):
         self.frozen = frozen
         config = dataclasses.replace(
@@ -77,6 +78,7 @@ class Setup:
             mesh=self.mesh,
             accumulation_steps=accumulation,
             frozen=frozen,
+            dropout_prng=dropout_prng,
         )
 
     def create(self, params):
@@ -140,6 +142,17 @@ def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device,
 def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device, devices, dropout):
     found = Setup(tiny_config, devices, accumulation=4, dropout=dropout).run(tiny[1], batch)
     assert_close(found, one_device[dropout])
+
+
+def test_cheaper_keys_drop_as_much_and_repeat_for_the_same_mesh(
+    tiny, tiny_config, batch, one_device
+):
+    setup = Setup(tiny_config, 8, accumulation=2, dropout=0.3, dropout_prng="rbg")
+    (_, metrics), (_, again) = (setup.run(tiny[1], batch) for _ in range(2))
+    assert jax.tree.all(jax.tree.map(np.array_equal, metrics, again))
+    losses = [m["sums"]["mlm_loss"][0] for m in (metrics, one_device[0.3][1], one_device[0.0][1])]
+    cheap, usual, none = losses
+    assert cheap != usual and abs(cheap - usual) < abs(usual - none)
 
 
 def test_dropout_changes_with_the_step(tiny, tiny_config, batch):

@@ -1,0 +1,61 @@
+"""Dropout: its rate and scale, and that the bits of a row are the row's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.model.dropout import Dropout, random_halves
+
+SHAPE = (6, 40, 33)  # an odd last axis
+
+
+def dropped(rate, rows, key, x=None):
+    x = jnp.ones((len(rows), *SHAPE)) if x is None else x
+    return np.asarray(Dropout(rate).apply({}, x, jnp.asarray(rows), rngs={"dropout": key}))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_elements_are_dropped_at_the_rate_and_the_mean_is_kept(impl, rate):
+    found = dropped(rate, range(20), jax.random.key(3, impl=impl))
+    sigma = (rate * (1 - rate) / found.size) ** 0.5
+    assert abs((found == 0).mean() - rate) < 4 * sigma
+    np.testing.assert_allclose(found[found != 0], 1 / (1 - rate), rtol=1e-4)
+    # Neighbours, and the two halves of a word, are independent.
+    gone = (found == 0).reshape(-1, SHAPE[-1]).astype(float)
+    for shift in (1, 17):
+        together = (gone[:, :-shift] * gone[:, shift:]).mean()
+        assert abs(together - rate**2) < 5 * rate / gone.size**0.5
+
+
+def test_a_rows_bits_are_its_own_and_differ_from_other_rows_keys_and_sites():
+    key = jax.random.key(0)
+    every = dropped(0.5, range(8), key)
+    np.testing.assert_array_equal(dropped(0.5, [5, 2], key), every[[5, 2]])
+    others = [every[3], dropped(0.5, [2], jax.random.key(1))[0]]
+    for other in others:
+        assert 0.45 < (every[2] == other).mean() < 0.55
+
+
+def test_the_gradient_is_dropped_likewise():
+    rows, key = range(2), jax.random.key(0)
+    x = jnp.full((2, *SHAPE), 3.0)
+    gradient = jax.grad(
+        lambda x: Dropout(0.3).apply({}, x, jnp.arange(2), rngs={"dropout": key}).sum()
+    )(x)
+    np.testing.assert_allclose(np.asarray(gradient) * 3, dropped(0.3, rows, key, x), rtol=1e-6)
+
+
+def test_without_rows_or_rate_nothing_is_dropped_and_no_key_is_needed():
+    x = jnp.ones((2, *SHAPE))
+    assert Dropout(0.5).apply({}, x, None) is x
+    assert Dropout(0.0).apply({}, x, jnp.arange(2)) is x
+
+
+def test_halves_of_words_are_uniform():
+    found = np.asarray(random_halves(jax.random.key(7), jnp.arange(50), SHAPE))
+    assert found.max() < 2**16
+    counts = np.bincount(found.ravel() >> 12, minlength=16)
+    expected = found.size / 16
+    assert ((counts - expected) ** 2 / expected).sum() < 40  # chi square, 15 degrees: 1 in 2,000
