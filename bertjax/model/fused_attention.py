@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import PartitionSpec as P
 
 # Tokens of a row come in tiles of so many lanes; larger blocks cost fewer steps.
@@ -42,21 +41,13 @@ def splash_attention(
 
 
 def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -> jax.Array:
+    # Imported where there is such a kernel: it takes a second, and nothing else needs it.
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
     length, heads, head_size = query.shape[1:]
-    kernel = _kernel(length, heads, causal, interpret)
-    query = query * head_size**-0.5
-
-    def of_row(query, key, value, ids):
-        by_head = (x.swapaxes(0, 1) for x in (query, key, value))  # [N, L, H]
-        return kernel(*by_head, splash.SegmentIds(ids, ids)).swapaxes(0, 1)
-
-    return jax.vmap(of_row)(query, key, value, sequence_ids)
-
-
-def _kernel(length: int, heads: int, causal: bool, interpret: bool) -> Any:
     mask = splash.CausalMask if causal else splash.FullMask
     block = next(block for block in BLOCKS if length % block == 0)
-    return splash.make_splash_mha_single_device(
+    kernel: Any = splash.make_splash_mha_single_device(
         splash.MultiHeadMask([mask((length, length)) for _ in range(heads)]),
         block_sizes=splash.BlockSizes(
             block_q=block,
@@ -67,12 +58,19 @@ def _kernel(length: int, heads: int, causal: bool, interpret: bool) -> Any:
         ),
         interpret=interpret,
     )
+    query = query * head_size**-0.5
+
+    def of_row(query, key, value, ids):
+        by_head = (x.swapaxes(0, 1) for x in (query, key, value))  # [N, L, H]
+        return kernel(*by_head, splash.SegmentIds(ids, ids)).swapaxes(0, 1)
+
+    return jax.vmap(of_row)(query, key, value, sequence_ids)
 
 
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """The compiler cannot split a kernel: where it splits arrays, each device gets its part.
 
-    Rows are split over the axes data and fsdp of the mesh that `jax.set_mesh` names, heads over
+    Rows are split over the axes data and fsdp of the mesh that this is traced under, heads over
     tensor.
     """
     mesh = jax.sharding.get_abstract_mesh()
