@@ -120,7 +120,7 @@ def _summary(this: Run, step: int) -> str:
     shape = " x ".join(f"{axis}={size}" for axis, size in this.program.mesh.shape.items())
     where = f"resuming at step {step}" if step else "starting"
     attention, asked = this.program.attention, this.config.attention
-    warning = f"; warning: {asked} was asked for" if attention.otherwise_asked else ""
+    warning = f"; warning: {asked} was asked for" if asked not in ("auto", attention.kernel) else ""
     return (
         f"{parameters:,} parameters, {this.config.dtype}, {jax.device_count()} "
         f"{jax.devices()[0].device_kind} devices ({shape}) of {jax.process_count()} processes, "

@@ -13,11 +13,10 @@ LONG_ROW = 512
 
 
 class Choice(NamedTuple):
-    """A kernel, why, and whether that is not what was asked for."""
+    """A kernel, and why."""
 
     kernel: str
     reason: str
-    otherwise_asked: bool = False
 
 
 def choose_attention(
@@ -49,5 +48,5 @@ def choose_attention(
     if asked == "auto" and max(row_lengths, default=0) < LONG_ROW:
         obstacles.append(f"no row has {LONG_ROW} tokens")
     if obstacles:
-        return Choice("xla", obstacles[0], otherwise_asked=asked == "splash")
+        return Choice("xla", obstacles[0])
     return Choice("splash", f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")
