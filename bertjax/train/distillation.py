@@ -7,6 +7,7 @@ whatever T is (Hinton et al. 2015, 2). Hidden states are compared as by Sanh et 
 The teacher's outputs stand under `TEACHER` among the student's.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,10 +28,39 @@ OUTSIDE = -1e30
 
 
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """KL(teacher || student) * T^2 of logits [..., C] at the temperature T -> [...]."""
-    log_p = jax.nn.log_softmax(teacher / temperature)
-    log_q = jax.nn.log_softmax(student / temperature)
-    return temperature**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+    """KL(teacher || student) * T^2 of logits [..., C] at the temperature T -> [...].
+
+    The teacher is a constant: it gets no gradient.
+    """
+    return _soft_targets(student, teacher, temperature)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    return _soft_targets_forward(student, teacher, temperature)[0]
+
+
+def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
+    """The loss, and what its gradient needs: both logits as they are, and their normalisers.
+
+    Logits of a vocabulary are large: nothing of their size is kept besides them, where the
+    derivative of log-softmaxes would keep three such arrays.
+    """
+    s, t = student / temperature, teacher / temperature
+    log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
+    difference = jnp.sum(jnp.exp(t - log_zt) * (t - s), axis=-1)
+    loss = temperature**2 * (difference + (log_zs - log_zt)[..., 0])
+    return loss, (student, teacher, log_zs, log_zt)
+
+
+def _soft_targets_gradient(temperature: float, kept, gradient: jax.Array):
+    """T * (q - p): by how much the student finds each class likelier than the teacher does."""
+    student, teacher, log_zs, log_zt = kept
+    p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
+    return temperature * gradient[..., None] * (q - p), None
+
+
+_soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
 
 
 def binary_soft_targets_loss(

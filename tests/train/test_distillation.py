@@ -13,7 +13,11 @@ from bertjax.data.batch import layout, pad_to, stack
 from bertjax.model import BertConfig, BertForPreTraining
 from bertjax.model.tasks import BertForMaskedLM
 from bertjax.train import sharding
-from bertjax.train.distillation import distilled_pretraining, distilled_task
+from bertjax.train.distillation import (
+    distilled_pretraining,
+    distilled_task,
+    soft_targets_loss,
+)
 from bertjax.train.objective import TASK_OBJECTIVES, TEACHER, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import create_train_state
@@ -53,6 +57,30 @@ def pretraining_outputs(rng):
 
 def at(x, positions):
     return np.take_along_axis(x, positions[:, :, None], axis=1)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_the_gradient_of_soft_targets_is_pytorchs(temperature):
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    rng = np.random.default_rng(0)
+    student, teacher = (
+        (10 * rng.normal(size=(5, VOCAB))).astype(np.float32) + shift for shift in (100.0, -100.0)
+    )
+    weights = rng.normal(size=5).astype(np.float32)
+    theirs = torch.tensor(student, requires_grad=True)
+    kl = f.kl_div(
+        f.log_softmax(theirs / temperature, -1),
+        f.softmax(torch.tensor(teacher) / temperature, -1),
+        reduction="none",
+    ).sum(-1)
+    (temperature**2 * (kl * torch.tensor(weights)).sum()).backward()
+
+    def loss(student):
+        return jnp.sum(soft_targets_loss(student, teacher, temperature) * weights)
+
+    np.testing.assert_allclose(jax.grad(loss)(student), theirs.grad, atol=1e-5)
 
 
 @pytest.mark.parity
