@@ -7,8 +7,8 @@ from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.embeddings import initializer
 from bertjax.model.fused_attention import LANES, splash_attention
+from bertjax.model.linear import dense
 
 # Other ways to the same result: without dropout, and without showing their probabilities.
 FUSED = {"splash": splash_attention}
@@ -37,12 +37,8 @@ class SelfAttention(nn.Module):
         head_size = config.hidden_size // config.num_attention_heads
 
         def project(name: str) -> jax.Array:
-            return nn.DenseGeneral(
-                (config.num_attention_heads, head_size),
-                dtype=self.dtype,
-                kernel_init=initializer(config),
-                name=name,
-            )(x)  # [B, L, N, H]
+            heads = (config.num_attention_heads, head_size)
+            return dense(config, heads, self.dtype, name=name)(x)  # [B, L, N, H]
 
         query, key, value = project("query"), project("key"), project("value")
         dropout = Dropout(config.attention_probs_dropout_prob)
@@ -56,13 +52,7 @@ class SelfAttention(nn.Module):
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
             context = jnp.einsum("bnqk,bknh->bqnh", probs, value)
-        return nn.DenseGeneral(
-            config.hidden_size,
-            axis=(-2, -1),
-            dtype=self.dtype,
-            kernel_init=initializer(config),
-            name="output",
-        )(context)
+        return dense(config, config.hidden_size, self.dtype, axis=(-2, -1), name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """query, key [B, L, N, H] -> softmax over the keys [B, N, L, L]."""

@@ -8,7 +8,8 @@ from jax.typing import DTypeLike
 from bertjax.model.config import BertConfig
 from bertjax.model.embeddings import Embeddings
 from bertjax.model.encoder import Encoder
-from bertjax.model.heads import dense_head, take_positions
+from bertjax.model.heads import take_positions
+from bertjax.model.linear import dense
 
 
 class BertModel(nn.Module):
@@ -37,7 +38,7 @@ class BertModel(nn.Module):
             self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
         )
         if self.has_pooler:
-            self.pooler = dense_head(self.config, self.config.hidden_size, self.dtype)
+            self.pooler = dense(self.config, self.config.hidden_size, self.dtype)
 
     def __call__(
         self,

@@ -9,11 +9,7 @@ from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-
-
-def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Normal of scale `initializer_range`, cut at 2 sigma, as google-research/bert draws it."""
-    return jax.nn.initializers.truncated_normal(config.initializer_range)
+from bertjax.model.linear import dense, dot_general, initializer
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
@@ -58,7 +54,7 @@ class Embeddings(nn.Module):
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)
         if config.embedding_size:
-            self.projection = nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=init)
+            self.projection = dense(config, config.hidden_size, self.dtype)
         self.layer_norm = layer_norm(config, self.dtype)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -81,4 +77,5 @@ class Embeddings(nn.Module):
 
     def attend(self, x: jax.Array) -> jax.Array:
         """x [..., E] -> its product with every word embedding [..., V]: the tied output layer."""
-        return self.word_embeddings.attend(x)
+        table = self.word_embeddings.embedding.astype(self.dtype)
+        return dot_general(x.astype(self.dtype), table, (((x.ndim - 1,), (1,)), ((), ())))

@@ -10,7 +10,8 @@ from jax.typing import DTypeLike
 from bertjax.model.attention import SelfAttention
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.embeddings import initializer, layer_norm
+from bertjax.model.embeddings import layer_norm
+from bertjax.model.linear import dense
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -61,9 +62,6 @@ class EncoderLayer(nn.Module):
         """x [B, L, D], sequence_ids int [B, L], dropout_rows int [B] -> [B, L, D]."""
         config = self.config
 
-        def dense(features: int, name: str) -> nn.Dense:
-            return nn.Dense(features, dtype=self.dtype, kernel_init=initializer(config), name=name)
-
         rate = config.attention_output_dropout
         rate = config.hidden_dropout_prob if rate is None else rate
         attended = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")(
@@ -71,8 +69,9 @@ class EncoderLayer(nn.Module):
         )
         attended = Dropout(rate)(attended, dropout_rows)
         x = layer_norm(config, self.dtype, "attention_layer_norm")(x + attended)
-        inner = activation(config.hidden_act, dense(config.intermediate_size, "intermediate")(x))
-        outer = dense(config.hidden_size, "output")(inner)
+        inner = dense(config, config.intermediate_size, self.dtype, name="intermediate")(x)
+        inner = activation(config.hidden_act, inner)
+        outer = dense(config, config.hidden_size, self.dtype, name="output")(inner)
         outer = Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
         return layer_norm(config, self.dtype, "output_layer_norm")(x + outer)
 

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
-from bertjax.model.embeddings import initializer, layer_norm
+from bertjax.model.embeddings import layer_norm
 from bertjax.model.encoder import activation
+from bertjax.model.linear import dense
 
 
 class MaskedLMHead(nn.Module):
@@ -23,27 +24,15 @@ class MaskedLMHead(nn.Module):
     def __call__(self, x: jax.Array, attend) -> jax.Array:
         """x [..., D] -> float32 logits [..., V]; `attend` maps [..., E] to [..., V]."""
         config = self.config
-        init = initializer(config)
         width = config.embedding_size or config.hidden_size
-        x = nn.Dense(width, dtype=self.dtype, kernel_init=init, name="transform")(x)
+        x = dense(config, width, self.dtype, name="transform")(x)
         x = activation(config.mlm_activation or config.hidden_act, x)
         x = layer_norm(config, self.dtype, "layer_norm")(x)
         if not config.tie_word_embeddings:
-            attend = nn.Dense(
-                config.vocab_size,
-                use_bias=False,
-                dtype=self.dtype,
-                kernel_init=init,
-                name="decoder",
-            )
+            attend = dense(config, config.vocab_size, self.dtype, use_bias=False, name="decoder")
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
         logits = attend(x).astype(jnp.float32)
         return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
-
-
-def dense_head(config: BertConfig, features: int, dtype: DTypeLike) -> nn.Dense:
-    """A linear layer with BERT's initialisation."""
-    return nn.Dense(features, dtype=dtype, kernel_init=initializer(config))
 
 
 def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
