@@ -105,7 +105,9 @@ class PretrainConfig:
     """Steps between checkpoints; one is also written at the end and on interruption."""
     keep_checkpoints: int = 3
     """The last N are kept, and besides the one of the lowest held-out loss."""
-    reader_threads: int = 4
+    reader_threads: int = 1
+    """Threads that read and mask ahead. Masking holds the interpreter, so more of them take longer
+    for a row; they help where a read waits, as in a bucket."""
     peak_tflops: float | None = None
     """Peak of one device, for MFU; None: its data sheet, or a measured matrix product."""
 
