@@ -12,6 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
+from reporting import report
+
 from bertjax import prepare, pretrain, train_tokenizer
 from bertjax.config import (
     OptimizerConfig,
@@ -117,11 +119,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--learning_rate", type=float, default=2e-3)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
-    found = [measure(family, args.workdir, args) for family in args.families]
-    for line in found:
-        print(json.dumps(line))
+    for family in args.families:
+        report(measure(family, args.workdir, args), args.output)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""What a pretraining is worth: scores of tasks from its weights, and from random ones.
+
+    python benchmarks/pretrained_scores.py --workdir W --data_dir glue --tasks sst2 stsb \\
+        [--num_epochs 3] [--learning_rate 2e-4] [--curve FILE.csv]
+
+`W` is the workdir of a finished `bertjax.pretrain`. Both sides have its architecture and tokenizer
+and are fine-tuned alike. Prints a line of JSON a task; `--curve` writes the pretraining's held-out
+losses by step.
+"""
+
+import argparse
+import csv
+import json
+import tempfile
+from pathlib import Path
+
+from reporting import report
+
+from bertjax import finetune
+from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.weights import init_params, load_model, save_hf
+
+HEAD = "masked_lm"
+CURVE = ("eval/mlm_loss", "eval/mlm_accuracy", "eval/nsp_accuracy", "eval/unigram_entropy")
+
+
+def write_random_weights(model: str, folder: Path, seed: int) -> None:
+    """The architecture and the tokenizer of a model, with the weights that a pretraining starts
+    from."""
+    loaded = load_model(model, HEAD)
+    params = init_params(loaded.model, seed)
+    save_hf(folder, params, loaded.config, loaded.tokenizer, head=HEAD)
+
+
+def write_curve(workdir: Path, file: Path) -> None:
+    """Step and held-out figures of every evaluation, as CSV."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = [line for line in lines if CURVE[0] in line]
+    with file.open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out)
+        table.writerow(["step", *(name.removeprefix("eval/") for name in CURVE)])
+        for row in rows:
+            values = (f"{row[name]:.4f}" if name in row else "" for name in CURVE)
+            table.writerow([row["step"], *values])
+
+
+def score(task: str, init: str, folder: Path, args: argparse.Namespace) -> dict[str, float]:
+    """Trains on a task; the scores of the model that was kept."""
+    config = FinetuneConfig(
+        task=task,
+        init=init,
+        workdir=str(folder),
+        data_dir=args.data_dir,
+        num_epochs=args.num_epochs,
+        optimizer=OptimizerConfig(
+            recipe="adamw",
+            learning_rate=args.learning_rate,
+            schedule="hf",
+            warmup_steps=0,
+            warmup_proportion=0.1,
+        ),
+        seed=args.seed,
+    )
+    (scores,) = finetune.run(config).values()
+    return scores
+
+
+def main() -> None:
+    """Fine-tunes both for every task."""
+    parser = argparse.ArgumentParser(description="Scores with and without pretraining.")
+    parser.add_argument("--workdir", type=Path, required=True, help="of a finished pretraining")
+    parser.add_argument("--data_dir", required=True)
+    parser.add_argument("--tasks", nargs="+", default=["sst2", "stsb"])
+    parser.add_argument("--num_epochs", type=float, default=3.0)
+    parser.add_argument("--learning_rate", type=float, default=2e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--curve", type=Path)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    if args.curve:
+        write_curve(args.workdir, args.curve)
+    with tempfile.TemporaryDirectory() as folder:
+        random = Path(folder) / "random_weights"
+        write_random_weights(str(args.workdir), random, args.seed)
+        for task in args.tasks:
+            found = {
+                name: score(task, str(init), Path(folder) / f"{task}_{name}", args)
+                for name, init in {"pretrained": args.workdir, "random": random}.items()
+            }
+            settings = {name: getattr(args, name) for name in ("num_epochs", "learning_rate")}
+            report({"task": task, **found, **settings}, args.output)
+
+
+if __name__ == "__main__":
+    main()
