@@ -1,10 +1,12 @@
 """Measures `bertjax.prepare` on text of yours: speed, and peak memory as the input grows.
 
     python benchmarks/prepare.py --input text.tar.xz --tokenizer vocab.txt [--first_mb 20]
+    python benchmarks/prepare.py --input text.tar.xz --tokenizer vocab.txt --runner direct --parts 4
 
 Prepares a quarter and a half of the input, written out as text files, and then the input itself
 (with --first_mb: a quarter, a half and the whole of its first megabytes), each in fresh processes,
 and prints a line for each. The time includes start-up and, for the input itself, decompression.
+Other flags are `bertjax.prepare`'s.
 """
 
 import argparse
@@ -28,23 +30,22 @@ SECONDS_BETWEEN_SAMPLES = 0.05
 def main() -> None:
     """Reads the flags, writes the shares, runs `prepare` on each."""
     parser = argparse.ArgumentParser(
-        description="Measures the speed and the peak memory of bertjax.prepare."
+        description="Speed and peak memory of bertjax.prepare.", allow_abbrev=False
     )
     parser.add_argument("--input", nargs="+", required=True, help="as for bertjax.prepare")
     parser.add_argument("--tokenizer", required=True)
-    parser.add_argument("--max_length", type=int, default=128)
-    parser.add_argument("--num_processes", type=int, default=2)
     parser.add_argument("--first_mb", type=float, default=None, help="use no more text than this")
-    args = parser.parse_args()
+    args, flags = parser.parse_known_args()
+    flags += ["--tokenizer", args.tokenizer]
     with tempfile.TemporaryDirectory() as folder:
         shares, whole_bytes = write_shares(Corpus(args.input), Path(folder), args.first_mb)
         print(
             f"{'text MB':>8} {'seconds':>8} {'MB/s':>6} {'seq/s':>8}  peak RSS of each process, MB"
         )
         for number, path in enumerate(shares):
-            measure([str(path)], path.stat().st_size, Path(folder) / f"out{number}", args)
+            measure([str(path)], path.stat().st_size, Path(folder) / f"out{number}", flags)
         if args.first_mb is None:
-            measure(args.input, whole_bytes, Path(folder) / "out", args)
+            measure(args.input, whole_bytes, Path(folder) / "out", flags)
 
 
 def write_shares(corpus: Corpus, folder: Path, first_mb: float | None) -> tuple[list[Path], int]:
@@ -75,11 +76,10 @@ def as_wiki(document: Document) -> bytes:
     return f'<doc id="0">\n{document.text}\n</doc>\n'.encode()
 
 
-def measure(inputs: list[str], size: int, output: Path, args: argparse.Namespace) -> None:
+def measure(inputs: list[str], size: int, output: Path, flags: list[str]) -> None:
     """Runs `prepare` and prints what it took."""
     command = [sys.executable, "-m", "bertjax.prepare", "--input", *inputs]
-    command += ["--tokenizer", args.tokenizer, "--output", str(output)]
-    command += ["--max_length", str(args.max_length), "--num_processes", str(args.num_processes)]
+    command += ["--output", str(output), *flags]
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peaks: dict[int, int] = {}
