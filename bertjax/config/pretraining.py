@@ -92,9 +92,10 @@ class PretrainConfig:
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Keys of dropout: threefry2x32 draws the same on any mesh and in any microbatches; rbg is
     cheaper on accelerators, and draws otherwise on each."""
-    attention: Literal["auto", "xla", "splash"] = "auto"
-    """What computes attention: xla, everywhere; splash, a fused kernel of newer TPUs, without
-    dropout of attention; auto: splash where it can be and rows are long."""
+    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
+    """What computes attention: xla, everywhere; without dropout of attention also fused kernels,
+    splash of newer TPUs, cudnn of NVIDIA's GPUs in bfloat16; auto: splash where it can be and rows
+    are long."""
     log_every: int = 100
     """Steps between lines of metrics."""
     eval_every: int = 1_000

@@ -7,11 +7,8 @@ from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.fused_attention import LANES, splash_attention
+from bertjax.model.fused_attention import FUSED
 from bertjax.model.linear import dense
-
-# Other ways to the same result: without dropout, and without showing their probabilities.
-FUSED = {"splash": splash_attention}
 
 
 class SelfAttention(nn.Module):
@@ -19,9 +16,9 @@ class SelfAttention(nn.Module):
 
     With `is_decoder` to itself and those before it alone.
 
-    `kernel` is "xla" or a name of `FUSED`. Sows `attention_probs` [B, N, L, L] into "intermediates"
-    when that collection is mutable; then, where there is dropout of them, and for rows of no
-    multiple of `LANES` tokens it is "xla".
+    `kernel` is "xla" or a name of `FUSED`, other ways to the same result. Sows `attention_probs`
+    [B, N, L, L] into "intermediates" when that collection is mutable; then, where there is dropout
+    of them, and for rows of a length that the kernel does not take it is "xla".
     """
 
     config: BertConfig
@@ -44,9 +41,10 @@ class SelfAttention(nn.Module):
         dropout = Dropout(config.attention_probs_dropout_prob)
         dropped = dropout_rows is not None and dropout.rate > 0
         shown = self.is_mutable_collection("intermediates")
-        if self.kernel != "xla" and not (dropped or shown or x.shape[1] % LANES):
+        fused = FUSED.get(self.kernel)
+        if fused and not (dropped or shown or x.shape[1] % fused.tokens):
             causal = config.is_decoder
-            context = FUSED[self.kernel](query, key, value, sequence_ids, causal=causal)
+            context = fused.attend(query, key, value, sequence_ids, causal=causal)
         else:
             probs = self._probs(query, key, sequence_ids)
             self.sow("intermediates", "attention_probs", probs)

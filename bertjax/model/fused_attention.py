@@ -1,17 +1,18 @@
 """Attention as one kernel of the device, which never holds the scores [B, N, L, L] in its memory.
 
-Dao et al. 2022; the kernel is jax's splash attention for TPUs. It knows no dropout.
+Dao et al. 2022; the kernels are jax's splash attention for TPUs and cuDNN's for GPUs. Neither knows
+dropout with bits of a row's own.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-# Tokens of a row come in tiles of so many lanes; larger blocks cost fewer steps.
+# Splash takes tokens of a row in tiles of so many lanes; larger blocks cost fewer steps.
 LANES = 128
 BLOCKS = (512, 256, 128)
 
@@ -38,6 +39,51 @@ def splash_attention(
     """
     attend = functools.partial(_splash, causal=causal, interpret=interpret)
     return _on_each_device(attend)(query, key, value, sequence_ids)
+
+
+def cudnn_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    sequence_ids: jax.Array,
+    *,
+    causal: bool,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> jax.Array:
+    """As `splash_attention`, of arrays in 16 bits; "xla" computes it on any device."""
+
+    def attend(query, key, value, ids):
+        seen = ids[:, None, :, None] == ids[:, None, None, :]  # [B, 1, L, L]
+        return jax.nn.dot_product_attention(
+            query, key, value, mask=seen, is_causal=causal, implementation=implementation
+        )
+
+    return _on_each_device(attend)(query, key, value, sequence_ids)
+
+
+class Kernel(NamedTuple):
+    """A fused attention and what it needs.
+
+    Attributes:
+        attend: (query, key, value, sequence_ids, causal=...) -> context.
+        tokens: a row is a multiple of so many long.
+        devices: how jax's names of the kinds of its devices begin.
+        types: of its arrays.
+    """
+
+    attend: Callable[..., jax.Array]
+    tokens: int
+    devices: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+FUSED = {
+    # Compiled ahead of time for these; in bfloat16 it does not compile for the TPUs before.
+    "splash": Kernel(
+        splash_attention, LANES, ("TPU v5", "TPU v6", "TPU7"), ("float32", "bfloat16")
+    ),
+    "cudnn": Kernel(cudnn_attention, 2, ("NVIDIA",), ("bfloat16",)),
+}
 
 
 def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -> jax.Array:

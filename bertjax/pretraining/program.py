@@ -107,6 +107,7 @@ class Program:
             config.model,
             [phase.max_length for phase in config.phases],
             mesh.devices.flat[0].device_kind,
+            config.dtype,
         )
         self.model = HEADS[str(config.head)](
             config.model,

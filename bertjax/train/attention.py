@@ -1,13 +1,11 @@
-"""Which kernel computes attention: by device, length of rows and dropout."""
+"""Which kernel computes attention: by device, length of rows, type and dropout."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertjax.model.config import BertConfig
-from bertjax.model.fused_attention import LANES
+from bertjax.model.fused_attention import FUSED
 
-# Compiled ahead of time for these; the bfloat16 kernel does not compile for the ones before.
-SPLASH_DEVICES = ("TPU v5", "TPU v6", "TPU7")
 # Shorter rows have few scores, and the compiler's own attention handles them well.
 LONG_ROW = 512
 
@@ -20,27 +18,30 @@ class Choice(NamedTuple):
 
 
 def choose_attention(
-    asked: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str
+    asked: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str, dtype: str
 ) -> Choice:
     """The kernel for rows of these lengths on a device (jax's name of its kind).
 
-    Dropout of attention is kept whatever is asked: a kernel that has none is not taken.
+    Dropout of attention is kept whatever is asked: a kernel that has none is not taken. "auto"
+    takes splash alone.
 
     Raises:
-        ValueError: a kernel was asked for that the device or a row length does not allow.
+        ValueError: a kernel was asked for that the device, the type or a row length does not allow.
     """
     if asked == "xla":
         return Choice("xla", "as asked")
-    odd = [length for length in row_lengths if length % LANES]
+    name = "splash" if asked == "auto" else asked
+    fused = FUSED[name]
     obstacles = []
-    if not device_kind.startswith(SPLASH_DEVICES):
-        obstacles.append(f"no fused kernel for {device_kind}")
-    if odd:
-        obstacles.append(f"rows of {odd} tokens are no multiples of {LANES}")
-    if asked == "splash" and obstacles:
+    if not device_kind.startswith(fused.devices):
+        obstacles.append(f"no {name} for {device_kind} (it needs {' or '.join(fused.devices)})")
+    if dtype not in fused.types:
+        obstacles.append(f"no {name} in {dtype} (it needs {' or '.join(fused.types)})")
+    if odd := [length for length in row_lengths if length % fused.tokens]:
+        obstacles.append(f"rows of {odd} tokens are no multiples of {fused.tokens}")
+    if asked != "auto" and obstacles:
         raise ValueError(
-            f"attention='splash': {'; '.join(obstacles)} (it needs {' or '.join(SPLASH_DEVICES)}). "
-            "Leave attention='auto', or ask for 'xla'."
+            f"attention={asked!r}: {'; '.join(obstacles)}. Leave attention='auto', or take 'xla'."
         )
     rate = model.attention_probs_dropout_prob
     if rate:
@@ -49,4 +50,4 @@ def choose_attention(
         obstacles.append(f"no row has {LONG_ROW} tokens")
     if obstacles:
         return Choice("xla", obstacles[0])
-    return Choice("splash", f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")
+    return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")

@@ -1,6 +1,7 @@
-"""The fused kernel of attention, interpreted, and what decides whether it is taken."""
+"""The fused kernels of attention, off their devices, and what decides whether one is taken."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from bertjax.config import MeshConfig
 from bertjax.model import BertConfig
 from bertjax.model.attention import SelfAttention
-from bertjax.model.fused_attention import splash_attention
+from bertjax.model.fused_attention import FUSED, cudnn_attention, splash_attention
 from bertjax.train import sharding
 from bertjax.train.attention import choose_attention
 
@@ -26,19 +27,19 @@ def packed() -> jax.Array:
     return jnp.asarray(ids)
 
 
-@pytest.fixture
-def interpreted(monkeypatch):
-    """Lets the model's kernel run without a TPU."""
-    from bertjax.model import attention
-
-    def run(*args, causal):
-        return splash_attention(*args, causal=causal, interpret=True)
-
-    monkeypatch.setitem(attention.FUSED, "splash", run)
+# The kernels without their devices.
+ANYWHERE = {
+    "splash": functools.partial(splash_attention, interpret=True),
+    "cudnn": functools.partial(cudnn_attention, implementation="xla"),
+}
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_outputs_and_gradients_are_those_of_the_compilers_attention(packed, causal, interpreted):
+@pytest.mark.parametrize("kernel", FUSED)
+def test_outputs_and_gradients_are_those_of_the_compilers_attention(
+    packed, causal, kernel, monkeypatch
+):
+    monkeypatch.setitem(FUSED, kernel, FUSED[kernel]._replace(attend=ANYWHERE[kernel]))
     config = BertConfig(hidden_size=128, num_attention_heads=2, is_decoder=causal)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 128))
     real = (packed > 0)[..., None]
@@ -49,7 +50,7 @@ def test_outputs_and_gradients_are_those_of_the_compilers_attention(packed, caus
         return jnp.sum(jnp.where(real, out, 0.0) ** 2), out
 
     (expected, outputs), gradients = jax.value_and_grad(total, has_aux=True)(params, "xla")
-    (found, fused_outputs), fused = jax.value_and_grad(total, has_aux=True)(params, "splash")
+    (found, fused_outputs), fused = jax.value_and_grad(total, has_aux=True)(params, kernel)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(fused_outputs * real, outputs * real, atol=1e-5)
     for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(gradients), strict=True):
@@ -71,15 +72,14 @@ def test_dropout_and_visible_probabilities_are_kept_whatever_the_kernel(packed):
     assert jnp.abs(outputs[0] - outputs[1]).max() > 1e-4
 
 
-def test_on_a_mesh_each_device_computes_its_rows_and_heads(packed):
+@pytest.mark.parametrize("kernel", FUSED)
+def test_on_a_mesh_each_device_computes_its_rows_and_heads(packed, kernel):
     rng = np.random.default_rng(0)
     shape = (ROWS, LENGTH, 4, 64)
     inputs = [jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)]
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=4))
 
-    def attend(*inputs):
-        return splash_attention(*inputs, causal=False, interpret=True)
-
+    attend = functools.partial(ANYWHERE[kernel], causal=False)
     expected = jax.jit(attend)(*inputs, packed)
     placed = jax.device_put((*inputs, packed), sharding.batch_sharding(mesh))
     split = jax.jit(sharding.within(mesh, attend))
@@ -97,25 +97,36 @@ PLAIN = BertConfig(attention_probs_dropout_prob=0.0)
         ("auto", [128, 512], "TPU v5 lite", "splash", "TPU v5 lite"),
         ("auto", [128], "TPU v5 lite", "xla", "no row has 512"),
         ("splash", [128], "TPU v6 lite", "splash", "rows of"),
-        ("auto", [512], "TPU v3", "xla", "no fused kernel for TPU v3"),
+        ("auto", [512], "TPU v3", "xla", "no splash for TPU v3"),
         ("auto", [500], "TPU v5p", "xla", "no multiples of 128"),
-        ("auto", [512], "cpu", "xla", "no fused kernel for cpu"),
+        ("auto", [512], "cpu", "xla", "no splash for cpu"),
+        ("auto", [512], "NVIDIA H200", "xla", "no splash for NVIDIA H200"),
+        ("cudnn", [128, 512], "NVIDIA H200", "cudnn", "NVIDIA H200"),
         ("xla", [512], "TPU v5p", "xla", "as asked"),
     ],
 )
 def test_the_kernel_follows_device_and_rows(asked, lengths, device, kernel, reason):
-    found = choose_attention(asked, PLAIN, lengths, device)
+    found = choose_attention(asked, PLAIN, lengths, device, "bfloat16")
     assert found.kernel == kernel and reason in found.reason
 
 
 def test_dropout_of_attention_is_not_given_up_for_a_kernel():
     config = dataclasses.replace(PLAIN, attention_probs_dropout_prob=0.1)
-    for asked in ("splash", "auto"):
-        found = choose_attention(asked, config, [512], "TPU v5p")
+    for asked, device in (("splash", "TPU v5p"), ("auto", "TPU v5p"), ("cudnn", "NVIDIA H100")):
+        found = choose_attention(asked, config, [512], device, "bfloat16")
         assert found.kernel == "xla" and "0.1" in found.reason
 
 
-@pytest.mark.parametrize(("lengths", "device"), [([512], "cpu"), ([100], "TPU v5p")])
-def test_a_kernel_that_cannot_be_is_refused(lengths, device):
-    with pytest.raises(ValueError, match=r"attention='splash': .*Leave attention='auto'"):
-        choose_attention("splash", PLAIN, lengths, device)
+@pytest.mark.parametrize(
+    ("asked", "lengths", "device", "dtype"),
+    [
+        ("splash", [512], "cpu", "bfloat16"),
+        ("splash", [100], "TPU v5p", "bfloat16"),
+        ("cudnn", [512], "TPU v5p", "bfloat16"),
+        ("cudnn", [512], "NVIDIA H200", "float32"),
+        ("cudnn", [127], "NVIDIA H200", "bfloat16"),
+    ],
+)
+def test_a_kernel_that_cannot_be_is_refused(asked, lengths, device, dtype):
+    with pytest.raises(ValueError, match=rf"attention='{asked}': .*Leave attention='auto'"):
+        choose_attention(asked, PLAIN, lengths, device, dtype)
