@@ -34,9 +34,9 @@ def choose_attention(
     fused = FUSED[name]
     obstacles = []
     if not device_kind.startswith(fused.devices):
-        obstacles.append(f"no {name} for {device_kind} (it needs {' or '.join(fused.devices)})")
+        obstacles.append(f"no {name} for {device_kind}, only for {', '.join(fused.devices)}")
     if dtype not in fused.types:
-        obstacles.append(f"no {name} in {dtype} (it needs {' or '.join(fused.types)})")
+        obstacles.append(f"no {name} in {dtype}, only in {', '.join(fused.types)}")
     if odd := [length for length in row_lengths if length % fused.tokens]:
         obstacles.append(f"rows of {odd} tokens are no multiples of {fused.tokens}")
     if asked != "auto" and obstacles:
