@@ -34,10 +34,10 @@ class Plan:
     """What one phase of a config needs of a slice; bytes and FLOP are those of one device.
 
     Attributes:
-        fits: whether it compiled within the memory.
+        fits: whether it compiled within the memory: the compiler's own verdict.
         memory: `arguments` (state and batch), `temporaries`, `outputs`, `aliased` (outputs that
-            take the place of arguments: the donated state), `peak`; of a program that does not
-            fit, `peak` and `available` alone.
+            take the place of arguments: the donated state), `peak`, their sum, which is at least
+            what is in use at once; of a program that does not fit, `peak` and `available` alone.
         flops: of a step, by the formula of `train.flops`.
         advice: what would fit instead, each compiled, too.
     """
@@ -188,7 +188,7 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
     for flags, changed in _first_that_fit(config, index, topology, plan):
         found = True
         peak = changed.memory["peak"] / GB
-        yield f"{flags}: {peak:.2f} GB"
+        yield f"{flags}: at most {peak:.2f} GB"
     if not found:
         yield (
             "nothing that was tried fits (recomputing, smaller microbatches, parameters split over "
