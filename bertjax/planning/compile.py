@@ -17,6 +17,7 @@ from bertjax.planning.collectives import Collective, collectives
 from bertjax.pretraining.program import Program, batch_shapes, teacher_of_shape, with_sharding
 from bertjax.pretraining.teacher import head_of_student
 from bertjax.train import sharding
+from bertjax.train.compilation_cache import no_compilation_cache
 from bertjax.train.objective import TEACHER
 from bertjax.weights import init_params, load_model
 
@@ -158,7 +159,8 @@ def _compile(program: Program, phase: Phase, constants: tuple[Any, ...]) -> Any:
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, *constants)
     try:
-        return lowered.compile()
+        with no_compilation_cache():  # it could not load again what no device here can run
+            return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)
         found = next(filter(None, matches), None)
