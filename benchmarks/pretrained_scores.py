@@ -25,8 +25,7 @@ CURVE = ("eval/mlm_loss", "eval/mlm_accuracy", "eval/nsp_accuracy", "eval/unigra
 
 
 def write_random_weights(model: str, folder: Path, seed: int) -> None:
-    """The architecture and the tokenizer of a model, with the weights that a pretraining starts
-    from."""
+    """A model's architecture and tokenizer, with weights that a pretraining starts from."""
     loaded = load_model(model, HEAD)
     params = init_params(loaded.model, seed)
     save_hf(folder, params, loaded.config, loaded.tokenizer, head=HEAD)

@@ -48,19 +48,16 @@ def dot_general(
     rhs: jax.Array,
     dimension_numbers: Any,
     precision: Any = None,
-    preferred_element_type: Any = None,
 ) -> jax.Array:
     """`jax.lax.dot_general` of operands and result of one type, as flax's layers call it."""
     (lhs_summed, rhs_summed), (shared, _) = dimension_numbers
     if shared or not _on_cpu() or not lhs.dtype == rhs.dtype == jnp.bfloat16:
-        return jax.lax.dot_general(
-            lhs, rhs, dimension_numbers, precision, preferred_element_type=preferred_element_type
-        )
+        return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision)
     lhs = jnp.moveaxis(lhs, lhs_summed, range(-len(lhs_summed), 0))
     rhs = jnp.moveaxis(rhs, rhs_summed, range(len(rhs_summed)))
     rows, columns = lhs.shape[: -len(lhs_summed)], rhs.shape[len(rhs_summed) :]
     product = _product(lhs.reshape(math.prod(rows), -1), rhs.reshape(-1, math.prod(columns)))
-    return product.astype(preferred_element_type or lhs.dtype).reshape(*rows, *columns)
+    return product.astype(lhs.dtype).reshape(*rows, *columns)
 
 
 def _dot_general_of_layers():

@@ -2,6 +2,7 @@
 
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,16 +58,8 @@ def products_of(step, *args):
 
 
 @pytest.fixture(scope="module")
-def model():
-    config = BertConfig(
-        vocab_size=30,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-    )
-    return BertForMaskedLM(config, dtype=jnp.bfloat16)
+def model(tiny_config):
+    return BertForMaskedLM(tiny_config, dtype=jnp.bfloat16)
 
 
 def step_of(model):
@@ -103,8 +96,6 @@ def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model):
 
 
 def test_a_layers_parameters_are_those_of_flax():
-    import flax.linen as nn
-
     config = BertConfig(initializer_range=0.5)
     init = jax.nn.initializers.truncated_normal(0.5)
     x, key = jnp.ones((2, 6)), jax.random.key(0)
