@@ -18,6 +18,7 @@ from bertjax.pretraining.run import Run, Tools
 from bertjax.tokenization import Tokenizer
 from bertjax.train import hosts
 from bertjax.train.checkpoint import Checkpointer
+from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.train.flops import peak_flops
 from bertjax.train.hooks import Interrupted, MetricLogger, StopSignal
 from bertjax.train.state import TrainState
@@ -34,6 +35,7 @@ def run(config: PretrainConfig) -> None:
         Interrupted: a signal came; the state is saved.
         ValueError: config, data and workdir do not fit together.
     """
+    use_compilation_cache()
     if config.workdir:
         hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
     this = hosts.on_all(lambda: Run(config))

@@ -1,16 +1,35 @@
 """Metrics as JSON lines and as TensorBoard events; both forget what a resumed run repeats."""
 
+import contextlib
 import json
 import os
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-from tensorboardX.proto.event_pb2 import (  # made at import, so unknown to pyright
-    Event,  # pyright: ignore[reportAttributeAccessIssue]
-)
+
+@contextlib.contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Within, importing a module that was not imported before raises ImportError."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+# tensorboardX loads torch where it finds it, for types of values that are not written here: more
+# than a second, on the training path.
+with _without("torch"):
+    from tensorboardX import SummaryWriter
+    from tensorboardX.proto.event_pb2 import (  # made at import, so unknown to pyright
+        Event,  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
 
 class MetricWriter:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.dropout import Dropout, random_halves
+from bertjax.model.dropout import Dropout, random_halves, threefry2x32
 
 SHAPE = (6, 40, 33)  # an odd last axis
 
@@ -59,3 +59,24 @@ def test_halves_of_words_are_uniform():
     counts = np.bincount(found.ravel() >> 12, minlength=16)
     expected = found.size / 16
     assert ((counts - expected) ** 2 / expected).sum() < 40  # chi square, 15 degrees: 1 in 2,000
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "block"),
+    [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((2**32 - 1, 2**32 - 1), (2**32 - 1, 2**32 - 1), (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_threefry_gives_the_known_answers(key, count, block):
+    """Of Random123's own tests, 20 rounds."""
+    found = threefry2x32(*(tuple(map(jnp.uint32, words)) for words in (key, count)))
+    assert tuple(map(int, found)) == block
+
+
+def test_threefry_is_jaxs_own():
+    key, counts = jax.random.key(11), jnp.arange(1000, dtype=jnp.uint32)
+    words = tuple(jax.random.key_data(key))
+    first, second = threefry2x32(words, (jnp.zeros_like(counts), counts))
+    np.testing.assert_array_equal(first ^ second, jax.random.bits(key, (1000,)))
