@@ -9,6 +9,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED
 from bertjax.model.linear import dense
+from bertjax.model.products import matmul
 
 
 class SelfAttention(nn.Module):
@@ -49,12 +50,13 @@ class SelfAttention(nn.Module):
             probs = self._probs(query, key, sequence_ids)
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
-            context = jnp.einsum("bnqk,bknh->bqnh", probs, value)
-        return dense(config, config.hidden_size, self.dtype, axis=(-2, -1), name="output")(context)
+            context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
+        return dense(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """query, key [B, L, N, H] -> softmax over the keys [B, N, L, L]."""
-        scores = jnp.einsum("bqnh,bknh->bnqk", query, key) * query.shape[-1] ** -0.5
+        query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
+        scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
         # Padding has id 0 and so attends to padding alone: no row of scores is without a key.
         seen = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
         if self.config.is_decoder:

@@ -9,7 +9,8 @@ from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.linear import dense, dot_general, initializer
+from bertjax.model.linear import dense, initializer
+from bertjax.model.products import project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
@@ -77,5 +78,5 @@ class Embeddings(nn.Module):
 
     def attend(self, x: jax.Array) -> jax.Array:
         """x [..., E] -> its product with every word embedding [..., V]: the tied output layer."""
-        table = self.word_embeddings.embedding.astype(self.dtype)
-        return dot_general(x.astype(self.dtype), table, (((x.ndim - 1,), (1,)), ((), ())))
+        words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
+        return words.astype(self.dtype)

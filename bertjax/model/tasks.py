@@ -16,7 +16,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import activation
 from bertjax.model.heads import MaskedLMHead, take_positions
-from bertjax.model.linear import dense
+from bertjax.model.linear import Linear, dense
 
 Outputs = dict[str, jax.Array]
 
@@ -58,7 +58,7 @@ class BertWithHead(nn.Module):
 
     def classifier_layer(
         self, features: int, own_rate: float | None = None
-    ) -> tuple[Dropout, nn.DenseGeneral]:
+    ) -> tuple[Dropout, Linear]:
         """Dropout and the linear layer of a classifier, to be called in `setup`."""
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)

@@ -15,7 +15,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
+from bertjax.model.products import matmul
 
+# Ways to the same product.
+CANDIDATES = (jnp.matmul, matmul)
 # A loop over a product runs about so long, so that starting it costs nothing.
 SECONDS_OF_A_LOOP = 0.05
 
@@ -64,7 +67,7 @@ class Roofline:
 
     Args:
         products: of the forward pass; their gradients are run, too.
-        dtype: of the operands. Results are float32 where that is faster than `dtype`.
+        dtype: of the operands.
     """
 
     def __init__(self, products: Counter[Product], dtype: DTypeLike):
@@ -89,11 +92,8 @@ class _Loop:
         lead = (batch,) if batch else ()
         shapes = [(*lead, m, k), (*lead, k, n), (*lead, m, n)]
         self._operands = [jnp.full(shape, 0.01, dtype) for shape in shapes]
-        candidates = [jnp.dtype(dtype)]
-        if candidates[0] != jnp.float32:
-            # Processors may be slow to round results; a model may ask for either.
-            candidates.append(jnp.dtype(jnp.float32))
-        programs = [jax.jit(functools.partial(_repeat, result=dtype)) for dtype in candidates]
+        # A compiler may be slow with one of them; the model has its own for that.
+        programs = [jax.jit(functools.partial(_repeat, multiply)) for multiply in CANDIDATES]
         self._program = min(programs, key=lambda program: self._time(program, 1))
         once = self._time(self._program, 1)
         self._repeats = max(1, round(SECONDS_OF_A_LOOP / once))
@@ -110,16 +110,18 @@ class _Loop:
         return statistics.median(self._time(self._program, self._repeats) for _ in range(3))
 
 
-def _repeat(x: jax.Array, w: jax.Array, dy: jax.Array, repeats: jax.Array, *, result: DTypeLike):
+def _repeat(
+    multiply: Callable[..., jax.Array],
+    x: jax.Array,
+    w: jax.Array,
+    dy: jax.Array,
+    repeats: jax.Array,
+):
     """x [..., m, k] w [..., k, n] -> [..., m, n] and both gradients, `repeats` times."""
 
     def products(x, w, dy):
-        product = functools.partial(jnp.matmul, preferred_element_type=result)
-        return (
-            product(x, w).astype(x.dtype),
-            product(dy, w.mT).astype(x.dtype),
-            product(x.mT, dy).astype(x.dtype),
-        )
+        product, gradients_of = jax.vjp(multiply, x, w)
+        return product.astype(x.dtype), *gradients_of(dy.astype(product.dtype))
 
     def body(i, carry):
         # Products of operands that depend on the counter are not moved out of the loop.

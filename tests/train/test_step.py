@@ -53,12 +53,13 @@ class Setup:
         dropout=0.0,
         frozen=(),
         dropout_prng="threefry2x32",
+        dtype="float32",
     ):
         self.frozen = frozen
         config = dataclasses.replace(
             config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
-        self.model = BertForPreTraining(config)
+        self.model = BertForPreTraining(config, jnp.dtype(dtype))
         self.loss_fn = make_loss_fn(self.model)
         self.mesh = sharding.make_mesh(mesh, jax.devices()[:devices])
         self.rows = sharding.batch_sharding(self.mesh)
@@ -142,6 +143,21 @@ def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device,
 def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device, devices, dropout):
     found = Setup(tiny_config, devices, accumulation=4, dropout=dropout).run(tiny[1], batch)
     assert_close(found, one_device[dropout])
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(tensor=2, fsdp=2)])
+def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(tiny, tiny_config, batch, mesh):
+    """Its products have layouts of their own on CPUs."""
+    (params, metrics), (other_params, other_metrics) = (
+        Setup(tiny_config, devices, mesh, dropout=0.3, dtype="bfloat16").run(tiny[1], batch)
+        for devices, mesh in ((8, mesh), (1, MeshConfig()))
+    )
+    losses = (m["sums"]["mlm_loss"][0] for m in (metrics, other_metrics))
+    np.testing.assert_allclose(*losses, rtol=2e-3)
+    norms = [m["grad_norm"] for m in (metrics, other_metrics)]
+    np.testing.assert_allclose(*norms, rtol=0.02)
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other_params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)  # of updates of 1e-2
 
 
 def test_cheaper_keys_repeat_for_the_same_mesh(tiny, tiny_config, batch):
