@@ -2,11 +2,14 @@
 
     python benchmarks/pretraining.py [--model bert-base-uncased] [--batch_size 8] [--max_length 128]
         [--mode step|forward] [--ours float32 bfloat16] [--theirs sdpa-float32 sdpa-autocast]
+        [--allocators malloc tcmalloc]
 
-Full random rows, dropout on in steps, masked positions alone through the vocabulary, AdamW and
-clipping. Blocks of all contenders take turns; what compiles does so before. A line of JSON a
-contender: median seconds, its ratio to the first contender of the same precision on our side, and
-ours beside the roofline of its own matrix products. Needs the extra `parity`.
+Full random rows, dropout on in steps unless `--ours` says so (`float32-undropped`), masked
+positions alone through the vocabulary, AdamW and clipping. Each contender has a process of its own
+with an allocator of memory; they take turns, a block of steps each; what compiles does so before. A
+line of JSON a contender: median seconds, its ratio to each of ours with the same allocator, and
+ours beside the roofline of its own matrix products. Needs the extra `parity`, and for tcmalloc its
+library (Debian's libtcmalloc-minimal4).
 """
 
 import argparse
@@ -22,36 +25,56 @@ import jax
 import jax.numpy as jnp
 import torch
 from pretraining_pytorch import Theirs
+from processes import Worker
 from reporting import report
 
 from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.model import named_config
+from bertjax.model.config import DROPOUT_FIELDS
 from bertjax.pretraining.program import random_rows
 from bertjax.train.compilation_cache import use_compilation_cache
 from bertjax.train.objective import MODEL_INPUTS
 from bertjax.train.roofline import Roofline, forward_products
 from bertjax.weights.families import config_to_hf
 
-Block = Callable[[int], Any]
+# Variables of the environment that choose an allocator of memory.
+ALLOCATORS = {
+    "malloc": {},
+    "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4"},
+}
+
+# So many steps -> seconds a step, and those of its products alone, where it knows them.
+Block = Callable[[int], tuple[float, float | None]]
 
 
-def config_of(args: argparse.Namespace, dtype: Any) -> PretrainConfig:
-    """Our run."""
+def config_of(args: argparse.Namespace, kind: str) -> PretrainConfig:
+    """Our run; `kind` is a dtype, "-undropped" behind it: without dropout."""
+    dtype, _, undropped = kind.partition("-")
+    changes = dict.fromkeys(DROPOUT_FIELDS, 0.0) if undropped else {}
     return PretrainConfig(
-        model=dataclasses.replace(named_config(args.model), **args.changes),
+        model=dataclasses.replace(named_config(args.model), **args.changes, **changes),
         phases=(Phase(num_steps=1, max_length=args.max_length, batch_size=args.batch_size),),
         optimizer=OptimizerConfig(recipe="adamw", warmup_steps=0),
-        dtype=dtype,
+        dtype=dtype,  # pyright: ignore[reportArgumentType]
         unroll=args.unroll,
     )
 
 
-def our_block(config: PretrainConfig, mode: str) -> Block:
+def our_block(args: argparse.Namespace, kind: str) -> Block:
     """Our steps or forward passes."""
+    use_compilation_cache()
+    config = config_of(args, kind)
     subject = Subject(config, 0)
-    if mode == "step":
-        return subject.block
+    products = forward_products(config.model, args.batch_size, args.max_length, subject.predictions)
+    if args.mode == "step":
+        roofline = Roofline(products, jnp.dtype(config.dtype))
+
+        def step(steps: int) -> tuple[float, float]:
+            return subject.block(steps)["seconds"], roofline.seconds()
+
+        return step
     model, params = subject.program.model, subject.state.params
 
     @jax.jit
@@ -62,23 +85,33 @@ def our_block(config: PretrainConfig, mode: str) -> Block:
     batch = next(subject.batches)
 
     def forward(steps: int) -> None:
-        found: Any = None
         for _ in range(steps):
-            found = outputs(params, batch)
-        jax.block_until_ready(found)
+            jax.block_until_ready(outputs(params, batch))
 
-    return forward
+    return timed(forward)
 
 
-def timed(block: Block, steps: int) -> float:
+def their_block(args: argparse.Namespace, kind: str) -> Block:
+    """Theirs."""
+    config = config_of(args, "float32")
+    batch = random_rows(config, config.phases[0], args.batch_size)
+    theirs = Theirs(config_to_hf(config.model), batch, kind, args.device)
+    return timed(getattr(theirs, args.mode))
+
+
+def timed(block: Callable[[int], Any]) -> Block:
     """Seconds a step."""
-    begin = time.perf_counter()
-    block(steps)
-    return (time.perf_counter() - begin) / steps
+
+    def seconds(steps: int) -> tuple[float, None]:
+        begin = time.perf_counter()
+        block(steps)
+        return (time.perf_counter() - begin) / steps, None
+
+    return seconds
 
 
-def main() -> None:
-    """Reads the flags, lets all take turns, prints a line each."""
+def parse() -> argparse.Namespace:
+    """Reads the flags."""
     parser = argparse.ArgumentParser(description="A pretraining step beside PyTorch's.")
     parser.add_argument("--model", default="bert-base-uncased")
     parser.add_argument("--changes", type=json.loads, default={}, help="fields of the model, JSON")
@@ -87,54 +120,66 @@ def main() -> None:
     parser.add_argument("--mode", choices=("step", "forward"), default="step")
     parser.add_argument("--ours", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--theirs", nargs="*", default=["sdpa-float32", "sdpa-autocast"])
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=["malloc"])
     parser.add_argument("--unroll", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2, help="of a block")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path)
-    args = parser.parse_args()
-    use_compilation_cache()
-    contenders: dict[str, Block] = {}
-    rooflines: dict[str, Roofline] = {}
-    first = config_of(args, "float32")
-    phase = first.phases[0]
-    batch = random_rows(first, phase, args.batch_size)
-    for dtype in args.ours:
-        contenders[f"bertjax-{dtype}"] = our_block(config_of(args, dtype), args.mode)
-        predictions = batch["masked_positions"].shape[1]
-        products = forward_products(first.model, args.batch_size, args.max_length, predictions)
-        rooflines[f"bertjax-{dtype}"] = Roofline(products, jnp.dtype(dtype))
-    for kind in args.theirs:
-        fields = config_to_hf(first.model)
-        contenders[kind] = getattr(Theirs(fields, batch, kind, args.device), args.mode)
-    for block in contenders.values():
-        timed(block, 1)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    alone: dict[str, list[float]] = {name: [] for name in rooflines}
-    for _ in range(args.rounds):
-        for name, block in contenders.items():
-            seconds[name].append(timed(block, args.steps))
-            if name in rooflines and args.mode == "step":
-                alone[name].append(rooflines[name].seconds() / seconds[name][-1])
-    settings = {
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Reads the flags, lets all take turns, prints a line each."""
+    args = parse()
+    kinds = [(our_block, f"bertjax-{kind}", kind) for kind in args.ours]
+    kinds += [(their_block, kind, kind) for kind in args.theirs]
+    # Those of one allocator at a time: memory has to do for them all.
+    for allocator in args.allocators:
+        workers = {
+            name: Worker(make, args, kind, **ALLOCATORS[allocator]) for make, name, kind in kinds
+        }
+        for worker in workers.values():
+            worker(1)
+        found: dict[str, list[tuple[float, float | None]]] = {name: [] for name in workers}
+        for _ in range(args.rounds):
+            for name, worker in workers.items():
+                found[name].append(worker(args.steps))
+        for worker in workers.values():
+            worker.close()
+        for name in found:
+            report(_line(args, allocator, name, found), args.output, ["torch", "transformers"])
+
+
+def _line(
+    args: argparse.Namespace,
+    allocator: str,
+    name: str,
+    found: dict[str, list[tuple[float, float | None]]],
+) -> dict[str, Any]:
+    """The figures of a contender: medians over rounds, of ratios within a round."""
+
+    def ratio(other: str) -> float:
+        rounds = zip(found[name], found[other], strict=True)
+        return round(statistics.median(a[0] / b[0] for a, b in rounds), 2)
+
+    line: dict[str, Any] = {
+        "contender": name,
+        "allocator": allocator,
+        "seconds": round(statistics.median(seconds for seconds, _ in found[name]), 4),
+    }
+    ours = [other for other in found if other.startswith("bertjax-") and other != name]
+    line |= {f"over_{other}": ratio(other) for other in ours}
+    alone = [products / seconds for seconds, products in found[name] if products is not None]
+    if alone:
+        line["roofline_ratio"] = round(statistics.median(alone), 2)
+    return line | {
         "mode": args.mode,
         "model": args.model,
         "changes": args.changes,
         "unroll": args.unroll,
         "batch": [args.batch_size, args.max_length],
     }
-    for name, found in seconds.items():
-        ratios = {
-            f"over_{other}": round(
-                statistics.median(a / b for a, b in zip(found, seconds[other], strict=True)), 2
-            )
-            for other in rooflines
-            if other != name
-        }
-        line = {"contender": name, "seconds": round(statistics.median(found), 4), **ratios}
-        if alone.get(name):
-            line["roofline_ratio"] = round(statistics.median(alone[name]), 2)
-        report(line | settings, args.output, ["torch", "transformers"])
 
 
 if __name__ == "__main__":
