@@ -38,12 +38,7 @@ def project(
         last = tuple(range(x.ndim - axes, x.ndim))
         dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
         return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
-    lead, features = x.shape[: x.ndim - axes], kernel.shape[:1]
-    if not transposed:
-        features = kernel.shape[axes:]
-        kernel = kernel.reshape(-1, math.prod(features))
-    y: Any = _fast(x.reshape(math.prod(lead), -1), kernel, transposed)
-    return y.reshape(*lead, *features)
+    return _projected(x, kernel, axes, transposed)
 
 
 def _is_slow(x: jax.Array) -> bool:
@@ -74,6 +69,39 @@ def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient
 
 
 _fast.defvjp(_forward, _gradients)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
+    """As `project`, in float32."""
+    features = kernel.shape[:1] if transposed else kernel.shape[axes:]
+    y: Any = _fast(*_as_matrices(x, kernel, axes, transposed), transposed)
+    return y.reshape(*x.shape[: x.ndim - axes], *features)
+
+
+def _project_forward(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool):
+    # What is kept is x itself, so that several projections of it keep it once.
+    return _projected(x, kernel, axes, transposed), (x, kernel)
+
+
+def _project_gradients(
+    axes: int, transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array
+):
+    x, kernel = operands
+    matrices = _as_matrices(x, kernel, axes, transposed)
+    columns = matrices[1].shape[0 if transposed else 1]
+    of_x, of_kernel = _gradients(transposed, matrices, gradient.reshape(-1, columns))
+    return of_x.reshape(x.shape), of_kernel.reshape(kernel.shape)
+
+
+_projected.defvjp(_project_forward, _project_gradients)
+
+
+def _as_matrices(
+    x: jax.Array, kernel: jax.Array, axes: int, transposed: bool
+) -> tuple[jax.Array, jax.Array]:
+    inputs = math.prod(x.shape[x.ndim - axes :])
+    return x.reshape(-1, inputs), kernel if transposed else kernel.reshape(inputs, -1)
 
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)  # layouts are of compiled programs
