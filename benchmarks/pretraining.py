@@ -4,7 +4,8 @@
         [--mode step|forward] [--ours float32 bfloat16] [--theirs sdpa-float32 sdpa-autocast]
         [--allocators malloc tcmalloc]
 
-Full random rows, dropout on in steps unless `--ours` says so (`float32-undropped`), masked
+Full random rows, dropout on in steps unless `--ours` says so (`float32-undropped`), parameters in
+float32 unless it says so (`bfloat16-stored`, as PyTorch's `bfloat16`; forward passes), masked
 positions alone through the vocabulary, AdamW and clipping. Each contender has a process of its own
 with an allocator of memory; they take turns, a block of steps each; what compiles does so before. A
 line of JSON a contender: median seconds, its ratio to each of ours with the same allocator, and
@@ -50,9 +51,9 @@ Block = Callable[[int], tuple[float, float | None]]
 
 
 def config_of(args: argparse.Namespace, kind: str) -> PretrainConfig:
-    """Our run; `kind` is a dtype, "-undropped" behind it: without dropout."""
-    dtype, _, undropped = kind.partition("-")
-    changes = dict.fromkeys(DROPOUT_FIELDS, 0.0) if undropped else {}
+    """Our run; `kind` is a dtype; "-undropped" behind it: without dropout."""
+    dtype, _, how = kind.partition("-")
+    changes = dict.fromkeys(DROPOUT_FIELDS, 0.0) if how == "undropped" else {}
     return PretrainConfig(
         model=dataclasses.replace(named_config(args.model), **args.changes, **changes),
         phases=(Phase(num_steps=1, max_length=args.max_length, batch_size=args.batch_size),),
@@ -76,6 +77,8 @@ def our_block(args: argparse.Namespace, kind: str) -> Block:
 
         return step
     model, params = subject.program.model, subject.state.params
+    if kind.endswith("-stored"):
+        params = jax.tree.map(lambda p: p.astype(config.dtype), params)
 
     @jax.jit
     def outputs(params, batch):

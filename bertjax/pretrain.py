@@ -69,12 +69,12 @@ def _train(this: Run, checkpointer: Checkpointer) -> tuple[TrainState, int]:
     """Trains from the newest checkpoint, or from the start, until the end or a signal."""
     config, pending = this.config, None
     if checkpointer.latest_step is None:
-        state = this.new_state()
+        # Not read from the state: the step is traced while the state is still being drawn.
+        state, step = this.new_state(), 0
     else:
         state, progress = checkpointer.restore(this.program.state_shapes)
-        pending = progress["pending"]
+        step, pending = int(state.step), progress["pending"]
     this.initial = None
-    step = int(state.step)
     hosts.say(_summary(this, step))
     logger = MetricLogger(
         MetricWriter(this.workdir.path, step) if hosts.is_first() else None,
