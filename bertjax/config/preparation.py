@@ -68,7 +68,7 @@ class PrepareConfig:
     pack: bool = False
     """Put several examples side by side in a row, each with its own positions and attention: none
     of the row is wasted on padding. A batch of as many rows then holds more examples."""
-    max_sequences: int = 8
+    max_sequences: int = 12
     """With --pack: examples of a row at most."""
     seed: int = 0
     """Seed of all randomness."""
