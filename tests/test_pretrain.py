@@ -195,10 +195,17 @@ def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
+    # The rate of the other runs is too high for 200 steps: what becomes of them is luck.
     new = dataclasses.replace(
         config,
         workdir=str(tmp_path / "run"),
-        model=dataclasses.replace(config.model, is_decoder=True),
+        model=dataclasses.replace(
+            config.model,
+            is_decoder=True,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        ),
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=3e-3),
         phases=(Phase(num_steps=200, max_length=16, batch_size=48),),
         predict="next_token",
     )
@@ -207,9 +214,9 @@ def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
     pretrain.run(new)
     found = [line for line in lines_of(tmp_path / "run") if "eval/mlm_loss" in line]
     losses = [line["eval/mlm_loss"] for line in found]
-    assert losses[-1] < losses[0] - 0.2
+    assert losses[-1] < losses[0] - 0.8
     # Better than the frequencies of the words: it uses those before.
-    assert losses[-1] < found[-1]["eval/unigram_entropy"] - 0.15
+    assert losses[-1] < found[-1]["eval/unigram_entropy"] - 0.8
 
 
 def test_a_run_can_start_from_the_model_of_another(config, whole, tmp_path):
