@@ -153,11 +153,12 @@ def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(tiny, tiny_config, b
         for devices, mesh in ((8, mesh), (1, MeshConfig()))
     )
     losses = (m["sums"]["mlm_loss"][0] for m in (metrics, other_metrics))
-    np.testing.assert_allclose(*losses, rtol=2e-3)
+    np.testing.assert_allclose(*losses, rtol=1e-3)
     norms = [m["grad_norm"] for m in (metrics, other_metrics)]
-    np.testing.assert_allclose(*norms, rtol=0.02)
+    np.testing.assert_allclose(*norms, rtol=5e-3)
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other_params), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-3)  # of updates of 1e-2
+        np.testing.assert_allclose(a, b, atol=2e-3)  # of updates of 1e-2
+        assert np.abs(a - b).mean() < 2e-4
 
 
 def test_cheaper_keys_repeat_for_the_same_mesh(tiny, tiny_config, batch):
