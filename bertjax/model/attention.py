@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED
-from bertjax.model.linear import dense
+from bertjax.model.linear import Linear
 from bertjax.model.products import matmul
 
 
@@ -36,7 +36,7 @@ class SelfAttention(nn.Module):
 
         def project(name: str) -> jax.Array:
             heads = (config.num_attention_heads, head_size)
-            return dense(config, heads, self.dtype, name=name)(x)  # [B, L, N, H]
+            return Linear(config, heads, self.dtype, name=name)(x)  # [B, L, N, H]
 
         query, key, value = project("query"), project("key"), project("value")
         dropout = Dropout(config.attention_probs_dropout_prob)
@@ -51,7 +51,7 @@ class SelfAttention(nn.Module):
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
             context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
-        return dense(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
+        return Linear(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """query, key [B, L, N, H] -> softmax over the keys [B, N, L, L]."""

@@ -9,7 +9,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.embeddings import Embeddings
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import take_positions
-from bertjax.model.linear import dense
+from bertjax.model.linear import Linear
 
 
 class BertModel(nn.Module):
@@ -38,7 +38,7 @@ class BertModel(nn.Module):
             self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
         )
         if self.has_pooler:
-            self.pooler = dense(self.config, self.config.hidden_size, self.dtype)
+            self.pooler = Linear(self.config, self.config.hidden_size, self.dtype)
 
     def __call__(
         self,

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.linear import dense, initializer
+from bertjax.model.linear import Linear, initializer
 from bertjax.model.products import project
 
 
@@ -55,7 +55,7 @@ class Embeddings(nn.Module):
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)
         if config.embedding_size:
-            self.projection = dense(config, config.hidden_size, self.dtype)
+            self.projection = Linear(config, config.hidden_size, self.dtype)
         self.layer_norm = layer_norm(config, self.dtype)
         self.dropout = Dropout(config.hidden_dropout_prob)
 

@@ -11,7 +11,7 @@ from bertjax.model.attention import SelfAttention
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import layer_norm
-from bertjax.model.linear import dense
+from bertjax.model.linear import Linear
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -69,9 +69,9 @@ class EncoderLayer(nn.Module):
         )
         attended = Dropout(rate)(attended, dropout_rows)
         x = layer_norm(config, self.dtype, "attention_layer_norm")(x + attended)
-        inner = dense(config, config.intermediate_size, self.dtype, name="intermediate")(x)
+        inner = Linear(config, config.intermediate_size, self.dtype, name="intermediate")(x)
         inner = activation(config.hidden_act, inner)
-        outer = dense(config, config.hidden_size, self.dtype, name="output")(inner)
+        outer = Linear(config, config.hidden_size, self.dtype, name="output")(inner)
         outer = Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
         return layer_norm(config, self.dtype, "output_layer_norm")(x + outer)
 

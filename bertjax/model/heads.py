@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from bertjax.model.config import BertConfig
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.encoder import activation
-from bertjax.model.linear import dense
+from bertjax.model.linear import Linear
 
 
 class MaskedLMHead(nn.Module):
@@ -25,11 +25,11 @@ class MaskedLMHead(nn.Module):
         """x [..., D] -> float32 logits [..., V]; `attend` maps [..., E] to [..., V]."""
         config = self.config
         width = config.embedding_size or config.hidden_size
-        x = dense(config, width, self.dtype, name="transform")(x)
+        x = Linear(config, width, self.dtype, name="transform")(x)
         x = activation(config.mlm_activation or config.hidden_act, x)
         x = layer_norm(config, self.dtype, "layer_norm")(x)
         if not config.tie_word_embeddings:
-            attend = dense(config, config.vocab_size, self.dtype, use_bias=False, name="decoder")
+            attend = Linear(config, config.vocab_size, self.dtype, use_bias=False, name="decoder")
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
         logits = attend(x).astype(jnp.float32)
         return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))

@@ -18,13 +18,13 @@ def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
 
 
 class Linear(nn.Module):
-    """A linear map of the last axes of x, `axes` of them, to `features`.
+    """A linear map of the last `axes` axes of x to `features`, with BERT's initialisation.
 
     Parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features] and bias [*features].
     """
 
     config: BertConfig
-    features: tuple[int, ...]
+    features: int | tuple[int, ...]
     dtype: DTypeLike
     axes: int = 1
     use_bias: bool = True
@@ -33,29 +33,16 @@ class Linear(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [..., *inputs] -> [..., *features]."""
         inputs = x.shape[x.ndim - self.axes :]
-        flat = (math.prod(inputs), math.prod(self.features))
+        features = (self.features,) if isinstance(self.features, int) else self.features
+        flat = (math.prod(inputs), math.prod(features))
 
         def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
             drawn = jnp.asarray(initializer(self.config)(key, flat, dtype))
             return drawn.reshape(shape)
 
-        kernel = self.param("kernel", init, (*inputs, *self.features), jnp.float32)
+        kernel = self.param("kernel", init, (*inputs, *features), jnp.float32)
         y = project(x.astype(self.dtype), kernel, self.axes)
         if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, self.features, jnp.float32)
+            bias = self.param("bias", nn.initializers.zeros, features, jnp.float32)
             y += jnp.expand_dims(bias.astype(y.dtype), range(y.ndim - bias.ndim))
         return y.astype(self.dtype)
-
-
-def dense(
-    config: BertConfig,
-    features: int | tuple[int, ...],
-    dtype: DTypeLike,
-    *,
-    axes: int = 1,
-    use_bias: bool = True,
-    name: str | None = None,
-) -> Linear:
-    """A linear map of the last `axes` axes to `features`, with BERT's initialisation."""
-    features = (features,) if isinstance(features, int) else features
-    return Linear(config, features, dtype, axes=axes, use_bias=use_bias, name=name)

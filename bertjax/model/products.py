@@ -9,7 +9,6 @@ themselves; there, and in float32, a product is jax's own.
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +74,8 @@ _fast.defvjp(_forward, _gradients)
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
     """As `project`, in float32."""
     features = kernel.shape[:1] if transposed else kernel.shape[axes:]
-    y: Any = _fast(*_as_matrices(x, kernel, axes, transposed), transposed)
+    rows, matrix = _as_matrices(x, kernel, axes, transposed)
+    y = _dot(rows, matrix.astype(x.dtype), transposed)
     return y.reshape(*x.shape[: x.ndim - axes], *features)
 
 

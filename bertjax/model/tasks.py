@@ -16,7 +16,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import activation
 from bertjax.model.heads import MaskedLMHead, take_positions
-from bertjax.model.linear import Linear, dense
+from bertjax.model.linear import Linear
 
 Outputs = dict[str, jax.Array]
 
@@ -62,7 +62,7 @@ class BertWithHead(nn.Module):
         """Dropout and the linear layer of a classifier, to be called in `setup`."""
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
-        return Dropout(rate), dense(self.config, features, self.dtype)
+        return Dropout(rate), Linear(self.config, features, self.dtype)
 
 
 class _TokenHead(BertWithHead):
@@ -95,7 +95,7 @@ class _SequenceClassifier(BertWithHead):
         super().setup()
         self.dropout, self.classifier = self.classifier_layer(self.features)
         if not self.needs_pooler:
-            self.projection = dense(self.config, self.config.hidden_size, self.dtype)
+            self.projection = Linear(self.config, self.config.hidden_size, self.dtype)
 
     def __call__(
         self, *inputs: jax.Array, dropout_rows: jax.Array | None = None, **options: Any
@@ -120,7 +120,7 @@ class BertForPreTraining(BertWithHead):
     def setup(self):
         super().setup()
         self.predictions = MaskedLMHead(self.config, self.dtype)
-        self.seq_relationship = dense(self.config, 2, self.dtype)
+        self.seq_relationship = Linear(self.config, 2, self.dtype)
 
     def __call__(
         self, *inputs: jax.Array, masked_positions: jax.Array | None = None, **options: Any
@@ -163,7 +163,7 @@ class BertForNextSentencePrediction(BertWithHead):
 
     def setup(self):
         super().setup()
-        self.seq_relationship = dense(self.config, 2, self.dtype)
+        self.seq_relationship = Linear(self.config, 2, self.dtype)
 
     def __call__(self, *inputs: jax.Array, **options: Any) -> Outputs:
         """As `BertModel`."""
@@ -200,7 +200,7 @@ class BertForQuestionAnswering(_TokenHead):
     def setup(self):
         super().setup()
         self.dropout = Dropout(self.config.qa_dropout)
-        self.qa_outputs = dense(self.config, 2, self.dtype)
+        self.qa_outputs = Linear(self.config, 2, self.dtype)
 
     def __call__(
         self, *inputs: jax.Array, dropout_rows: jax.Array | None = None, **options: Any

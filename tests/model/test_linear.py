@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.model import BertConfig
-from bertjax.model.linear import dense
+from bertjax.model.linear import Linear
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -15,7 +15,7 @@ def test_a_layer_and_its_parameters_are_those_of_flax(dtype, axes, features):
     config = BertConfig(initializer_range=0.5)
     init = jax.nn.initializers.truncated_normal(0.5)
     x, key = jax.random.normal(jax.random.key(1), (2, 6, 7)), jax.random.key(0)
-    ours = dense(config, features, dtype, axes=axes)
+    ours = Linear(config, features, dtype, axes=axes)
     theirs = nn.DenseGeneral(features, range(-axes, 0), dtype=dtype, kernel_init=init)
     params = ours.init(key, x)
     jax.tree.map(np.testing.assert_array_equal, params, theirs.init(key, x))
