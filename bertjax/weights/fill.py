@@ -41,7 +41,8 @@ def param_shapes(model: BertWithHead) -> dict[str, Any]:
 def _init(model: BertWithHead, key: jax.Array) -> Any:
     ids = jnp.zeros((1, 8), jnp.int32)
     starts = jnp.zeros((1, 1), jnp.int32)
-    return model.init(key, ids, ids, ids, ids, starts)["params"]
+    # In a loop: layers written out would each have their own program to draw the same numbers.
+    return model.clone(unroll=1).init(key, ids, ids, ids, ids, starts)["params"]
 
 
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
