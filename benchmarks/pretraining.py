@@ -124,7 +124,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ours", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--theirs", nargs="*", default=["sdpa-float32", "sdpa-autocast"])
     parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=["malloc"])
-    parser.add_argument("--unroll", type=int, default=1)
+    parser.add_argument("--unroll", type=int, help="as of bertjax.pretrain")
     parser.add_argument("--steps", type=int, default=2, help="of a block")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

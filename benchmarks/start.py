@@ -1,6 +1,6 @@
 """From the start of a process to its first step, with an empty cache of programs and a full one.
 
-    python benchmarks/start.py --data D [--config C] [--unroll 12] [--rounds 3]
+    python benchmarks/start.py --data D [--config C] [--unroll 1] [--rounds 3]
 
 The program that a pretraining runs, on prepared data D: imports, data, state, the first update.
 Prints a line of JSON: medians of seconds, and warm over cold.
@@ -17,7 +17,7 @@ from pathlib import Path
 from processes import Worker
 
 
-def first_step(config_file: str, data: str, unroll: int, length: int) -> Callable[[], float]:
+def first_step(config_file: str, data: str, unroll: int | None, length: int) -> Callable[[], float]:
     """Takes a step; the function then says when that was."""
     from bertjax.benchmark import Subject
     from bertjax.config import PretrainConfig, load_config_file
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--config", default="configs/pretrain/bert_base.py")
     parser.add_argument("--max_length", type=int, default=128)
-    parser.add_argument("--unroll", type=int, default=1)
+    parser.add_argument("--unroll", type=int, help="as of bertjax.pretrain")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()

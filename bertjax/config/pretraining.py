@@ -84,8 +84,9 @@ class PretrainConfig:
     """What activations are computed in; parameters and optimizer are float32 in any case."""
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig = DistributedConfig()
-    unroll: int = 1
-    """Layers written out in each step of the scan over layers: faster, but slower to compile."""
+    unroll: int | None = None
+    """Layers written out in each step of the scan over layers: less to copy, more to compile. None:
+    all of them on CPUs without remat, where the copies cost most; else 1."""
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass computes again instead of keeping it: nothing; all but products of
     matrices, a few percent more work; all, least memory, a third more work."""
@@ -117,7 +118,8 @@ class PretrainConfig:
             raise ValueError(f"seed={self.seed}: it must be at least 0.")
         if not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
-        for field in ("log_every", "save_every", "eval_rows", "keep_checkpoints", "unroll"):
+        counts = ["log_every", "save_every", "eval_rows", "keep_checkpoints"]
+        for field in counts if self.unroll is None else [*counts, "unroll"]:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         layers = self.distillation.layers

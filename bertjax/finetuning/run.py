@@ -38,6 +38,7 @@ from bertjax.train.objective import TASK_OBJECTIVES, TEACHER, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state, split_params
 from bertjax.train.step import compile_train_step, make_train_step, with_seed
+from bertjax.train.unroll import choose_unroll
 from bertjax.train.workdir import Workdir
 from bertjax.train.writers import MetricWriter
 from bertjax.weights import LoadedModel, load_model, save_hf
@@ -71,7 +72,9 @@ class Run:
         self.model = loaded.model.clone(
             config=loaded.config,
             dtype=jnp.dtype(config.dtype),
-            unroll=config.unroll,
+            unroll=choose_unroll(
+                config.unroll, config.remat, loaded.config.num_hidden_layers, self.mesh
+            ),
             remat=config.remat,
         )
         self.labels = labels_of(task, _class_weights(config, data.class_counts))

@@ -110,7 +110,8 @@ class Encoder(nn.Module):
             return x, x if output_hidden_states else None
 
         if self.remat != "none":
-            body = nn.remat(body, prevent_cse=False, policy=REMAT_POLICIES[self.remat])
+            # A loop keeps apart what it computes again; written out, the compiler would find it.
+            body = nn.remat(body, prevent_cse=self.unroll > 1, policy=REMAT_POLICIES[self.remat])
         groups = self.config.groups
         repeats = self.config.num_hidden_layers // groups
         if repeats > 1:

@@ -149,7 +149,7 @@ def _teacher(config: PretrainConfig) -> BertWithHead:
     name = str(config.distillation.teacher)
     if name in MODEL_SIZES and not Path(name).exists():
         return teacher_of_shape(named_config(name), config)
-    return load_model(name, "masked_lm", dtype=config.dtype).model.clone(unroll=config.unroll)
+    return load_model(name, "masked_lm", dtype=config.dtype).model
 
 
 def _compile(program: Program, phase: Phase, constants: tuple[Any, ...]) -> Any:

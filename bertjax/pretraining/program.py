@@ -22,6 +22,7 @@ from bertjax.train.objective import PRETRAINING, TEACHER, make_loss_fn
 from bertjax.train.optimizer import make_optimizer, make_schedule
 from bertjax.train.state import TrainState, create_train_state
 from bertjax.train.step import compile_train_step, make_eval_step, make_train_step
+from bertjax.train.unroll import choose_unroll
 from bertjax.weights import init_params
 
 # Ids that random rows begin and end with, and are masked by; their meaning costs no time.
@@ -98,7 +99,7 @@ class Program:
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
-        self.config, self.mesh, self.teacher = config, mesh, teacher
+        self.config, self.mesh = config, mesh
         for phase in config.phases:
             sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
         self.rows = sharding.batch_sharding(mesh)
@@ -112,19 +113,25 @@ class Program:
         self.model = HEADS[str(config.head)](
             config.model,
             jnp.dtype(config.dtype),
-            unroll=config.unroll,
+            unroll=self._unroll(config.model),
             remat=config.remat,
             attention_kernel=self.attention.kernel,
         )
         self.schedule = make_schedule(config.optimizer, config.phases)
         self.tx = make_optimizer(config.optimizer, self.schedule)
-        self.objective = PRETRAINING
+        self.objective, self.teacher = PRETRAINING, teacher
         if teacher is not None:
             self.objective = distilled_pretraining(config.distillation)
-        self.loss_fn = make_loss_fn(self.model, self.objective, teacher)
+            self.teacher = teacher.clone(unroll=self._unroll(teacher.config))
+        self.loss_fn = make_loss_fn(self.model, self.objective, self.teacher)
         shapes = jax.eval_shape(self.fresh_state)
         self.state_sharding = sharding.state_sharding(mesh, shapes)
         self.state_shapes = with_sharding(shapes, self.state_sharding)
+
+    def _unroll(self, model: BertConfig) -> int:
+        """How many layers of a model are written out at a time."""
+        config = self.config
+        return choose_unroll(config.unroll, config.remat, model.num_hidden_layers, self.mesh)
 
     def fresh_state(self) -> TrainState:
         """The state that the seed gives; to be compiled with a layout."""
@@ -172,7 +179,7 @@ class Program:
 
 def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
     """A masked LM of an architecture as a teacher runs it, without its parameters."""
-    return HEADS["masked_lm"](model, jnp.dtype(config.dtype), unroll=config.unroll)
+    return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
 
 
 def with_sharding(shapes: Any, shardings: Any) -> Any:

@@ -51,7 +51,7 @@ def load_teacher(config: PretrainConfig, tokenizer: Tokenizer, mesh: Mesh) -> Te
     lessons = config.distillation
     loaded = load_model(str(lessons.teacher), "masked_lm")
     _check(config, loaded, tokenizer)
-    model = loaded.model.clone(dtype=jnp.dtype(config.dtype), unroll=config.unroll)
+    model = loaded.model.clone(dtype=jnp.dtype(config.dtype))
     where = sharding.state_sharding(mesh, loaded.params)
     return Teacher(model, jax.device_put(loaded.params, where), fingerprint(loaded.params))
 

@@ -24,7 +24,6 @@ config = PretrainConfig(
     optimizer=OptimizerConfig(
         recipe="adamw", learning_rate=2e-3, warmup_steps=1_000, schedule="hf", b2=0.98
     ),
-    unroll=2,
     log_every=100,
     eval_every=1_000,
     eval_rows=2_000,

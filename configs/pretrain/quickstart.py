@@ -27,7 +27,6 @@ config = PretrainConfig(
         recipe="adamw", learning_rate=2e-3, warmup_steps=300, schedule="hf", b2=0.98
     ),
     mlm_probability=0.25,
-    unroll=2,
     log_every=100,
     eval_every=500,
     save_every=1000,
