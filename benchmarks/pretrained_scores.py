@@ -1,16 +1,18 @@
 """What a pretraining is worth: scores of tasks from its weights, and from random ones.
 
     python benchmarks/pretrained_scores.py --workdir W --data_dir glue --tasks sst2 stsb \\
-        [--num_epochs 3] [--learning_rate 2e-4] [--curve FILE.csv]
+        [--num_epochs 3] [--learning_rate 2e-4] [--seeds 3] [--curve FILE.csv]
 
 `W` is the workdir of a finished `bertjax.pretrain`. Both sides have its architecture and tokenizer
-and are fine-tuned alike. Prints a line of JSON a task; `--curve` writes the pretraining's held-out
+and are fine-tuned alike, with seeds 0, 1, ...; random weights are drawn anew for each. Prints a
+line of JSON a task: means and standard deviations; `--curve` writes the pretraining's held-out
 losses by step.
 """
 
 import argparse
 import csv
 import json
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.weights import init_params, load_model, save_hf
 
 HEAD = "masked_lm"
+SETTINGS = ("num_epochs", "learning_rate", "seeds")
 CURVE = ("eval/mlm_loss", "eval/mlm_accuracy", "eval/nsp_accuracy", "eval/unigram_entropy")
 
 
@@ -43,7 +46,9 @@ def write_curve(workdir: Path, file: Path) -> None:
             table.writerow([row["step"], *values])
 
 
-def score(task: str, init: str, folder: Path, args: argparse.Namespace) -> dict[str, float]:
+def score(
+    task: str, init: str, folder: Path, seed: int, args: argparse.Namespace
+) -> dict[str, float]:
     """Trains on a task; the scores of the model that was kept."""
     config = FinetuneConfig(
         task=task,
@@ -58,10 +63,21 @@ def score(task: str, init: str, folder: Path, args: argparse.Namespace) -> dict[
             warmup_steps=0,
             warmup_proportion=0.1,
         ),
-        seed=args.seed,
+        seed=seed,
     )
     (scores,) = finetune.run(config).values()
     return scores
+
+
+def summary(scores: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Mean of each score, and its standard deviation where there are several."""
+    found = {}
+    for name in scores[0]:
+        values = [one[name] for one in scores]
+        found[name] = {"mean": round(statistics.mean(values), 4)}
+        if len(values) > 1:
+            found[name]["sd"] = round(statistics.stdev(values), 4)
+    return found
 
 
 def main() -> None:
@@ -72,21 +88,25 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["sst2", "stsb"])
     parser.add_argument("--num_epochs", type=float, default=3.0)
     parser.add_argument("--learning_rate", type=float, default=2e-4)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--curve", type=Path)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.curve:
         write_curve(args.workdir, args.curve)
     with tempfile.TemporaryDirectory() as folder:
-        random = Path(folder) / "random_weights"
-        write_random_weights(str(args.workdir), random, args.seed)
+        inits = {"pretrained": [str(args.workdir)] * args.seeds, "random": []}
+        for seed in range(args.seeds):
+            random = Path(folder) / f"random_weights_{seed}"
+            write_random_weights(str(args.workdir), random, seed)
+            inits["random"].append(str(random))
         for task in args.tasks:
-            found = {
-                name: score(task, str(init), Path(folder) / f"{task}_{name}", args)
-                for name, init in {"pretrained": args.workdir, "random": random}.items()
-            }
-            settings = {name: getattr(args, name) for name in ("num_epochs", "learning_rate")}
+            found = {}
+            for name, of_seeds in inits.items():
+                places = [Path(folder) / f"{task}_{name}_{seed}" for seed in range(args.seeds)]
+                runs = enumerate(zip(of_seeds, places, strict=True))
+                found[name] = summary([score(task, *run, seed, args) for seed, run in runs])
+            settings = {name: getattr(args, name) for name in SETTINGS}
             report({"task": task, **found, **settings}, args.output)
 
 
