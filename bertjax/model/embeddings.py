@@ -44,8 +44,10 @@ class Embeddings(nn.Module):
         config = self.config
 
         def table(rows: int, init: jax.nn.initializers.Initializer) -> nn.Embed:
+            # In the type of the parameters, and so are the gradients' sums over all tokens: in
+            # bfloat16 a sum of hundreds no longer sees what is added to it.
             width = config.embedding_size or config.hidden_size
-            return nn.Embed(rows, width, dtype=self.dtype, embedding_init=init)
+            return nn.Embed(rows, width, embedding_init=init)
 
         init = initializer(config)
         self.word_embeddings = table(config.vocab_size, init)

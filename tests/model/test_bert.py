@@ -8,6 +8,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.data.batch import layout, pad_to
 from bertjax.model import BertForPreTraining
+from bertjax.model.embeddings import Embeddings
 from bertjax.model.heads import take_positions
 from bertjax.weights import init_params
 
@@ -177,3 +178,19 @@ def test_parameter_names_and_shapes_are_pinned(tiny):
         "seq_relationship/kernel": (32, 2),
         "seq_relationship/bias": (2,),
     }
+
+
+def test_gradients_of_embeddings_are_sums_in_float32_also_in_bfloat16(tiny_config):
+    tokens = np.zeros((64, 16), int)  # the same token in every place, so that all its gradients add
+    weights = np.linspace(-1, 1, tiny_config.hidden_size)[None, None] ** 3
+    params = Embeddings(tiny_config).init(jax.random.key(0), tokens, tokens, tokens, None)
+
+    def gradients(dtype):
+        def value(params):
+            x = Embeddings(tiny_config, dtype).apply(params, tokens, tokens, tokens, None)
+            return jnp.sum(x.astype(jnp.float32) * weights)
+
+        return jax.tree.leaves(jax.grad(value)(params))
+
+    for exact, rough in zip(gradients(jnp.float32), gradients(jnp.bfloat16), strict=True):
+        assert np.linalg.norm(rough - exact) < 0.01 * np.linalg.norm(exact)
