@@ -118,8 +118,10 @@ class PretrainConfig:
             raise ValueError(f"seed={self.seed}: it must be at least 0.")
         if not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
-        counts = ["log_every", "save_every", "eval_rows", "keep_checkpoints"]
-        for field in counts if self.unroll is None else [*counts, "unroll"]:
+        for field in (
+            *("log_every", "save_every", "eval_rows", "keep_checkpoints"),
+            *(("unroll",) if self.unroll is not None else ()),
+        ):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         layers = self.distillation.layers
