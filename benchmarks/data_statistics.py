@@ -11,10 +11,10 @@ import itertools
 import numpy as np
 
 from bertjax.config import Phase, PretrainConfig
-from bertjax.data.pipeline import RowFormat, train_batches
+from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
 from bertjax.data.records import shard_paths
-from bertjax.pretraining.program import make_masking
 from bertjax.tokenization import load_tokenizer
+from bertjax.training.setup import make_masking
 
 BATCH = 100
 

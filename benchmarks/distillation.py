@@ -23,9 +23,9 @@ from reporting import report
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
-from bertjax.pretraining.run import Run
-from bertjax.pretraining.teacher import start_of_student
-from bertjax.train.compilation_cache import use_compilation_cache
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.training.pretraining import Run
+from bertjax.training.teacher import start_of_student
 from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Blocks that take turns, and steps of each.

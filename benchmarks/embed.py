@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.data.corpus import Corpus
-from bertjax.data.documents import sentences_of
-from bertjax.embed import Embedder
+from bertjax.data.text.corpus import Corpus
+from bertjax.data.text.documents import sentences_of
+from bertjax.inference.embed import Embedder
 from bertjax.weights import load_model
 
 BATCH = 32

@@ -22,10 +22,10 @@ import transformers
 from reporting import report
 
 from bertjax.config import FinetuneConfig
-from bertjax.finetuning import Run, load_for_task
+from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data
-from bertjax.train.compilation_cache import use_compilation_cache
+from bertjax.training.finetuning import Run, load_for_task
 
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
 

@@ -154,6 +154,12 @@ TASKS = {
         ("entailment", "not_entailment"),
         accuracy,
     ),
+    "mnli": Task(
+        lambda p: read_table(p, ["sentence1", "sentence2"], "gold_label"),
+        ("entailment", "neutral", "contradiction"),
+        accuracy,
+        dev_file="dev_matched.tsv",
+    ),
     "conll": Task(
         read_conll,
         ("O", *(f"{prefix}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for prefix in "BI")),

@@ -14,10 +14,10 @@ import numpy as np
 from reporting import report
 
 from bertjax.config import Phase, PretrainConfig
-from bertjax.data.pipeline import RowFormat, train_batches
+from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
 from bertjax.data.records import read_metadata, shard_paths
-from bertjax.pretraining.program import make_masking
 from bertjax.tokenization import load_tokenizer
+from bertjax.training.setup import make_masking
 
 
 def main() -> None:

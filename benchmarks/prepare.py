@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from bertjax.data.corpus import Corpus
-from bertjax.data.documents import Document
+from bertjax.data.text.corpus import Corpus
+from bertjax.data.text.documents import Document
 
 SHARES = (0.25, 0.5, 1.0)
 SECONDS_BETWEEN_SAMPLES = 0.05

@@ -31,12 +31,12 @@ from reporting import report
 
 from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.config.model import DROPOUT_FIELDS
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.model import named_config
-from bertjax.model.config import DROPOUT_FIELDS
-from bertjax.pretraining.program import random_rows
-from bertjax.train.compilation_cache import use_compilation_cache
-from bertjax.train.objective import MODEL_INPUTS
-from bertjax.train.roofline import Roofline, forward_products
+from bertjax.model.bert import MODEL_INPUTS
+from bertjax.training.setup import random_rows
 from bertjax.weights.families import config_to_hf
 
 # Variables of the environment that choose an allocator of memory.

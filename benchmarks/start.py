@@ -21,7 +21,7 @@ def first_step(config_file: str, data: str, unroll: int | None, length: int) -> 
     """Takes a step; the function then says when that was."""
     from bertjax.benchmark import Subject
     from bertjax.config import PretrainConfig, load_config_file
-    from bertjax.train.compilation_cache import use_compilation_cache
+    from bertjax.devices.compilation_cache import use_compilation_cache
 
     use_compilation_cache()
     config = load_config_file(config_file, PretrainConfig) or PretrainConfig()

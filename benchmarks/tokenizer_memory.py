@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertjax.data.corpus import Corpus, ReadOptions
-from bertjax.data.documents import sentences_of
+from bertjax.data.text.corpus import Corpus, ReadOptions
+from bertjax.data.text.documents import sentences_of
 
 KINDS = ("wordpiece", "bpe", "unigram")
 LETTERS = "aabcdeeefghiijklmnnooprrssttuvwyz"

@@ -24,15 +24,15 @@ from rich.table import Table
 
 from bertjax import command_line
 from bertjax.config import Phase, PretrainConfig, load_config_file
-from bertjax.pretraining.program import Program, max_predictions, random_rows
-from bertjax.pretraining.run import Run
-from bertjax.pretraining.teacher import head_of_student
-from bertjax.train import sharding
-from bertjax.train.compilation_cache import no_compilation_cache, use_compilation_cache
-from bertjax.train.flops import peak_flops
-from bertjax.train.loop import fit
-from bertjax.train.roofline import Roofline, forward_products
-from bertjax.train.step import with_seed
+from bertjax.devices import sharding
+from bertjax.devices.compilation_cache import no_compilation_cache, use_compilation_cache
+from bertjax.devices.flops import peak_flops
+from bertjax.devices.roofline import Roofline, forward_products
+from bertjax.training.loop import fit
+from bertjax.training.pretraining import Run
+from bertjax.training.setup import Program, max_predictions, random_rows
+from bertjax.training.step import with_seed
+from bertjax.training.teacher import head_of_student
 
 ROUNDS = 5
 

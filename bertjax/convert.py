@@ -13,7 +13,7 @@ import tyro
 from flax.traverse_util import flatten_dict
 
 from bertjax import command_line
-from bertjax.pretrained import Pretrained
+from bertjax.inference.pretrained import Pretrained
 from bertjax.weights import LoadedModel, load_model, names
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.hf import TAGGER

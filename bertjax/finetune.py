@@ -15,18 +15,18 @@ from pathlib import Path
 
 from bertjax import command_line
 from bertjax.config import FinetuneConfig, load_config_file
-from bertjax.data.chunks import write_whole
-from bertjax.finetuning.report import grading_metric, print_scores, splits_of, variants
-from bertjax.finetuning.run import SCORES, Run, load_for_task
-from bertjax.finetuning.teacher import Teacher, load_teacher, run_identity
+from bertjax.data.preparation.chunks import write_whole
+from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
-from bertjax.tasks.columns import Columns
 from bertjax.tasks.exports import SUBMISSION
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.submission import add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
-from bertjax.train.compilation_cache import use_compilation_cache
-from bertjax.train.hooks import Interrupted
-from bertjax.train.workdir import Workdir
+from bertjax.training.finetuning import SCORES, Run, load_for_task
+from bertjax.training.finetuning_teacher import Teacher, load_teacher, run_identity
+from bertjax.training.hooks import Interrupted
+from bertjax.training.variants import grading_metric, print_scores, splits_of, variants
+from bertjax.training.workdir import Workdir
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:

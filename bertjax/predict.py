@@ -15,18 +15,18 @@ from rich.text import Text
 
 from bertjax import command_line
 from bertjax.config import MeshConfig
-from bertjax.config.finetuning import SHORTEST
-from bertjax.embed import Embedder, embed_file
-from bertjax.fill_mask import fill_mask
-from bertjax.finetuning.saved import load_with_task
-from bertjax.predictor import Predictor
+from bertjax.config.finetune_config import SHORTEST
+from bertjax.devices import sharding
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.inference.embed import Embedder, embed_file
+from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.saved_task import load_with_task
 from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
-from bertjax.tasks.columns import Columns
-from bertjax.tasks.inputs import from_file, from_text
+from bertjax.tasks.prediction_inputs import from_file, from_text
+from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.registry import CUSTOM, SPAN_TASKS
-from bertjax.tasks.spans import SpanTask
-from bertjax.train import sharding
-from bertjax.train.compilation_cache import use_compilation_cache
+from bertjax.tasks.sources.columns import Columns
 from bertjax.weights import load_model
 
 # What to predict, and which other flags then mean something.

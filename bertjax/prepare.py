@@ -1,7 +1,7 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
 One process reads and cuts the input into chunks, workers turn chunks into shards. See
-`bertjax.data.chunks` for why the output does not depend on their number.
+`bertjax.data.preparation.chunks` for why the output does not depend on their number.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax.data import output
-from bertjax.data.beam import run_parts
-from bertjax.data.chunks import ChunkSettings, cut_chunks, read_summary
-from bertjax.data.corpus import Corpus, ReadOptions
-from bertjax.data.places import explained, folder_written_locally, place
+from bertjax.data.preparation import prepared_dir
+from bertjax.data.preparation.beam import run_parts
+from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
+from bertjax.data.preparation.workers import Workers, available_cores
 from bertjax.data.records import Metadata
-from bertjax.data.workers import Workers, available_cores
+from bertjax.data.storage import explained, folder_written_locally, place
+from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.tokenization import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def run(config: "PrepareConfig") -> Metadata | None:
 
 def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
     if config.merge:
-        metadata = output.join_parts(directory)
+        metadata = prepared_dir.join_parts(directory)
         if metadata is None:
             raise ValueError(f"{directory} lacks chunks of some parts: run their commands again.")
         _print_summary(metadata, directory)
         return metadata
     tokenizer, corpus = load_tokenizer(config.tokenizer), _open_corpus(config)
     plan = _plan(config, tokenizer, corpus)
-    metadata = output.claim(directory, plan, overwrite=config.overwrite, part=config.part())
+    metadata = prepared_dir.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
         print(f"{directory} is complete already with these settings: nothing to do.")
         return metadata
@@ -72,7 +72,7 @@ def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
             runner=config.runner,
             options=config.runner_options,
         )
-        metadata = output.join_parts(directory)
+        metadata = prepared_dir.join_parts(directory)
         if metadata is None:
             raise ValueError(f"{directory} lacks chunks: run the same command again.")
     else:
@@ -111,12 +111,12 @@ def _prepare_here(
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
     if config.shard is not None:
-        output.write_part(directory, config.part(), chunks, counts)
-        return output.join_parts(directory)
+        prepared_dir.write_part(directory, config.part(), chunks, counts)
+        return prepared_dir.join_parts(directory)
     try:
-        return output.finish(directory, plan, chunks, counts)
-    except output.TooLittleText:
-        output.clear(directory)  # nothing in it can be used
+        return prepared_dir.finish(directory, plan, chunks, counts)
+    except prepared_dir.TooLittleText:
+        prepared_dir.clear(directory)  # nothing in it can be used
         raise
 
 
@@ -129,7 +129,7 @@ def _prepare_part(config: "PrepareConfig", part: int) -> int:
     )
     corpus = _open_corpus(config)
     chunks = _prepare_chunks(config, corpus)
-    output.write_part(place(config.output), config.part(), chunks, dict(corpus.counts))
+    prepared_dir.write_part(place(config.output), config.part(), chunks, dict(corpus.counts))
     return chunks
 
 

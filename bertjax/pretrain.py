@@ -13,17 +13,17 @@ import jax
 
 from bertjax import command_line
 from bertjax.config import PretrainConfig, load_config_file
+from bertjax.devices import hosts
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.flops import peak_flops
 from bertjax.model import BertConfig
-from bertjax.pretraining.run import Run, Tools
 from bertjax.tokenization import Tokenizer
-from bertjax.train import hosts
-from bertjax.train.checkpoint import Checkpointer
-from bertjax.train.compilation_cache import use_compilation_cache
-from bertjax.train.flops import peak_flops
-from bertjax.train.hooks import Interrupted, MetricLogger, StopSignal
-from bertjax.train.state import TrainState
-from bertjax.train.workdir import Workdir
-from bertjax.train.writers import MetricWriter
+from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.hooks import Interrupted, MetricLogger, StopSignal
+from bertjax.training.pretraining import Run, Tools
+from bertjax.training.state import TrainState
+from bertjax.training.workdir import Workdir
+from bertjax.training.writers import MetricWriter
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.card import model_card, training_facts
 

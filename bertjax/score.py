@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import command_line
-from bertjax.tasks.conll import read_conll
-from bertjax.tasks.glue import GLUE, read_glue_file
 from bertjax.tasks.metrics import METRICS
-from bertjax.tasks.squad import SquadSource
+from bertjax.tasks.sources.conll import read_conll
+from bertjax.tasks.sources.glue import GLUE, read_glue_file
+from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.submission import read_glue_predictions
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from bertjax import command_line
 from bertjax.config import TrainTokenizerConfig
-from bertjax.data.corpus import Corpus, ReadOptions
-from bertjax.data.documents import sentences_of
+from bertjax.data.text.corpus import Corpus, ReadOptions
+from bertjax.data.text.documents import sentences_of
 from bertjax.tokenization import (
     Tokenizer,
     train_bpe,

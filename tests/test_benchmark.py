@@ -11,10 +11,10 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax import benchmark
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.devices.compilation_cache import no_compilation_cache
+from bertjax.devices.flops import train_flops_per_row
+from bertjax.devices.roofline import Product, Roofline, forward_products
 from bertjax.model import named_config
-from bertjax.train.compilation_cache import no_compilation_cache
-from bertjax.train.flops import train_flops_per_row
-from bertjax.train.roofline import Product, Roofline, forward_products
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "albert-base-v2", "bert-tiny"])
@@ -26,7 +26,7 @@ def test_the_products_are_those_that_the_formula_counts(name):
 
 
 def test_products_alone_take_longer_the_more_there_are(monkeypatch):
-    monkeypatch.setattr("bertjax.train.roofline.SECONDS_OF_A_LOOP", 0.005)
+    monkeypatch.setattr("bertjax.devices.roofline.SECONDS_OF_A_LOOP", 0.005)
     one = Roofline(forward_products(named_config("bert-tiny"), 1, 16, 2), "float32")
     assert one.flops == train_flops_per_row(named_config("bert-tiny"), 16, 2)
     assert one.seconds() > 0
@@ -48,7 +48,7 @@ def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
 @pytest.mark.parametrize("with_data", [False, True])
 def test_figures_fit_together(config, prepared, tmp_path, monkeypatch, capsys, with_data):
     monkeypatch.setattr(benchmark, "ROUNDS", 2)
-    monkeypatch.setattr("bertjax.train.roofline.SECONDS_OF_A_LOOP", 0.001)
+    monkeypatch.setattr("bertjax.devices.roofline.SECONDS_OF_A_LOOP", 0.001)
     config = dataclasses.replace(config, data=str(prepared) if with_data else "")
     flags = benchmark.BenchmarkFlags(0, 2, str(tmp_path / "f.json"), str(tmp_path / "trace"))
     found = benchmark.run(config, flags)

@@ -14,11 +14,12 @@ from safetensors.numpy import load_file
 
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
-from bertjax.finetuning import report, run
-from bertjax.finetuning.report import variants
-from bertjax.predictor import Predictor
-from bertjax.train.hooks import Interrupted
-from bertjax.train.sharding import make_mesh
+from bertjax.devices.sharding import make_mesh
+from bertjax.inference.predictor import Predictor
+from bertjax.training import finetuning
+from bertjax.training import variants as variants_module
+from bertjax.training.hooks import Interrupted
+from bertjax.training.variants import variants
 from bertjax.weights import load_model
 
 RATE = OptimizerConfig(
@@ -109,7 +110,7 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
-    original = run.fit
+    original = finetuning.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -119,7 +120,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "fit", fit)
+        patch.setattr(finetuning, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)
@@ -215,9 +216,9 @@ def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
 def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
     config, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(report, "SWEEP_BATCH_SIZES", (16,))
-    monkeypatch.setattr(report, "SWEEP_LEARNING_RATES", (1e-9, 3e-3))
-    monkeypatch.setattr(report, "SWEEP_EPOCHS", (3,))
+    monkeypatch.setattr(variants_module, "SWEEP_BATCH_SIZES", (16,))
+    monkeypatch.setattr(variants_module, "SWEEP_LEARNING_RATES", (1e-9, 3e-3))
+    monkeypatch.setattr(variants_module, "SWEEP_EPOCHS", (3,))
     scores = finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "run"), sweep=True))
     names = ["batch16_rate1e-09_epochs3", "batch16_rate0.003_epochs3"]
     assert list(scores) == names

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig
-from bertjax.fill_mask import fill_mask
+from bertjax.inference.fill_mask import fill_mask
 from bertjax.predict import PredictConfig
 from bertjax.tokenization import train_bpe
 from bertjax.weights import load_model

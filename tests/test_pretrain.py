@@ -15,11 +15,11 @@ from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
-from bertjax.pretraining import run as pretraining
-from bertjax.pretraining.program import make_masking
-from bertjax.pretraining.run import Run
 from bertjax.tokenization import load_tokenizer, train_wordpiece
-from bertjax.train.checkpoint import Checkpointer
+from bertjax.training import pretraining as pretraining
+from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.pretraining import Run
+from bertjax.training.setup import make_masking
 from bertjax.weights import load_model
 
 

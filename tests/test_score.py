@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax import score
-from bertjax.tasks.glue import GLUE
+from bertjax.tasks.sources.glue import GLUE
 from bertjax.tasks.submission import write_glue_predictions
 
 HEADERS = {"cola": None, "stsb": "index\tsentence1\tsentence2\tscore"}

@@ -4,11 +4,11 @@ A config file is Python that defines `config`. `--config` looks in the current f
 the ones that come with the package.
 """
 
-from bertjax.config.distillation import DistillationConfig
-from bertjax.config.files import differences, load_config_file
-from bertjax.config.finetuning import FinetuneConfig
-from bertjax.config.preparation import PrepareConfig, TrainTokenizerConfig
-from bertjax.config.pretraining import Phase, PretrainConfig
+from bertjax.config.config_file import differences, load_config_file
+from bertjax.config.distillation_config import DistillationConfig
+from bertjax.config.finetune_config import FinetuneConfig
+from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
+from bertjax.config.pretrain_config import Phase, PretrainConfig
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
 
 __all__ = [

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from bertjax.data.places import is_remote, place, written_locally
+from bertjax.data.storage import is_remote, place, written_locally
 
 FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"

@@ -1,8 +1,8 @@
 """The encoder and its heads as flax.linen modules. Imports nothing else of bertjax."""
 
+from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.model.bert import BertModel
-from bertjax.model.config import MODEL_SIZES, BertConfig, named_config
-from bertjax.model.tagger import FeatureTagger, TaggerConfig
+from bertjax.model.tagger import FeatureTagger
 from bertjax.model.tasks import HEADS, BertForPreTraining, BertWithHead
 
 __all__ = [

@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertjax.model.config import BertConfig
+from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED
 from bertjax.model.linear import Linear
-from bertjax.model.products import matmul
+from bertjax.model.matmul import matmul
 
 
 class SelfAttention(nn.Module):

@@ -5,11 +5,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertjax.model.config import BertConfig
+from bertjax.config.model import BertConfig
 from bertjax.model.embeddings import Embeddings
 from bertjax.model.encoder import Encoder
 from bertjax.model.heads import take_positions
 from bertjax.model.linear import Linear
+
+# Keys of a batch, in the order in which `BertModel` takes them.
+MODEL_INPUTS = (
+    "input_ids",
+    "token_type_ids",
+    "position_ids",
+    "sequence_ids",
+    "sequence_starts",
+)
 
 
 class BertModel(nn.Module):

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertjax.model.config import BertConfig
+from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.linear import Linear, initializer
-from bertjax.model.products import project
+from bertjax.model.matmul import project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from bertjax.config.model import BertConfig
 from bertjax.model.attention import SelfAttention
-from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.linear import Linear

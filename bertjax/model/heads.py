@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertjax.model.config import BertConfig
+from bertjax.config.model import BertConfig
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear

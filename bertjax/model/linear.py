@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertjax.model.config import BertConfig
-from bertjax.model.products import project
+from bertjax.config.model import BertConfig
+from bertjax.model.matmul import project
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:

@@ -4,60 +4,17 @@ Devlin et al. 2018, 5.3 and table 7: the states of one or several layers are the
 two-layer BiLSTM and a classifier, which alone are trained.
 """
 
-import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from bertjax.config.model import TaggerConfig
 from bertjax.model.tasks import BertWithHead, Outputs
 
 LSTM_LAYERS = 2
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggerConfig:
-    """What stands on the encoder.
-
-    Attributes:
-        layers: hidden states to take, 0 = embeddings, -1 = the last layer.
-        join: several of them side by side, or their sum.
-        kind: what is between them and the classifier; linear: nothing.
-        size: units of the BiLSTM in each direction.
-    """
-
-    layers: tuple[int, ...] = (-1,)
-    join: Literal["concat", "sum"] = "concat"
-    kind: Literal["linear", "bilstm"] = "linear"
-    size: int = 768
-
-    def __post_init__(self):
-        if not self.layers:
-            raise ValueError("layers=[]: name at least one (0 = embeddings, -1 = the last layer).")
-        if self.join not in ("concat", "sum") or self.kind not in ("linear", "bilstm"):
-            raise ValueError(
-                f"join={self.join!r}, kind={self.kind!r}: choose concat or sum, linear or bilstm."
-            )
-        if self.size < 1:
-            raise ValueError(f"size={self.size}: it must be at least 1.")
-
-    def check_layers(self, num_hidden_layers: int) -> None:
-        """Refuses layers that an encoder does not have, and a layer named twice.
-
-        Raises:
-            ValueError: names them, and those that there are.
-        """
-        count = num_hidden_layers + 1
-        wrong = [layer for layer in self.layers if not -count <= layer < count]
-        if wrong:
-            raise ValueError(
-                f"layers={list(self.layers)}: the model has no {wrong}; choose among "
-                f"{-count}..{count - 1} (0 = embeddings, -1 = the last layer)."
-            )
-        if len({layer % count for layer in self.layers}) < len(self.layers):
-            raise ValueError(f"layers={list(self.layers)}: one is named twice; name it once.")
 
 
 class Lstm(nn.Module):

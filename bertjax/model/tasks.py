@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from bertjax.config.model import BertConfig
 from bertjax.model.bert import BertModel
-from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import activation
 from bertjax.model.heads import MaskedLMHead, take_positions

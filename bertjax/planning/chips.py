@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.train.flops import PEAK_TFLOPS
+from bertjax.devices.flops import PEAK_TFLOPS
 
 GIB = 2**30
 

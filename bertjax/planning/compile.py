@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import Phase, PretrainConfig
+from bertjax.devices import sharding
+from bertjax.devices.compilation_cache import no_compilation_cache
 from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.planning.chips import Topology
 from bertjax.planning.collectives import Collective, collectives
-from bertjax.pretraining.program import Program, batch_shapes, teacher_of_shape, with_sharding
-from bertjax.pretraining.teacher import head_of_student
-from bertjax.train import sharding
-from bertjax.train.compilation_cache import no_compilation_cache
-from bertjax.train.objective import TEACHER
+from bertjax.training.objective import TEACHER
+from bertjax.training.setup import Program, batch_shapes, teacher_of_shape, with_sharding
+from bertjax.training.teacher import head_of_student
 from bertjax.weights import init_params, load_model
 
 GB = 1e9

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertjax.tasks.glue import GlueSpec
+from bertjax.tasks.sources.glue import GlueSpec
 from bertjax.tasks.submission import add_to_submission_zip, format_glue_predictions
 from bertjax.tasks.task import Example, Export, Pairs, Prediction
 

@@ -6,20 +6,20 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from bertjax.tasks.choices import ChoiceTask
-from bertjax.tasks.columns import Columns, CustomKind
-from bertjax.tasks.conll import CONLL_LABELS, ConllSource, marks_entities
-from bertjax.tasks.custom import CustomSource, learn_labels
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.exports import conll_export, glue_export, squad_export
-from bertjax.tasks.glue import GLUE, GlueSource, GlueSpec
 from bertjax.tasks.metrics import METRICS
-from bertjax.tasks.spans import SpanTask
-from bertjax.tasks.squad import SquadSource
-from bertjax.tasks.swag import SwagSource
-from bertjax.tasks.tags import TagTask
+from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.columns import Columns, CustomKind
+from bertjax.tasks.sources.conll import CONLL_LABELS, ConllSource, marks_entities
+from bertjax.tasks.sources.custom import CustomSource, learn_labels
+from bertjax.tasks.sources.glue import GLUE, GlueSource, GlueSpec
+from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.swag import SwagSource
+from bertjax.tasks.sources.tfds import TfdsSource
+from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Source, Task
-from bertjax.tasks.text import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.tfds_source import TfdsSource
 
 # What a checkpoint is chosen by, where it is not accuracy.
 BEST_METRICS = {

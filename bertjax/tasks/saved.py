@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.tasks.choices import ChoiceTask
-from bertjax.tasks.conll import marks_entities
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.metrics import METRICS
-from bertjax.tasks.spans import SpanTask
-from bertjax.tasks.tags import TagTask
+from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.conll import marks_entities
+from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Task
-from bertjax.tasks.text import ClassificationTask, MultiLabelTask, RegressionTask
 
 # Fields of `SpanTask` that `task.json` keeps.
 SPAN_FIELDS = (

@@ -5,8 +5,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from bertjax.tasks.glue import GlueSpec, read_label
-from bertjax.tasks.table_files import place, read_tsv
+from bertjax.tasks.sources.glue import GlueSpec, read_label
+from bertjax.tasks.sources.table_files import place, read_tsv
 
 HEADER = ("index", "prediction")
 # The server takes similarities in the range of the gold scores.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from bertjax.data.features import Feature, LabelKind
+from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.tokenization import Tokenizer
 
 # A prediction is what JSON can hold. Fields by kind of answer:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.features import Feature, encode_feature
+from bertjax.data.batches.features import Feature, encode_feature
 from bertjax.data.records import write_shard
 from bertjax.tasks.task import Example, Task
 from bertjax.tokenization import Tokenizer

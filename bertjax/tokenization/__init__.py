@@ -2,7 +2,7 @@
 
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe
-from bertjax.tokenization.load import TOKENIZER_FILES, load_tokenizer
+from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, load_tokenizer
 from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 

@@ -1,7 +1,7 @@
 """The one place that knows the families by name: how Hugging Face writes BERT's relatives.
 
 A family differs from BERT in the names of its tensors and of the fields of its `config.json`, and
-in what its config takes for granted (`bertjax.model.config.FAMILY_FIELDS`). Names of tensors are
+in what its config takes for granted (`bertjax.config.model.FAMILY_FIELDS`). Names of tensors are
 brought to BERT's, which `bertjax.weights.names` maps to ours.
 """
 
@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.model import HEADS, BertConfig
-from bertjax.model.config import DROPOUT_FIELDS, FAMILY_FIELDS
 
 # Beginnings of names, the family's and BERT's; {layer} is the number of a layer.
 Renames = tuple[tuple[str, str], ...]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.model.config import BertConfig
+from bertjax.config.model import BertConfig
 from bertjax.weights.families import as_bert, as_family, family_of
 
 

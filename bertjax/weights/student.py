@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.model import BertWithHead
 from bertjax.weights.fill import fresh, param_shapes
-from bertjax.weights.load import LoadedModel
+from bertjax.weights.load_model import LoadedModel
 
 # What changes no shape, but what the same weights compute.
 _SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offset")

@@ -8,7 +8,7 @@ the tokens masked instead of 15 %, and no dropout.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model.config import BertConfig
+from bertjax.config.model import BertConfig
 
 config = PretrainConfig(
     model=BertConfig(

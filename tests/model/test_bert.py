@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.data.batch import layout, pad_to
+from bertjax.data.batches.batch import layout, pad_to
 from bertjax.model import BertForPreTraining
 from bertjax.model.embeddings import Embeddings
 from bertjax.model.heads import take_positions

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bertjax.config import MeshConfig
+from bertjax.devices import sharding
+from bertjax.devices.kernels import choose_attention
 from bertjax.model import BertConfig
 from bertjax.model.attention import SelfAttention
 from bertjax.model.fused_attention import FUSED, cudnn_attention, splash_attention
-from bertjax.train import sharding
-from bertjax.train.attention import choose_attention
 
 ROWS, LENGTH = 2, 256
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.batch import layout, pad_to
+from bertjax.data.batches.batch import layout, pad_to
 from bertjax.model import FeatureTagger, TaggerConfig
 from bertjax.weights import init_params
 

@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import MeshConfig
+from bertjax.devices.sharding import make_mesh
 from bertjax.planning.collectives import Collective, collectives
-from bertjax.train.sharding import make_mesh
 
 FLOATS = 256
 

@@ -5,10 +5,10 @@ import tarfile
 
 import pytest
 
-from bertjax.tasks.conll import ConllSource
-from bertjax.tasks.spans import SpanTask
-from bertjax.tasks.squad import SquadSource
-from bertjax.tasks.tags import TagTask
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.conll import ConllSource
+from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
 

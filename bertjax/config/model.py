@@ -1,0 +1,311 @@
+"""What an encoder is made of, named as in Hugging Face's `config.json`, and the known sizes.
+
+Families are values of fields: what RoBERTa, ALBERT and DistilBERT change is in `FAMILY_FIELDS`.
+"""
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
+DROPOUT_FIELDS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
+    *("attention_output_dropout", "token_classifier_dropout", "qa_dropout"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """Architecture of an encoder; the fields of Hugging Face's `config.json`.
+
+    Raises:
+        ValueError: a size is not positive, the heads do not divide the hidden size, a rate is
+            outside [0, 1), or the activation is unknown.
+    """
+
+    vocab_size: int = 30522
+    """Rows of the word embedding; at least the number of tokens of the tokenizer."""
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    """Width of the feed-forward layer."""
+    hidden_act: str = "gelu"
+    """gelu is the erf form of the original release, gelu_new the tanh form."""
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    """The longest sequence that the position table allows."""
+    type_vocab_size: int = 2
+    """Token types; 0: the model has none, and does not see them."""
+    initializer_range: float = 0.02
+    """Scale of the normal, cut at 2 sigma, that kernels and embeddings start from."""
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = True
+    """Whether the MLM head reuses the word embedding as its output matrix."""
+    classifier_dropout: float | None = None
+    """Dropout before a classifier; None: hidden_dropout_prob."""
+    is_decoder: bool = False
+    """Tokens see those before them alone, instead of all of their sequence."""
+    sinusoidal_pos_embds: bool = False
+    """The position table starts as sines and cosines (Vaswani et al. 2017, 3.5); it is trained."""
+    embedding_size: int | None = None
+    """Width of the embeddings, projected to `hidden_size`; None: they have it already."""
+    num_hidden_groups: int | None = None
+    """Sets of parameters that the layers share in turn, each in equally many successive layers;
+    None: every layer has its own."""
+    position_offset: int = 0
+    """Position of the first token; the rows before it are never used."""
+    add_pooling_layer: bool = True
+    """Whether there is a pooler."""
+    mlm_activation: str | None = None
+    """Of the MLM head; None: hidden_act."""
+    classifier_activation: str | None = None
+    """A classifier of sequences has a dense layer of its own with this activation, instead of the
+    pooler; None: it takes the pooler's output."""
+    classifier_input_dropout: bool = False
+    """Dropout also before that dense layer."""
+    attention_output_dropout: float | None = None
+    """Dropout of what attention adds; None: hidden_dropout_prob."""
+    token_classifier_dropout: float | None = None
+    """Dropout before a classifier of tokens; None: that of other classifiers."""
+    qa_dropout: float = 0.0
+    """Dropout before the scores of question answering."""
+    model_type: str = "bert"
+
+    def __post_init__(self):
+        least = {"type_vocab_size": 0, "position_offset": 0}
+        for field in (
+            "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
+            "max_position_embeddings type_vocab_size embedding_size num_hidden_groups "
+            "position_offset"
+        ).split():
+            value = getattr(self, field)
+            if value is not None and not least.get(field, 1) <= value < 2**31:
+                raise ValueError(
+                    f"{field}={value}: it must be at least {least.get(field, 1)}, and below 2^31."
+                )
+        if self.num_hidden_layers % self.groups:
+            raise ValueError(
+                f"num_hidden_layers={self.num_hidden_layers} does not divide by "
+                f"num_hidden_groups={self.groups}: use a multiple of it."
+            )
+        if self.position_offset >= self.max_position_embeddings:
+            raise ValueError(
+                f"position_offset={self.position_offset} leaves none of the "
+                f"max_position_embeddings={self.max_position_embeddings}: raise the latter."
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} does not split over "
+                f"num_attention_heads={self.num_attention_heads}: use a multiple of it."
+            )
+        for field in DROPOUT_FIELDS:
+            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
+                raise ValueError(f"{field}={getattr(self, field)}: choose it in [0, 1).")
+        for field in ("hidden_act", "mlm_activation", "classifier_activation"):
+            name = getattr(self, field) or "gelu"
+            if name not in ACTIVATIONS:
+                raise ValueError(
+                    f"{field}={name!r} is not known. {_nearest(name)}"
+                    f"Known: {', '.join(ACTIVATIONS)}."
+                )
+
+    @property
+    def groups(self) -> int:
+        """How many layers have parameters of their own."""
+        return self.num_hidden_groups or self.num_hidden_layers
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the position table allows, in tokens."""
+        return self.max_position_embeddings - self.position_offset
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
+        """Takes the fields out of the content of a `config.json`; other keys are left.
+
+        The names are BERT's; `bertjax.weights` reads those of other families.
+
+        Raises:
+            ValueError: the file describes a network that this one cannot compute, or a value is
+                of another type than it should be.
+        """
+        for key, only in _ONLY_SUPPORTED.items():
+            if values.get(key, only) != only:
+                raise ValueError(f"{key}={values[key]!r} is not supported: only {only!r} is.")
+        fields = [field for field in dataclasses.fields(cls) if field.name in values]
+        for field in fields:
+            value, kinds = values[field.name], get_args(field.type) or (field.type,)
+            if type(value) not in kinds and not (type(value) is int and float in kinds):
+                known = " or ".join(_JSON_NAMES[kind] for kind in kinds)
+                raise ValueError(f"{field.name}={value!r}: it must be {known}.")
+        return cls(**{field.name: values[field.name] for field in fields})
+
+    @classmethod
+    def from_json_file(cls, path: str | Path) -> "BertConfig":
+        """Reads a `config.json` of Hugging Face or a `bert_config.json` of Google."""
+        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as `config.json` holds them."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerConfig:
+    """What stands on the encoder.
+
+    Attributes:
+        layers: hidden states to take, 0 = embeddings, -1 = the last layer.
+        join: several of them side by side, or their sum.
+        kind: what is between them and the classifier; linear: nothing.
+        size: units of the BiLSTM in each direction.
+    """
+
+    layers: tuple[int, ...] = (-1,)
+    join: Literal["concat", "sum"] = "concat"
+    kind: Literal["linear", "bilstm"] = "linear"
+    size: int = 768
+
+    def __post_init__(self):
+        if not self.layers:
+            raise ValueError("layers=[]: name at least one (0 = embeddings, -1 = the last layer).")
+        if self.join not in ("concat", "sum") or self.kind not in ("linear", "bilstm"):
+            raise ValueError(
+                f"join={self.join!r}, kind={self.kind!r}: choose concat or sum, linear or bilstm."
+            )
+        if self.size < 1:
+            raise ValueError(f"size={self.size}: it must be at least 1.")
+
+    def check_layers(self, num_hidden_layers: int) -> None:
+        """Refuses layers that an encoder does not have, and a layer named twice.
+
+        Raises:
+            ValueError: names them, and those that there are.
+        """
+        count = num_hidden_layers + 1
+        wrong = [layer for layer in self.layers if not -count <= layer < count]
+        if wrong:
+            raise ValueError(
+                f"layers={list(self.layers)}: the model has no {wrong}; choose among "
+                f"{-count}..{count - 1} (0 = embeddings, -1 = the last layer)."
+            )
+        if len({layer % count for layer in self.layers}) < len(self.layers):
+            raise ValueError(f"layers={list(self.layers)}: one is named twice; name it once.")
+
+
+_JSON_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    type(None): "null",
+}
+_ONLY_SUPPORTED = {
+    "position_embedding_type": "absolute",
+    "add_cross_attention": False,
+}
+
+
+def _nearest(name: str) -> str:
+    matches = difflib.get_close_matches(name, [*ACTIVATIONS, *MODEL_SIZES], n=1)
+    return f"Did you mean {matches[0]!r}? " if matches else ""
+
+
+# What the families change, besides sizes: RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
+# DistilBERT (Sanh et al. 2019) as Hugging Face computes them.
+FAMILY_FIELDS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {
+        "pad_token_id": 1,
+        "position_offset": 2,
+        "mlm_activation": "gelu",
+        "classifier_activation": "tanh",
+        "classifier_input_dropout": True,
+    },
+    "albert": {"num_hidden_groups": 1, "embedding_size": 128, "hidden_act": "gelu_new"},
+    "distilbert": {
+        "type_vocab_size": 0,
+        "add_pooling_layer": False,
+        "classifier_activation": "relu",
+        "classifier_dropout": 0.2,
+        "attention_output_dropout": 0.0,
+        "token_classifier_dropout": 0.1,
+        "qa_dropout": 0.1,
+    },
+}
+# RoBERTas on other languages.
+FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
+
+
+def _size(
+    layers: int, hidden: int, vocab_size: int = 30522, model_type: str = "bert", **fields: Any
+) -> BertConfig:
+    # Most released models have heads of 64 and a feed-forward layer of four times the width.
+    sizes = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+        "model_type": model_type,
+    }
+    return BertConfig(**(FAMILY_FIELDS[model_type] | sizes | fields))
+
+
+def _roberta(layers: int, hidden: int, vocab_size: int, family: str = "roberta") -> BertConfig:
+    return _size(
+        *(layers, hidden, vocab_size, family),
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
+
+
+def _albert(layers: int, hidden: int, **fields: Any) -> BertConfig:
+    # Version 2; version 1 of the three smaller ones has dropout of 0.1.
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return _size(layers, hidden, 30000, "albert", classifier_dropout=0.1, **rates | fields)
+
+
+MODEL_SIZES: dict[str, BertConfig] = {
+    "bert-tiny": _size(2, 128),
+    "bert-mini": _size(4, 256),
+    "bert-small": _size(4, 512),
+    "bert-medium": _size(8, 512),
+    "bert-base-uncased": _size(12, 768),
+    "bert-base-cased": _size(12, 768, vocab_size=28996),
+    "bert-base-chinese": _size(12, 768, vocab_size=21128),
+    "bert-base-multilingual-cased": _size(12, 768, vocab_size=119547),
+    "bert-large-uncased": _size(24, 1024),
+    "bert-large-cased": _size(24, 1024, vocab_size=28996),
+    "roberta-base": _roberta(12, 768, 50265),
+    "roberta-large": _roberta(24, 1024, 50265),
+    "xlm-roberta-base": _roberta(12, 768, 250002, "xlm-roberta"),
+    "xlm-roberta-large": _roberta(24, 1024, 250002, "xlm-roberta"),
+    "camembert-base": _roberta(12, 768, 32005, "camembert"),
+    "albert-base-v2": _albert(12, 768),
+    "albert-large-v2": _albert(24, 1024),
+    "albert-xlarge-v2": _albert(24, 2048, num_attention_heads=16),
+    "albert-xxlarge-v2": _albert(12, 4096),
+    "distilbert-base-uncased": _size(6, 768, model_type="distilbert"),
+    "distilbert-base-cased": _size(6, 768, 28996, "distilbert"),
+}
+
+
+def named_config(name: str, **changes: Any) -> BertConfig:
+    """The architecture of a released model, with some fields changed.
+
+    Raises:
+        ValueError: no such name; the nearest one is said.
+    """
+    if name not in MODEL_SIZES:
+        raise ValueError(
+            f"Unknown model {name!r}. {_nearest(name)}Known: {', '.join(MODEL_SIZES)}."
+        )
+    return dataclasses.replace(MODEL_SIZES[name], **changes)

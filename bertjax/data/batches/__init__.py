@@ -1,0 +1,1 @@
+"""From records to batches: the batch contract, masking, packed features."""

@@ -1,0 +1,1 @@
+"""From sentences to records: encoding, examples of an objective, packing, chunks, workers."""

@@ -1,0 +1,328 @@
+"""Cuts the documents into chunks and prepares one chunk: the unit of work and of randomness.
+
+A chunk depends on the input alone, and what becomes of it on its number and the settings alone. So
+the output is the same for any number of processes or machines, and a finished chunk need not be
+done again.
+"""
+
+import json
+import os
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.data.preparation.encode import SentenceEncoder
+from bertjax.data.preparation.packing import pack
+from bertjax.data.preparation.segments import (
+    PAIRED,
+    Example,
+    Objective,
+    full_sentences,
+    make_examples,
+)
+from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
+from bertjax.data.storage import is_remote, place
+from bertjax.data.text.documents import Document, sentences_of
+from bertjax.tokenization import Tokenizer
+
+TRAIN, EVAL = "train", "eval"
+CHUNK_FOLDER = "chunks"
+# Sentences of this many documents are encoded together.
+DOCUMENTS_PER_BATCH = 256
+
+
+class Chunk(NamedTuple):
+    """Whole documents as UTF-8 with their layouts."""
+
+    number: int
+    documents: list[tuple[bytes, str]]
+    text_bytes: int
+
+
+def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chunk]:
+    """Chunks of at least `chunk_bytes` of text, but the last."""
+    number = size = 0
+    held: list[tuple[bytes, str]] = []
+    for document in documents:
+        text = document.text.encode("utf-8")
+        held.append((text, document.layout))
+        size += len(text)
+        if size >= chunk_bytes:
+            yield Chunk(number, held, size)
+            number, size, held = number + 1, 0, []
+    if held:
+        yield Chunk(number, held, size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkSettings:
+    """What decides the examples of a chunk; fields as in `PrepareConfig`."""
+
+    output: str
+    objective: Objective
+    max_lengths: tuple[int, ...]
+    dupe_factor: int
+    short_seq_prob: float
+    seed: int
+    eval_fraction: float
+    pack: bool
+    max_sequences: int
+
+
+class _Sequence(NamedTuple):
+    """Bytes of its ids, special tokens included, and what the head of a record says of it."""
+
+    ids: bytes
+    length: int
+    a_length: int
+    label: int
+
+
+@dataclass
+class _Tokens:
+    """Token ids of some documents, and where their sentences end."""
+
+    ids: bytes
+    documents: list[list[int]]  # boundaries, as `segments` takes them
+    text_bytes: list[int]
+    counts: Counter = field(default_factory=Counter)
+
+
+class ChunkPreparer:
+    """Prepares chunks one after the other, keeping the words that it has met."""
+
+    def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
+        self._settings = settings
+        self._encoder = SentenceEncoder(tokenizer)
+        self._typecode = self._encoder.typecode
+        self._width = array(self._typecode).itemsize
+        self._layout = tokenizer.layout
+        self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
+        self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
+
+    def prepare(self, chunk: Chunk) -> dict[str, Any]:
+        """Writes the shards of a chunk, then its summary, which marks it as finished."""
+        tokens = self._tokenize(chunk)
+        held_out = held_out_documents(
+            len(tokens.documents), self._settings.eval_fraction, self._settings.seed, chunk.number
+        )
+        summary: dict[str, Any] = {"number": chunk.number, "counts": dict(tokens.counts)}
+        splits = summary["splits"] = {}
+        for split, wanted in ((TRAIN, False), (EVAL, True)):
+            chosen = [n for n in range(len(tokens.documents)) if (n in held_out) == wanted]
+            documents = [tokens.documents[n] for n in chosen]
+            splits[split] = {
+                "documents": len(documents),
+                "sentences": sum(len(bounds) - 1 for bounds in documents),
+                "text_bytes": sum(tokens.text_bytes[n] for n in chosen),
+                "text_tokens": sum(bounds[-1] - bounds[0] for bounds in documents),
+                "lengths": {
+                    str(length): self._write(chunk.number, split, length, documents, tokens.ids)
+                    for length in self._settings.max_lengths
+                },
+            }
+            if split == EVAL:
+                summary["eval_unigrams"] = self._unigrams(documents, tokens.ids)
+        self._encoder.forget_if_full()
+        write_summary(self._settings.output, summary)
+        return summary
+
+    def _tokenize(self, chunk: Chunk) -> _Tokens:
+        ids: list[bytes] = []
+        tokens = _Tokens(b"", [], [])
+        position = 0
+        for start in range(0, len(chunk.documents), DOCUMENTS_PER_BATCH):
+            batch = chunk.documents[start : start + DOCUMENTS_PER_BATCH]
+            split = [sentences_of(Document(text.decode(), layout)) for text, layout in batch]  # type: ignore[arg-type]
+            encoded = self._encode(split)
+            ids += encoded
+            sizes = iter(encoded)
+            for (text, _), sentences in zip(batch, split, strict=True):
+                lengths = [len(next(sizes)) // self._width for _ in sentences]
+                if not any(lengths):
+                    tokens.counts["documents_without_text"] += 1
+                    continue
+                if not all(lengths):
+                    # Control characters alone, for one.
+                    tokens.counts["sentences_without_tokens"] += lengths.count(0)
+                    lengths = [length for length in lengths if length]
+                tokens.documents.append(list(accumulate(lengths, initial=position)))
+                tokens.text_bytes.append(len(text))
+                position = tokens.documents[-1][-1]
+        tokens.ids = b"".join(ids)
+        return tokens
+
+    def _encode(self, documents: list[list[str]]) -> list[bytes]:
+        """Ids of the sentences of all documents; a space parts the sentences of one."""
+        following = [number > 0 for sentences in documents for number in range(len(sentences))]
+        return self._encoder.encode(list(chain.from_iterable(documents)), following)
+
+    def _write(
+        self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
+    ) -> dict[str, Any]:
+        """Writes one shard and returns its summary."""
+        lengths: list[int] = []
+        labels: Counter = Counter()
+
+        def records() -> Iterator[bytes]:
+            for duplicate in range(self._settings.dupe_factor):
+                sequences = self._sequences(number, split, length, duplicate, documents, ids)
+                for row in self._rows(sequences, length):
+                    lengths.extend([sequence.length for sequence in row])
+                    labels.update([sequence.label for sequence in row])
+                    head = row_head(self._width, [sequence[1:] for sequence in row])
+                    yield b"".join([head, *(sequence.ids for sequence in row)])
+
+        name = shard_name(split, length, number)
+        written = write_shard(place(self._settings.output) / name, records())
+        alone = len(documents) == 1 and self._settings.objective == "nsp"
+        return {
+            "file": name if written else None,
+            "records": written,
+            "tokens": sum(lengths),
+            "labels": {str(label): labels[label] for label in sorted(labels)},
+            "random_from_same_document": labels[1] if alone else 0,
+            "length_counts": np.bincount(lengths, minlength=length + 1).tolist() if lengths else [],
+        }
+
+    def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
+        """Each alone, or packed, in the order of the first of each row."""
+        if not self._settings.pack:
+            for sequence in sequences:
+                yield [sequence]
+            return
+        # Each duplicate by itself: a row seldom holds the same text twice.
+        held = list(sequences)
+        rows = pack([sequence.length for sequence in held], length, self._settings.max_sequences)
+        for row in sorted(map(sorted, rows)):
+            yield [held[item] for item in row]
+
+    def _sequences(
+        self,
+        number: int,
+        split: str,
+        length: int,
+        duplicate: int,
+        documents: list[list[int]],
+        ids: bytes,
+    ) -> Iterator[_Sequence]:
+        settings, objective = self._settings, self._settings.objective
+        rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
+        room = length - self._layout.num_special_tokens(pair=objective in PAIRED)
+        shift = duplicate > 0
+        if objective == "full_sentences":
+            for row in full_sentences(documents, max_tokens=room, rng=rng, shift=shift):
+                yield self._single(row, ids)
+            return
+        for example in make_examples(
+            documents,
+            objective,
+            max_tokens=room,
+            short_seq_prob=settings.short_seq_prob,
+            rng=rng,
+            shift=shift,
+        ):
+            if example.label == NO_LABEL:
+                yield self._single([(example.a_start, example.a_end)], ids)
+            else:
+                yield self._pair(example, ids)
+
+    def _single(self, parts: list[tuple[int, int]], ids: bytes) -> _Sequence:
+        """`[CLS] part [SEP] part [SEP]...`, all of token type 0."""
+        width, sep = self._width, self._sep
+        size = 1 + sum(end - start + 1 for start, end in parts)
+        text = sep.join([ids[start * width : end * width] for start, end in parts])
+        return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
+
+    def _pair(self, example: Example, ids: bytes) -> _Sequence:
+        """`[CLS] A [SEP] B [SEP]`, with as many separators between as the family has."""
+        a_start, a_end, b_start, b_end, label = example
+        width, layout = self._width, self._layout
+        a_length = a_end - a_start + 1 + layout.separators
+        size = a_length + b_end - b_start + 1
+        a, b = ids[a_start * width : a_end * width], ids[b_start * width : b_end * width]
+        between = self._sep * layout.separators
+        text = b"".join((self._cls, a, between, b, self._sep))
+        return _Sequence(text, size, a_length if layout.second_type else size, label)
+
+    def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
+        """How often each token id occurs in the text of the documents."""
+        array_of_ids = np.frombuffer(ids, dtype=f"=u{self._width}")
+        counts: Counter = Counter()
+        for bounds in documents:
+            found, times = np.unique(array_of_ids[bounds[0] : bounds[-1]], return_counts=True)
+            counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+        return {str(token): counts[token] for token in sorted(counts)}
+
+
+def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> set[int]:
+    """Which of the `count` documents of a chunk are held out.
+
+    They come in pairs, so that next-sentence prediction finds another document in the same split;
+    rounding is random, so the expected share is `fraction`. The first chunk holds out one document
+    at least, if it has two.
+    """
+    if fraction == 0 or count < 2:
+        return set()
+    # Other entropy than that of the examples, which ends in their length.
+    rng = np.random.default_rng((seed, chunk))
+    chosen = 2 * int(fraction * count / 2 + rng.random())
+    if chunk == 0:
+        chosen = max(chosen, min(2, count // 2))
+    chosen = min(chosen, count // 2)
+    return set(rng.choice(count, size=chosen, replace=False).tolist())
+
+
+def shard_name(split: str, length: int, chunk: int) -> str:
+    """File of one chunk, split and length."""
+    return f"{split}-{length}-{chunk:05d}.array_record"
+
+
+def summary_path(output: str, chunk: int) -> Path:
+    """Where the summary of a finished chunk lies."""
+    return place(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
+
+
+def write_summary(output: str, summary: dict[str, Any]) -> None:
+    """Writes the summary of a chunk, whole or not at all."""
+    write_whole(summary_path(output, summary["number"]), json.dumps(summary))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a small file so that it appears whole or not at all.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    if is_remote(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"Writing {path} failed ({error}): make room, then run the same command again."
+        ) from error
+
+
+def read_summary(output: str, chunk: int) -> dict[str, Any] | None:
+    """The summary of a finished chunk, None if it is not finished or lost a shard."""
+    try:
+        summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    for split in summary["splits"].values():
+        for content in split["lengths"].values():
+            path = place(output) / str(content["file"])
+            if content["file"] and not has_records(path, content["records"]):
+                return None
+    return summary

@@ -1,0 +1,301 @@
+"""The output directory of `prepare`: whose it is, what is finished, and when it is whole.
+
+prepare.json            settings and inputs, written first; other settings are refused
+chunks/00012.json       one finished chunk
+metadata-1-of-4.json    one finished part of several machines
+metadata.json           written last, so its presence means that everything is there
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, write_whole
+from bertjax.data.records import (
+    METADATA_FILE,
+    LengthSummary,
+    Metadata,
+    Shard,
+    SplitSummary,
+    open_prepared,
+)
+from bertjax.data.storage import remove_folder
+
+SETTINGS_FILE = "prepare.json"
+_OUR_FILES = re.compile(
+    r"(train|eval)-\d+-\d{5,}\.array_record(\.tmp)?|metadata(-\d+-of-\d+)?\.json(\.tmp)?"
+    r"|prepare\.json(\.tmp)?"
+)
+_PART_FILE = "metadata-{}-of-{}.json"
+
+
+class TooLittleText(ValueError):
+    """The whole input was read, and no rows can be made of it."""
+
+
+def claim(
+    directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
+) -> Metadata | None:
+    """Makes the directory ready for a run with this plan; its metadata if all is done already.
+
+    Args:
+        directory: created if need be.
+        plan: JSON of everything that decides the output.
+        overwrite: delete first what an earlier run wrote.
+        part: (i, n) of this run; what other parts wrote is never deleted.
+
+    Raises:
+        ValueError: the directory holds another run's data, or files that are not ours.
+    """
+    # As JSON gives it back: tuples are lists.
+    plan = json.loads(json.dumps(plan))
+    path = directory / SETTINGS_FILE
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"--output {directory} is a file: name a directory.")
+    others = [p.name for p in sorted(directory.iterdir())] if directory.is_dir() else []
+    others = [name for name in others if not _OUR_FILES.fullmatch(name) and name != CHUNK_FOLDER]
+    if others and not path.is_file():
+        raise ValueError(
+            f"--output {directory} holds files that prepare did not write: {others[:5]}. "
+            "Name a new directory."
+        )
+    if overwrite:
+        if part[1] > 1 and (theirs := _of_other_parts(directory, part)):
+            raise ValueError(
+                f"--overwrite with --shard {part[0]}/{part[1]} would delete what other parts wrote "
+                f"in {directory}: {theirs[:3]}. Leave out --overwrite to go on; to start anew, "
+                "name a new --output for all parts."
+            )
+        clear(directory)
+    found = _read_plan(path)
+    if found is not None and _may_replace_errors(found, plan):
+        # What is finished held no bad bytes, so it is the same either way.
+        write_whole(path, json.dumps(plan, indent=1) + "\n")
+        found = plan
+    if found is not None and found != plan:
+        started = any((directory / CHUNK_FOLDER).glob("*.json"))
+        if started or (directory / METADATA_FILE).exists():
+            raise ValueError(
+                f"--output {directory} was begun with other settings: "
+                f"{'; '.join(_differences(found, plan))}. Use the same settings to go on, another "
+                "directory, or --overwrite to start anew."
+            )
+        found = None
+    if (directory / METADATA_FILE).is_file():
+        try:
+            return open_prepared(directory)
+        except (OSError, ValueError):
+            # Shards were lost since: their chunks are done again.
+            (directory / METADATA_FILE).unlink()
+    (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
+    if found is None:
+        write_whole(path, json.dumps(plan, indent=1) + "\n")
+    return None
+
+
+def _of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
+    index, parts = part
+    names = [path.name for path in directory.glob("*") if _OUR_FILES.fullmatch(path.name)]
+    names += [path.name for path in (directory / CHUNK_FOLDER).glob("*.json")]
+    theirs = []
+    for name in sorted(names):
+        if name.startswith("metadata"):
+            other = not name.startswith(_PART_FILE.format(index, parts))
+        else:
+            chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
+            other = chunk is not None and int(chunk[1]) % parts != index
+        if other:
+            theirs.append(name)
+    return theirs
+
+
+def _may_replace_errors(found: Any, plan: dict[str, Any]) -> bool:
+    """Whether the plans are equal but for errors=strict, now replace, as the error advises."""
+    try:
+        strict = found["settings"]["errors"] == "strict"
+        changed = {**found, "settings": {**found["settings"], "errors": "replace"}}
+    except (KeyError, TypeError):
+        return False
+    return strict and changed == plan
+
+
+def _read_plan(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): use --overwrite.") from error
+
+
+def _differences(found: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+    differences = []
+    for name in sorted(found.keys() | plan.keys()):
+        old, new = found.get(name), plan.get(name)
+        if old == new:
+            continue
+        if name == "settings" and isinstance(old, dict) and isinstance(new, dict):
+            differences += _differences(old, new)
+        elif name == "inputs" and isinstance(old, list) and isinstance(new, list):
+            gone = [entry for entry in old if entry not in new]
+            added = [entry for entry in new if entry not in old]
+            differences.append(f"inputs were {gone[:3]}, now {added[:3]} (name, size, hash)")
+        else:
+            differences.append(f"{name} was {old!r}, now {new!r}")
+    return differences
+
+
+def clear(directory: Path) -> None:
+    """Deletes the data that `prepare` wrote, and nothing else.
+
+    The settings stay, as the mark of a directory of ours; without chunks they bind nobody.
+    """
+    if not (directory / SETTINGS_FILE).is_file():
+        return
+    # The mark of a whole directory goes first.
+    ours = [path for path in directory.iterdir() if _OUR_FILES.fullmatch(path.name)]
+    for path in sorted(ours, key=lambda path: (path.name != METADATA_FILE, path.name)):
+        if path.name != SETTINGS_FILE:
+            path.unlink()
+    folder = directory / CHUNK_FOLDER
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if re.fullmatch(r"\d{5,}\.json(\.tmp)?", path.name):
+                path.unlink()
+        if not any(folder.iterdir()):
+            remove_folder(folder)
+
+
+def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
+    """Marks one part as finished; it knows how many chunks the whole input has."""
+    content = {"part": part, "chunks": chunks, "counts": counts}
+    write_whole(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
+
+
+def join_parts(directory: Path) -> Metadata | None:
+    """Writes metadata.json if the chunks of all parts are there, else returns None.
+
+    Raises:
+        ValueError: no part has finished.
+    """
+    plan = _read_plan(directory / SETTINGS_FILE)
+    parts = sorted(directory.glob(_PART_FILE.format("*", "*")))
+    if plan is None or not parts:
+        raise ValueError(
+            f"{directory} holds no finished part (metadata-0-of-4.json, say): run prepare with "
+            "--shard 0/4, 1/4, ... first."
+        )
+    content = json.loads(parts[0].read_text(encoding="utf-8"))
+    if missing_chunks(directory, content["chunks"]):
+        return None
+    return finish(directory, plan, content["chunks"], content["counts"])
+
+
+def missing_chunks(directory: Path, chunks: int) -> list[int]:
+    """Numbers of the chunks that are not finished."""
+    return [number for number in range(chunks) if read_summary(str(directory), number) is None]
+
+
+def finish(
+    directory: Path, plan: dict[str, Any], chunks: int, reader_counts: dict[str, int]
+) -> Metadata:
+    """Adds up the chunks and writes metadata.json, which makes the directory whole.
+
+    Raises:
+        TooLittleText: the input holds no text, or too little for its objective.
+        ValueError: a chunk is not finished, or was lost since.
+    """
+    settings = plan["settings"]
+    counts = Counter(reader_counts)
+    unigrams: Counter = Counter()
+    summaries = []
+    for number in range(chunks):
+        summary = read_summary(str(directory), number)
+        if summary is None:
+            raise ValueError(f"Chunk {number} of {directory} is missing: run prepare again.")
+        counts.update(summary["counts"])
+        unigrams.update(summary["eval_unigrams"])
+        summaries.append(summary["splits"])
+    splits = {}
+    for split in ("train", "eval"):
+        documents = sum(summary[split]["documents"] for summary in summaries)
+        if documents:
+            splits[split] = _add_up([summary[split] for summary in summaries], settings)
+    if EVAL in splits:
+        entropy = unigram_entropy(unigrams)
+        splits[EVAL] = SplitSummary(**{**vars(splits[EVAL]), "unigram_entropy_nats": entropy})
+    _check_enough(splits, settings, plan["inputs"], counts)
+    metadata = Metadata(
+        settings=settings,
+        inputs=plan["inputs"],
+        tokenizer_fingerprint=plan["tokenizer_fingerprint"],
+        vocab_size=plan["vocab_size"],
+        objective=settings["objective"],
+        max_lengths=sorted(settings["max_length"]),
+        chunks=chunks,
+        counts=dict(sorted(counts.items())),
+        splits=splits,
+    )
+    text = metadata.to_json()
+    write_whole(directory / METADATA_FILE, text)
+    return Metadata.from_json(text)
+
+
+def _add_up(summaries: list[dict[str, Any]], settings: dict[str, Any]) -> SplitSummary:
+    lengths = {}
+    for length in map(str, sorted(settings["max_length"])):
+        contents = [summary["lengths"][length] for summary in summaries]
+        labels: Counter = Counter()
+        length_counts = [0] * (int(length) + 1)
+        for content in contents:
+            labels.update(content["labels"])
+            for n, count in enumerate(content["length_counts"]):
+                length_counts[n] += count
+        records = sum(content["records"] for content in contents)
+        lengths[length] = LengthSummary(
+            shards=[
+                Shard(file=content["file"], records=content["records"])
+                for content in contents
+                if content["file"]
+            ],
+            records=records,
+            sequences=sum(labels.values()),
+            tokens=sum(content["tokens"] for content in contents),
+            labels=dict(sorted(labels.items())),
+            random_from_same_document=sum(
+                content["random_from_same_document"] for content in contents
+            ),
+            length_counts=length_counts,
+        )
+    totals = {
+        name: sum(summary[name] for summary in summaries)
+        for name in ("documents", "sentences", "text_bytes", "text_tokens")
+    }
+    return SplitSummary(**totals, unigram_entropy_nats=None, lengths=lengths)
+
+
+def _check_enough(
+    splits: dict[str, SplitSummary], settings: dict[str, Any], inputs: list, counts: Counter
+) -> None:
+    if not splits:
+        left_out = f" Left out: {dict(counts)}." if counts else ""
+        raise TooLittleText(
+            f"The input holds no text: {len(inputs)} files or data sets, first {inputs[0][0]} "
+            f"(size {inputs[0][1]}).{left_out} Give files with text."
+        )
+    documents = sum(summary.documents for summary in splits.values())
+    if settings["objective"] == "nsp" and documents == 1:
+        raise TooLittleText(
+            "The input is a single document, and next-sentence pairs need a second one to draw "
+            "random sentences from: give more files, part documents by blank lines with "
+            "--text_format lines, or choose --objective sop, mlm or full_sentences."
+        )
+
+
+def unigram_entropy(counts: dict[str, int] | Counter) -> float:
+    """Entropy in nats of tokens that occur so often."""
+    total = sum(counts.values())
+    return -sum(n / total * math.log(n / total) for n in counts.values() if n)

@@ -1,0 +1,1 @@
+"""From files to sentences: formats, archives, documents, sentence splitting."""

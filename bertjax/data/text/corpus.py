@@ -1,0 +1,245 @@
+"""Turns inputs into one stream of documents, in an order that depends on the inputs alone."""
+
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Any
+
+from bertjax.data.text import pydocs, sources, tables
+from bertjax.data.text.documents import Document, Layout, bounded_documents, looks_wrapped
+from bertjax.data.text.lines import read_lines
+from bertjax.data.text.sentences import split_sentences
+from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
+
+PYDOCS = "pydocs"
+PARQUET_MAGIC = b"PAR1"
+# How much of a file is looked at to tell its format.
+SNIFFED_BYTES = 1 << 16
+
+_WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
+_WIKI_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*>)')
+_JSON_BEGIN = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
+_JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.\w+)?$", re.IGNORECASE)
+_ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How inputs are read; the fields of the same names in `PrepareConfig`."""
+
+    text_format: str = "auto"
+    text_field: str = "text"
+    errors: str = "strict"
+    tfds_data_dir: str | None = None
+
+
+class Corpus:
+    """Inputs, found and checked; read by `documents`.
+
+    Attributes:
+        identity: what was found: [name, size, hash of both ends] of each file, names and versions
+            of data sets.
+        total_bytes: bytes on disk, None where that is unknown.
+        bytes_read: how many of them have been read so far.
+        counts: what was cut or left out while reading.
+    """
+
+    def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
+        if not inputs:
+            raise ValueError("No --input: give paths, globs, a directory, tfds:NAME or pydocs.")
+        self.options = options or ReadOptions()
+        self.identity: list[list] = []
+        self.counts: Counter = Counter()
+        self._bytes = ByteCounter()
+        self._readers: list[tuple[str, Any]] = []
+        self.total_bytes: int | None = 0
+        for name in inputs:
+            self._add(name)
+
+    def _add(self, name: str) -> None:
+        if name == PYDOCS:
+            roots = pydocs.package_roots()
+            self._readers.append((PYDOCS, roots))
+            self.identity += [[package, None] for package, _ in roots]
+            self.total_bytes = None
+        elif name.startswith(tables.TFDS_PREFIX):
+            full_name, source = tables.open_tfds(name, self.options.tfds_data_dir)
+            self._readers.append((full_name, source))
+            self.identity.append([full_name, len(source)])
+            self.total_bytes = None
+        else:
+            files = sources.find_files(name)
+            self._readers += [("file", file) for file in files]
+            self.identity += [[file.path, file.size, sources.fingerprint(file)] for file in files]
+            if self.total_bytes is not None:
+                self.total_bytes += sources.total_size(files)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from disk so far, compressed as they lie there."""
+        return self._bytes.count
+
+    def documents(self) -> Iterator[Document]:
+        """Documents in order of the inputs; some may turn out to hold no sentence.
+
+        Raises:
+            ValueError: a file is damaged or not what it seems; the error names it.
+        """
+        for kind, reader in self._readers:
+            if kind == "file":
+                yield from self._file(reader)
+            elif kind == PYDOCS:
+                for text in pydocs.read_pydocs(reader):
+                    yield from bounded_documents(text.split("\n"), "paragraphs")
+            else:
+                for text in tables.read_tfds(kind, reader, self.options.text_field):
+                    yield from self._from_text(text)
+
+    def _file(self, file: InputFile) -> Iterator[Document]:
+        with open(file.path, "rb") as opened:
+            is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC if file.size else False
+        if not is_parquet:
+            for name, stream in sources.open_texts(file.path, self._bytes):
+                yield from self._text_file(name, stream)
+            return
+        for text in tables.read_parquet(file.path, self.options.text_field):
+            yield from self._from_text(text)
+        self._bytes.count += file.size
+
+    def _text_file(self, name: str, stream: PeekableStream) -> Iterator[Document]:
+        head = stream.peek(SNIFFED_BYTES)
+        head = head.removeprefix(b"\xef\xbb\xbf")
+        is_json = bool(_JSON_BEGIN.match(head)) or (
+            bool(_JSON_NAME.search(name)) and head.lstrip()[:1] in (b"{", b"[")
+        )
+        lines = read_lines(
+            name, stream, errors=self.options.errors, counts=self.counts, cut=not is_json
+        )
+        if _WIKI_BEGIN.match(head):
+            yield from _wiki_documents(lines)
+        elif is_json:
+            yield from self._json_documents(name, lines)
+        else:
+            layout = self._layout(head)
+            if layout == "lines":
+                yield from _blank_line_documents(lines)
+            else:
+                yield from bounded_documents(lines, layout)
+
+    def _layout(self, head: bytes) -> Layout:
+        if self.options.text_format != "auto":
+            return "lines" if self.options.text_format == "lines" else "prose"
+        text = head.decode("utf-8", "replace")
+        return "lines" if looks_like_sentences(text.splitlines()) else "prose"
+
+    def _json_documents(self, name: str, lines: Iterable[str]) -> Iterator[Document]:
+        field = self.options.text_field
+        for number, line in enumerate(lines, 1):
+            if not _is_filled(line):
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"{name}, line {number} is not JSON ({error}): JSON lines hold one object "
+                    "a line."
+                ) from error
+            text = record.get(field, self) if isinstance(record, dict) else self
+            if text is not None and not isinstance(text, str):
+                known = sorted(record) if isinstance(record, dict) else type(record).__name__
+                raise ValueError(
+                    f"{name}, line {number} has no field {field!r} of text. Its fields: {known}. "
+                    "Name one with --text_field."
+                )
+            if text and "\\u" in line:
+                text = self._without_surrogates(text, name, number)
+            # WikiExtractor's JSON repeats the title as the first line, as its XML does.
+            title = record.get("title") if "url" in record else None
+            yield from self._from_text(text, title if isinstance(title, str) else None)
+
+    def _without_surrogates(self, text: str, name: str, number: int) -> str:
+        """JSON can spell half a character ("\\ud83d" alone), which no UTF-8 file can hold."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            if self.options.errors == "strict":
+                raise ValueError(
+                    f"{name}, line {number} holds half a character "
+                    f"(\\u{ord(text[error.start]):04x}). Correct it, or pass --errors replace."
+                ) from error
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
+
+    def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
+        """The documents of one record, nearly always one; an empty one is counted later."""
+        if text is None:
+            self.counts["records_without_text"] += 1
+            return
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        layout: Layout = "lines" if self.options.text_format == "lines" else "prose"
+        if title is not None:
+            first, _, rest = text.lstrip().partition("\n")
+            if first.strip() == title.strip():
+                text = rest
+            layout = "paragraphs"
+        lines = text.split("\n")
+        yield from bounded_documents(lines, layout)
+
+
+def _blank_line_documents(lines: Iterable[str]) -> Iterator[Document]:
+    def body(first: str) -> Iterator[str]:
+        yield first
+        yield from takewhile(_is_filled, iterator)
+
+    iterator = iter(lines)
+    for line in iterator:
+        if _is_filled(line):
+            yield from bounded_documents(body(line), "lines")
+
+
+def _is_filled(line: str) -> bool:
+    return bool(line) and not line.isspace()
+
+
+def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
+    def body() -> Iterator[str]:
+        """Lines up to `</doc>`, entities unescaped, without a first line that is the title."""
+        nonlocal title
+        for line in iterator:
+            if line.startswith("</doc>"):
+                return
+            if "&" in line:
+                line = html.unescape(line).replace("\n", " ")
+            if title is not None and _is_filled(line):
+                is_title = line.strip() == title
+                title = None
+                if is_title:
+                    continue
+            yield line
+
+    iterator = iter(lines)
+    for line in iterator:
+        if line.startswith("<doc "):
+            match = _WIKI_TITLE.search(line)
+            title = html.unescape(match[1]).strip() if match else None
+            yield from bounded_documents(body(), "paragraphs")
+
+
+def looks_like_sentences(lines: Sequence[str]) -> bool:
+    """Whether text is one sentence a line with blank lines between documents, not prose."""
+    lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
+    filled = [line for line in lines if line.strip()]
+    if not filled or looks_wrapped(list(lines)):
+        # Wrapped lines end anywhere; sentences a line end as sentences do.
+        ends = sum(_ENDS_LIKE_SENTENCE.search(line) is not None for line in filled)
+        return bool(filled) and ends >= 0.9 * len(filled)
+    blocks = 1 + sum(
+        not line.strip() and bool(following.strip())
+        for line, following in zip(lines, islice(lines, 1, None), strict=False)
+    )
+    sentences = sum(len(split_sentences(line)) for line in filled)
+    return len(filled) >= 1.5 * blocks and sentences <= 1.3 * len(filled)

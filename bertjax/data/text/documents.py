@@ -1,0 +1,75 @@
+"""A document between reader and worker: its text, and how to cut it into sentences."""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from bertjax.data.text.sentences import normalise, split_sentences
+
+# "lines": a line is a sentence. "paragraphs": a line is a paragraph. "prose": blank lines part
+# paragraphs, and lines may be wrapped at a fixed width.
+Layout = Literal["lines", "paragraphs", "prose"]
+
+# A longer document goes on in a new one at its next paragraph: chunks are whole documents, and
+# next-sentence prediction needs several of them in a chunk.
+LONG_DOCUMENT_CHARACTERS = 1_000_000
+WIDEST_WRAPPED_LINE = 120
+# The lines of a wrapped paragraph, but its last, are nearly full.
+WRAPPED_FILL = 0.6
+
+
+class Document(NamedTuple):
+    """Text of one document, not yet cut into sentences."""
+
+    text: str
+    layout: Layout
+
+
+def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
+    """Joins the lines of one document, which becomes several if it is very long."""
+    held: list[str] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line) + 1
+        if size > LONG_DOCUMENT_CHARACTERS and (
+            layout != "prose" or not line.strip() or size > 2 * LONG_DOCUMENT_CHARACTERS
+        ):
+            yield Document("\n".join(held), layout)
+            held, size = [], 0
+    if held:
+        yield Document("\n".join(held), layout)
+
+
+def sentences_of(document: Document) -> list[str]:
+    """Sentences of the document, white space collapsed, none empty."""
+    text, layout = document
+    if layout == "lines":
+        return [piece for line in text.split("\n") for piece in normalise(line)]
+    paragraphs = text.split("\n") if layout == "paragraphs" else _paragraphs(text)
+    return [sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+
+
+def _paragraphs(text: str) -> list[str]:
+    lines = text.split("\n")
+    if not looks_wrapped(lines):
+        return lines
+    paragraphs: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            paragraphs[-1].append(line)
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    return ["\n".join(paragraph) for paragraph in paragraphs]
+
+
+def looks_wrapped(lines: list[str]) -> bool:
+    """Whether the lines were broken at a fixed width, so that a line ends amid a sentence."""
+    widest = max(map(len, lines))
+    if widest > WIDEST_WRAPPED_LINE:
+        return False
+    inner = [
+        len(line)
+        for line, following in zip(lines, lines[1:], strict=False)
+        if following.strip() and line.strip()
+    ]
+    return bool(inner) and sum(inner) / len(inner) >= WRAPPED_FILL * widest

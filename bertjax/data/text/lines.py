@@ -1,0 +1,100 @@
+"""Decodes a stream of bytes into lines of bounded length, a block at a time."""
+
+import codecs
+import io
+from collections import Counter
+from collections.abc import Iterator
+
+from bertjax.data.text.sources import BLOCK_BYTES, PeekableStream
+
+# A line longer than this is cut at white space, so that one endless line needs little memory.
+MAX_LINE_CHARACTERS = 1 << 16
+# A line of JSON has to be parsed whole.
+MAX_JSON_CHARACTERS = 1 << 28
+BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(
+    name: str, stream: PeekableStream, *, errors: str, counts: Counter, cut: bool = True
+) -> Iterator[str]:
+    """Lines without their ends ("\\n", "\\r\\n" or "\\r", nothing else).
+
+    Args:
+        name: what an error calls the stream.
+        stream: bytes, decoded as UTF-8; a byte order mark is dropped.
+        errors: "strict" or "replace", as in `bytes.decode`.
+        counts: "long_lines_cut" is counted here.
+        cut: cut lines longer than MAX_LINE_CHARACTERS at white space. Where they are cut depends
+            on their text alone. False is for JSON, whose lines have to be parsed whole.
+
+    Raises:
+        ValueError: bytes that are not UTF-8, or a line of JSON without an end.
+    """
+    limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
+    parts: list[str] = []  # the beginning of a line that has not ended yet
+    size = 0
+    was_cut = False
+    for text in _decoded_blocks(name, stream, errors):
+        first, *rest = text.split("\n")
+        parts.append(first)
+        size += len(first)
+        if size > limit:
+            if not cut:
+                raise ValueError(
+                    f"{name} holds a line of more than {limit:,} characters: JSON lines hold one "
+                    "document a line, not one array."
+                )
+            counts["long_lines_cut"] += not was_cut
+            *pieces, last = cut_at_spaces("".join(parts), limit)
+            yield from pieces
+            parts, size, was_cut = [last], len(last), True
+        if rest:
+            yield "".join(parts)
+            for line in rest[:-1]:
+                # A block is about as long as the limit, so this is rare.
+                if len(line) > limit and cut:
+                    counts["long_lines_cut"] += 1
+                    yield from cut_at_spaces(line, limit)
+                else:
+                    yield line
+            parts, size, was_cut = [rest[-1]], len(rest[-1]), False
+    if size:
+        yield "".join(parts)
+
+
+def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
+    """Pieces of at most `limit` characters, cut after the last white space, if there is one."""
+    start = 0
+    while len(text) - start > limit:
+        window = text[start : start + limit]
+        head = window.rstrip()
+        cut = len(head.rsplit(None, 1)[0]) if len(head) == limit and len(head.split()) > 1 else 0
+        cut = cut or limit
+        yield text[start : start + cut]
+        start += cut
+    yield text[start:]
+
+
+def _decoded_blocks(name: str, stream: PeekableStream, errors: str) -> Iterator[str]:
+    offset = 0
+    if stream.peek(len(BOM)) == BOM:
+        offset = len(stream.read(len(BOM)))
+    utf8 = codecs.getincrementaldecoder("utf-8")(errors)
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    while True:
+        block = stream.read(BLOCK_BYTES)
+        pending = len(utf8.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            bad = error.object[error.start : error.start + 1].hex()
+            raise ValueError(
+                f"{name} is not UTF-8: byte 0x{bad} at offset {offset - pending + error.start:,} "
+                f"({error.reason}). Convert the file, or pass --errors replace to put U+FFFD "
+                "in place of such bytes."
+            ) from error
+        offset += len(block)
+        if text:
+            yield text
+        if not block:
+            return

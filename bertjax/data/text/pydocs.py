@@ -1,0 +1,254 @@
+"""English that every machine has: the documentation inside Python and its scientific packages.
+
+Source files are parsed, never imported. A module is a document: its docstrings, long strings and
+long comments in order, without code, tables, markup and whatever another module said before.
+"""
+
+import ast
+import gc
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import sysconfig
+import textwrap
+from collections.abc import Iterator
+
+from bertjax.data.text.sentences import split_sentences
+
+# What bertjax depends on, so nearly the same everywhere; those not installed are skipped.
+PACKAGES = (
+    "absl", "etils", "flax", "fsspec", "grain", "huggingface_hub", "jax", "joblib", "narwhals",
+    "numpy", "optax", "orbax", "psutil", "pyarrow", "pygments", "requests", "rich", "scipy",
+    "sklearn", "tensorflow_datasets", "treescope", "tyro",
+)  # fmt: skip
+_DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint", "sklearn": "scikit-learn"}
+_SKIPPED_FOLDERS = frozenset(
+    "test tests testing idlelib lib2to3 site-packages dist-packages __pycache__ _vendor externals "
+    "array_api_compat array_api_extra ensurepip".split()
+)
+# Directives whose indented content is text; that of any other is code, a table or a formula.
+_TEXT_DIRECTIVES = frozenset(
+    "note warning tip important caution attention seealso deprecated versionadded "
+    "versionchanged hint danger topic admonition".split()
+)
+_UNDERLINE = re.compile(r"^([=\-~^*#\"'+`_])\1{2,}$")
+_TABLE = re.compile(r"^[=+\-|][=+\-| ]{3,}$|^\|.*\|$")
+_ENTRY = re.compile(
+    r"^[*`]{0,3}[A-Za-z_][\w.*]*[*`]*(?:, ?[*`]*\w+[*`]*)*(?: \([^()]*\))?:\s+(\S.*)$"
+)
+_TYPED_ENTRY = re.compile(r"^[*`]{0,3}[A-Za-z_][\w.*]*[*`]*(?:, ?[*`]*[\w.]+[*`]*)* ?: ?\S.*$")
+_BULLET = re.compile(r"^(?:[*+\-•]|\d{1,2}[.)]|\(?[a-z]\)|#\.)\s+(?=\S)")
+_MARKUP = (
+    ("`", re.compile(r":[\w:+.-]+:`~?([^`<>]*?)(?:\s*<[^`>]*>)?`"), r"\1"),  # :class:`~a.B`
+    ("`", re.compile(r"`([^`<>]+?)\s*<[^`>]*>`__?"), r"\1"),  # `text <link>`_
+    ("`", re.compile(r"``?([^`]+)``?_?"), r"\1"),
+    ("](", re.compile(r"\[([^\[\]]+)\]\([^()\s]*\)"), r"\1"),  # [text](link)
+    ("]_", re.compile(r"\s?\[[\w.-]+\]_"), ""),  # citation
+    ("**", re.compile(r"\*\*([^*\s][^*]*)\*\*"), r"\1"),
+    ("*", re.compile(r"(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1"),
+    ("|", re.compile(r"\|(\w+)\|"), r"\1"),
+)
+_WORD = re.compile(r"^[\"'(]*[A-Za-z]+(?:[-'’/][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')]*$")
+_SHORTEST_SENTENCE_WORDS = 4
+_SHARE_OF_PLAIN_WORDS = 0.75
+_LONG_COMMENT_LINES = 3
+_LONG_STRING_LINES = 3
+_LEGAL = re.compile(r"copyright|licen[cs]e|warranty|redistribut", re.IGNORECASE)
+
+
+def package_roots() -> list[tuple[str, str]]:
+    """(name with version, folder) of the standard library and each installed package."""
+    roots = [(f"python {platform.python_version()}", sysconfig.get_paths()["stdlib"])]
+    for package in PACKAGES:
+        # find_spec of a top-level name locates it without importing it.
+        spec = importlib.util.find_spec(package)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        if folders:
+            roots.append((f"{package} {_version(package)}", folders[0]))
+    return roots
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(_DISTRIBUTIONS.get(package, package))
+    except importlib.metadata.PackageNotFoundError:  # installed by hand
+        return "of unknown version"
+
+
+def read_pydocs(roots: list[tuple[str, str]]) -> Iterator[str]:
+    """One text a module, a paragraph a line; sentences met before are left out."""
+    seen: set[int] = set()
+    for _, root in roots:
+        for path in _source_files(root):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                source = file.read()
+            paragraphs = list(module_paragraphs(source, seen))
+            if paragraphs:
+                yield "\n".join(paragraphs)
+
+
+def _source_files(root: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(
+            name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith(".")
+        )
+        for name in sorted(names):
+            is_test = name.startswith("test_") or name.endswith("_test.py")
+            if name.endswith(".py") and not is_test and name != "conftest.py":
+                yield os.path.join(folder, name)
+
+
+def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
+    """Paragraphs of English in a module's strings and comments, in order of appearance."""
+    blocks = sorted([*_long_strings(source), *_long_comments(source)])
+    for _, text in blocks:
+        for paragraph in clean(text):
+            sentences = []
+            for sentence in split_sentences(paragraph):
+                if is_english(sentence) and (key := hash_of(sentence)) not in seen:
+                    seen.add(key)
+                    sentences.append(sentence)
+            if sentences:
+                yield " ".join(sentences)
+
+
+def hash_of(sentence: str) -> int:
+    """Equal for sentences that differ in case alone; only compared within one process."""
+    return hash(sentence.lower())
+
+
+def _long_strings(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of strings of several lines: docstrings, and documentation kept in calls."""
+    # A tree is a million new objects and no cycle: looking for cycles takes a fifth of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return  # templates and sources for other versions
+    finally:
+        if collecting:
+            gc.enable()
+    for statement in tree.body:
+        # numpy documents its compiled functions by calls, scipy by templates.
+        if isinstance(statement, ast.Assign | ast.Expr):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    stands_alone = isinstance(statement, ast.Expr) and node is statement.value
+                    if stands_alone or node.value.count("\n") >= _LONG_STRING_LINES:
+                        yield node.lineno, node.value
+        else:
+            yield from _strings_of_bodies(statement)
+
+
+def _strings_of_bodies(statement: ast.stmt) -> Iterator[tuple[int, str]]:
+    """Docstrings, and strings that stand alone, below a statement; expressions are not entered."""
+    for child in getattr(statement, "body", ()):
+        if isinstance(child, ast.Expr):
+            node = child.value
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.lineno, node.value
+        else:
+            yield from _strings_of_bodies(child)
+    for handler in (*getattr(statement, "orelse", ()), *getattr(statement, "handlers", ())):
+        yield from _strings_of_bodies(handler)
+
+
+def _long_comments(source: str) -> Iterator[tuple[int, str]]:
+    block: list[str] = []
+    for number, line in enumerate(source.split("\n")):
+        stripped = line.strip()
+        if stripped.startswith("#") and not stripped.startswith("#!"):
+            block.append(stripped.lstrip("#").removeprefix(":").removeprefix(" "))
+            continue
+        if len(block) >= _LONG_COMMENT_LINES:
+            text = "\n".join(block)
+            if not _LEGAL.search(text):
+                yield number - len(block) + 1, text
+        block = []
+
+
+def clean(text: str) -> Iterator[str]:
+    """Paragraphs of a docstring as plain text: no code, tables, headings, directives, markup."""
+    first, _, rest = text.expandtabs().partition("\n")
+    lines = [first.strip(), *textwrap.dedent(rest).split("\n")]
+    held: list[str] = []
+    held_indent = 0
+    hanging = False  # the held paragraph began with a bullet or `name:`, its other lines hang
+    literal_indent: int | None = None  # lines deeper than this are code
+    for number, raw in enumerate(lines):
+        line = raw.strip()
+        indent = len(raw) - len(raw.lstrip())
+        if literal_indent is not None and line:
+            if indent > literal_indent:
+                continue
+            literal_indent = None
+        breaks, starts_hanging, kept = _read_line(line, lines[number + 1 : number + 2])
+        if kept is not None and not breaks:
+            deeper_ok = hanging and indent > held_indent
+            same = indent == held_indent or (len(held) == 1 and number == 1)
+            breaks = bool(held) and not (deeper_ok or same)
+        if breaks or kept is None:
+            if held:
+                yield _plain(held)
+            held, hanging = [], False
+        if kept:
+            if not held:
+                held_indent, hanging = indent, starts_hanging
+            held.append(kept)
+        if line.endswith("::") or _is_code_directive(line):
+            literal_indent = indent
+    if held:
+        yield _plain(held)
+
+
+def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
+    """(begins a paragraph, its next lines hang, its text; None where it is no text)."""
+    if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
+        return True, False, None
+    if _UNDERLINE.match(line) or _TABLE.match(line):
+        return True, False, None
+    if following and _UNDERLINE.match(following[0].strip()):
+        return True, False, None  # a heading
+    if line.startswith(".. "):
+        name, _, text = line[3:].partition("::")
+        if name.strip() in _TEXT_DIRECTIVES and not name.startswith("version"):
+            return True, False, text.strip() or None
+        return True, False, None
+    if line.startswith(":") and (match := re.match(r"^:\w+[^:]*:\s*(.*)$", line)):
+        return True, True, match[1] or None  # :param x: text
+    if match := _BULLET.match(line):
+        entry = line[match.end() :]
+        return True, True, (_ENTRY.match(entry) or [entry, entry])[1]
+    if match := _ENTRY.match(line):
+        # "name: a description" and "name (type): a description" say something, "x: int" not.
+        return True, True, match[1] if len(match[1].split()) >= 3 else None
+    if _TYPED_ENTRY.match(line) and not line.endswith("."):
+        return True, False, None
+    return False, False, line
+
+
+def _is_code_directive(line: str) -> bool:
+    return line.startswith(".. ") and line[3:].partition("::")[0].strip() not in _TEXT_DIRECTIVES
+
+
+def _plain(lines: list[str]) -> str:
+    text = " ".join(lines)
+    for signs, pattern, replacement in _MARKUP:
+        if signs in text:
+            text = pattern.sub(replacement, text)
+    return text.replace("::", ":")
+
+
+def is_english(sentence: str) -> bool:
+    """Whether it reads as a sentence: most words plain, a capital first, a full stop last."""
+    words = sentence.split()
+    if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
+        return False
+    begin = sentence.lstrip("\"'(")[:1]
+    if not begin.isalpha() or begin.islower() or not sentence.isascii():
+        return False
+    plain = sum(_WORD.match(word) is not None for word in words)
+    return plain >= _SHARE_OF_PLAIN_WORDS * len(words)

@@ -1,0 +1,1 @@
+"""Devices and hosts: mesh and sharding, kernel choice, FLOP counts, compilation cache."""

@@ -1,0 +1,68 @@
+"""The work of a step by one formula, and what a device could do: together, MFU."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config.model import BertConfig
+
+# Dense bfloat16 peaks of the data sheets, in TFLOP/s for each jax device (a TPU v2 or v3 device is
+# one of the two cores of a chip).
+PEAK_TFLOPS = {
+    "TPU v2": 22.5,
+    "TPU v3": 61.5,
+    "TPU v4": 275.0,
+    "TPU v5 lite": 197.0,
+    "TPU v5e": 197.0,
+    "TPU v5": 459.0,
+    "TPU v5p": 459.0,
+    "TPU v6 lite": 918.0,
+    "TPU v6e": 918.0,
+    "NVIDIA A100": 312.0,
+    "NVIDIA H100": 989.0,
+    "NVIDIA H200": 989.0,
+}
+
+
+def train_flops_per_row(
+    config: BertConfig, row_length: int, predictions: int, attended: float | None = None
+) -> float:
+    """FLOP of forward and backward for one row of `row_length` tokens, `predictions` masked.
+
+    QKV, output and feed-forward products, attention without discount, the MLM head at masked
+    positions; no embedding look-ups. A multiply-add counts as two. In rows of several sequences a
+    token has use for `attended` others, E[length^2] / E[length] of the sequences, whatever a kernel
+    computes; None: the whole row.
+    """
+    d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    products = 6 * layers * (4 * d * d + 2 * d * f)
+    attention = 12 * layers * (row_length if attended is None else attended) * d
+    e = config.embedding_size or d
+    widened = 6 * e * d if config.embedding_size else 0
+    head = 6 * (d * e + e * config.vocab_size)
+    return float(row_length * (products + attention + widened) + predictions * head)
+
+
+def peak_flops(peak_tflops: float | None) -> float:
+    """FLOP/s of all devices: as given, by data sheet, or by a product measured now."""
+    if peak_tflops is None:
+        kind = jax.devices()[0].device_kind
+        known = [key for key in PEAK_TFLOPS if kind.startswith(key)]
+        peak_tflops = PEAK_TFLOPS[max(known, key=len)] if known else _measured_tflops()
+    return peak_tflops * 1e12 * jax.device_count()
+
+
+def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
+    """The best of a few float32 products [size, size]^2 on one device."""
+    product = jax.jit(lambda x: x @ x)
+    x = jax.device_put(jnp.ones((size, size)), jax.local_devices()[0])
+    product(x).block_until_ready()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        product(x).block_until_ready()
+        times.append(time.perf_counter() - start)
+    # Simulated devices share one processor, so each has its part of it.
+    shared = jax.local_device_count() if jax.default_backend() == "cpu" else 1
+    return 2 * size**3 / min(times) / 1e12 / shared

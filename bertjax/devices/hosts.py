@@ -1,0 +1,255 @@
+"""Several hosts as one: how they find each other, agree, and leave the writing to the first.
+
+Each host runs the same program on the same config. What follows from the config alone they all do;
+what the world sees (files, lines on the terminal) the first does alone.
+"""
+
+import hashlib
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from bertjax.config import DistributedConfig
+from bertjax.devices.sharding import replicated
+
+PACKAGE = Path(__file__).parent.parent
+Result = TypeVar("Result")
+RENEW_SECONDS = 2.0
+
+
+def connect(config: DistributedConfig, meeting_place: Path) -> None:
+    """Joins the other hosts, if there are any; before anything else asks for devices.
+
+    TPU pods, SLURM and Open MPI say themselves who is there; others by the config.
+
+    Args:
+        config: who is there, if nothing else says it.
+        meeting_place: a folder that all hosts see; each leaves its mark there while it waits, so
+            that a host that never comes can be named.
+
+    Raises:
+        ValueError: some of the flags are missing, or the rank is not among the hosts.
+    """
+    alone = config.coordinator_address is None and not _in_a_cluster()
+    if alone or jax.distributed.is_initialized():
+        return
+    known = _rank(config)
+    mark = Waiting(meeting_place, *known) if known else None
+    arrived = threading.Event()
+    threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True).start()
+    try:
+        jax.distributed.initialize(
+            config.coordinator_address,
+            config.num_processes,
+            config.process_id,
+            # Longer, so that our own message comes first: jaxlib ends the process without one.
+            initialization_timeout=config.timeout_seconds + 60,
+            cluster_detection_method=None if config.coordinator_address is None else "deactivate",
+        )
+    finally:
+        arrived.set()
+        if mark is not None:
+            mark.remove()
+
+
+def _in_a_cluster() -> bool:
+    """Whether jax will find the other hosts by itself."""
+    env = os.environ
+    many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
+    many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
+    return many or _on_tpu()
+
+
+def _on_tpu() -> bool:
+    """Whether this is a host of Cloud TPUs, alone or one of a slice."""
+    chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
+    wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
+    return chips and wanted and importlib.util.find_spec("libtpu") is not None
+
+
+def _rank(config: DistributedConfig) -> tuple[int, int] | None:
+    """This host's rank and the number of hosts, where they are known before the hosts have met."""
+    if config.coordinator_address is not None:
+        assert config.process_id is not None and config.num_processes is not None
+        return config.process_id, config.num_processes
+    for rank, count in (
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ):
+        if rank in os.environ and count in os.environ:
+            return int(os.environ[rank]), int(os.environ[count])
+    return None
+
+
+class Waiting:
+    """Marks that hosts leave while they wait: files named by rank, renewed every few seconds.
+
+    Their times are those of the file system, so that clocks of hosts do not matter.
+    """
+
+    def __init__(self, folder: Path, rank: int, count: int):
+        self._folder, self._rank, self._count = folder, rank, count
+        folder.mkdir(parents=True, exist_ok=True)
+        self.renew()
+
+    def renew(self) -> None:
+        """Says that this host still waits."""
+        (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
+
+    def missing(self) -> list[int]:
+        """Ranks that have said nothing for a while."""
+        times = {rank: self._last_seen(rank) for rank in range(self._count)}
+        return [r for r, seen in times.items() if seen < times[self._rank] - 4 * RENEW_SECONDS]
+
+    def _last_seen(self, rank: int) -> float:
+        try:
+            return (self._folder / str(rank)).stat().st_mtime
+        except OSError:
+            return float("-inf")
+
+    def remove(self) -> None:
+        """Takes the mark away: the hosts have met."""
+        (self._folder / str(self._rank)).unlink(missing_ok=True)
+
+
+def _watch(
+    config: DistributedConfig,
+    known: tuple[int, int] | None,
+    mark: Waiting | None,
+    arrived: threading.Event,
+) -> None:
+    """Renews the mark until all hosts have met, or ends the process with a message.
+
+    jaxlib waits in C++, and ends the process without saying who was missing.
+    """
+    deadline = time.monotonic() + config.timeout_seconds
+    while time.monotonic() < deadline:
+        if arrived.wait(min(RENEW_SECONDS, max(0.0, deadline - time.monotonic()))):
+            return
+        if mark is not None:
+            mark.renew()
+    who = f"process {known[0]} of {known[1]}" if known else "this process"
+    missing = mark.missing() if mark else []
+    absent = f"process {', '.join(map(str, missing))} never came" if missing else "one never came"
+    print(
+        f"error: {who} waited {config.timeout_seconds} s for all others at "
+        f"{config.coordinator_address or 'the coordinator of the cluster'}: {absent}. See its log, "
+        "and whether the address can be reached from there; --distributed.timeout_seconds waits "
+        "longer.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
+
+
+def is_first() -> bool:
+    """Whether this host is the one that writes."""
+    return jax.process_index() == 0
+
+
+def say(text: str) -> None:
+    """Prints on the first host."""
+    if is_first():
+        print(text, flush=True)
+
+
+def on_all(action: Callable[[], Result]) -> Result:
+    """Does something on every host, and fails on all if it fails on one: none waits for a dead one.
+
+    Raises:
+        ValueError, OSError, ImportError: what the action raised, or that it did so elsewhere.
+    """
+    result, error = None, None
+    try:
+        result = action()
+    except (ValueError, OSError, ImportError) as raised:
+        error = raised
+    if jax.process_count() > 1:
+        failed = np.asarray(multihost_utils.process_allgather(np.int32(error is not None)))
+        if failed.any() and error is None:
+            where = ", ".join(map(str, np.flatnonzero(failed)))
+            raise ValueError(f"Process {where} stopped with an error: see what it says.")
+    if error is not None:
+        raise error
+    return result  # pyright: ignore[reportReturnType]
+
+
+def on_first(action: Callable[[], None]) -> None:
+    """Does something on the first host alone, while the others wait; they fail if it does."""
+    on_all(action if is_first() else lambda: None)
+
+
+def check_equal(facts: Mapping[str, str]) -> None:
+    """Compares on all hosts what has to be the same, say, the hash of the data.
+
+    Raises:
+        ValueError: hosts differ; names the facts and the hosts.
+    """
+    digests = [hashlib.sha256(value.encode()).digest() for value in facts.values()]
+    mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
+    everyone = np.asarray(multihost_utils.process_allgather(mine))  # [hosts, facts, 32]
+    problems = []
+    for index, name in enumerate(facts):
+        hashes = [everyone[host, index].tobytes().hex()[:8] for host in range(len(everyone))]
+        others = [f"process {n} has {h}" for n, h in enumerate(hashes) if h != hashes[0]]
+        if others:
+            problems.append(f"{name} (hash {hashes[0]} in process 0): " + ", ".join(others))
+    if problems:
+        raise ValueError(
+            "The processes do not run the same thing. They differ in "
+            + "; ".join(problems)
+            + ". Give all of them the same code, config and data."
+        )
+
+
+def code_fingerprint() -> str:
+    """Hash of this package's files, and the versions that compile the program."""
+    found = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
+    for file in sorted(PACKAGE.rglob("*.py")):
+        found.update(str(file.relative_to(PACKAGE)).encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def fetch(tree: Any, mesh: Mesh) -> Any:
+    """Arrays on the devices of all hosts -> whole numpy arrays, on each host."""
+    if jax.process_count() > 1:
+        tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)
+    return jax.device_get(tree)
+
+
+class AgreedStop:
+    """Asks, after each step, whether any host was told to stop; all hear of it at one step.
+
+    jax's own service watches for SIGTERM, and finds a step that no host has passed. Ctrl-C becomes
+    a SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __call__(self, step: int) -> bool:
+        self.received = self.received or multihost_utils.reached_preemption_sync_point(step)
+        return self.received
+
+    def _receive(self, number: int, frame: Any) -> None:
+        del number, frame
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def __enter__(self) -> "AgreedStop":
+        self._before = signal.signal(signal.SIGINT, self._receive)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        signal.signal(signal.SIGINT, self._before)

@@ -1,0 +1,1 @@
+"""Inference: predictions of tasks, mask filling, embeddings, `load_pretrained`."""

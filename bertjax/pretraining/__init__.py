@@ -1,1 +1,0 @@
-"""What `bertjax.pretrain` does: a run."""

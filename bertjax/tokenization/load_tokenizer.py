@@ -1,0 +1,320 @@
+"""Opens the tokenizer of a model directory, or a bare vocabulary file."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from bertjax.tokenization.base import Tokenizer
+from bertjax.tokenization.bpe import ByteLevelBPETokenizer
+from bertjax.tokenization.hub import fetch, may_be_hub_name
+from bertjax.tokenization.tokenizer_files import (
+    TokenizerJson,
+    read_json,
+    read_merges,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
+from bertjax.tokenization.unigram import LAYOUTS, UnigramTokenizer, read_sentencepiece
+from bertjax.tokenization.wordpiece import WordPieceTokenizer, looks_cased
+
+_KIND_OF_FILE = {
+    "vocab.txt": "WordPiece",
+    "vocab.json": "BPE",
+    "merges.txt": "BPE",
+    "spiece.model": "Unigram",
+    "sentencepiece.bpe.model": "Unigram",
+}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", *_KIND_OF_FILE)
+"""Every file that a tokenizer may consist of."""
+_KIND_OF_CLASS = {
+    "BertTokenizer": "WordPiece",
+    "DistilBertTokenizer": "WordPiece",
+    "RobertaTokenizer": "BPE",
+    **dict.fromkeys(LAYOUTS, "Unigram"),
+}
+# transformers' names for "whatever tokenizer.json says".
+_ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """The files of a tokenizer: `json` and `bare` are the two forms of a vocabulary."""
+
+    directory: Path
+    json: TokenizerJson | None
+    bare: Path | None
+    config: dict[str, Any]
+    tokenizer_class: str | None
+    """As tokenizer_config.json names it, if it does."""
+
+    @property
+    def kind(self) -> str:
+        if self.json:
+            return self.json.kind
+        assert self.bare is not None
+        by_suffix = {".json": "BPE", ".model": "Unigram"}
+        return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
+
+    def common(self) -> dict[str, Any]:
+        """Settings that every kind takes."""
+        # transformers writes 1e30 for "no limit".
+        length = int(min(self.config.get("model_max_length", 512), 2**31 - 1))
+        names = self.config.get("model_input_names")
+        if names is None and self.tokenizer_class == "DistilBertTokenizer":
+            names = ["input_ids", "attention_mask"]
+        return {"model_max_length": length, "model_input_names": names}
+
+
+def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Tokenizer:
+    """Loads a tokenizer from a directory, a file that holds a vocabulary, or the hub.
+
+    Which kind it is, the files say: `vocab.txt` is WordPiece, `vocab.json` with `merges.txt` is
+    byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` are unigram, and `tokenizer.json`
+    names its own. Where there are several, `tokenizer.json` is read.
+
+    Args:
+        path: the directory or file, or the name of a model of the hub.
+        do_lower_case: overrides what the files say. When neither says, a WordPiece vocabulary
+            that holds capital letters is taken as cased, any other as uncased.
+
+    Raises:
+        FileNotFoundError: nothing at `path` is a vocabulary, or half of one is missing.
+        ValueError: the vocabulary does not suit the model, or the files or `do_lower_case`
+            contradict each other.
+    """
+    if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
+        path = fetch(str(path), TOKENIZER_FILES)
+    source = _find(Path(path))
+    load = {"WordPiece": _load_wordpiece, "BPE": _load_bpe, "Unigram": _load_unigram}
+    return load[source.kind](source, do_lower_case)
+
+
+def _find(path: Path) -> _Source:
+    directory = path if path.is_dir() else path.parent
+    names = [name for name in _KIND_OF_FILE if (directory / name).is_file()]
+    as_json, bare = directory / "tokenizer.json", directory / names[0] if names else None
+    if not path.is_dir():
+        is_json = path.suffix == ".json" and path.name not in _KIND_OF_FILE
+        as_json, bare = (path, None) if is_json else (None, path)
+    if not any(file and file.is_file() for file in (as_json, bare)):
+        raise FileNotFoundError(
+            f"No tokenizer at {path}: expected a directory with tokenizer.json or vocab.txt, "
+            "vocab.json and merges.txt, spiece.model or sentencepiece.bpe.model, or one of these "
+            "files."
+        )
+    config_file = directory / "tokenizer_config.json"
+    config = read_json(config_file) if config_file.is_file() else {}
+    name = config.get("tokenizer_class")
+    short = name.removesuffix("Fast") if name else None
+    read = read_tokenizer_json(as_json) if as_json and as_json.is_file() else None
+    source = _Source(directory, read, bare, config, None if short in _ANY_CLASS else short)
+    kinds = {name: _KIND_OF_FILE[name] for name in names} if path.is_dir() else {}
+    _refuse_other_kinds(source, kinds)
+    return source
+
+
+def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
+    """Refuses kinds that are not known, and files that do not belong to one kind."""
+    config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
+    if name and name not in _KIND_OF_CLASS:
+        raise ValueError(
+            f"{config_file} describes a {name}: supported are {', '.join(_KIND_OF_CLASS)}."
+        )
+    if source.kind not in _KIND_OF_FILE.values():
+        raise ValueError(
+            f"{source.directory / 'tokenizer.json'} describes a {source.kind}: supported are "
+            "WordPiece, BPE (of bytes) and Unigram."
+        )
+    if source.json:
+        kinds = {source.json.file.name: source.json.kind, **kinds}
+    if name:
+        kinds = {f"{name} in {config_file.name}": _KIND_OF_CLASS[name], **kinds}
+    if any(kind != source.kind for kind in kinds.values()):
+        said = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
+        raise ValueError(
+            f"{source.directory} contradicts itself: {said}. Delete what does not belong to it."
+        )
+
+
+def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTokenizer:
+    settings: dict[str, Any] = {}
+    if source.json:
+        vocab = dict(source.json.model["vocab"])
+        for token, added in source.json.added_tokens.items():
+            vocab.setdefault(token, added["id"])
+        if normalizer := source.json.normalizer("BertNormalizer"):
+            settings = {
+                "do_lower_case": normalizer["lowercase"],
+                "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+                "strip_accents": normalizer["strip_accents"],
+            }
+    else:
+        assert source.bare is not None
+        vocab = read_vocab_txt(source.bare)
+    names = ("do_lower_case", "tokenize_chinese_chars", "strip_accents")
+    settings = _with_config(source, settings, names, do_lower_case)
+    settings.setdefault("do_lower_case", not looks_cased(vocab))
+    return WordPieceTokenizer(vocab, **settings, **source.common())
+
+
+def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokenizer:
+    if do_lower_case:
+        raise ValueError(
+            f"do_lower_case=True, but the byte-level BPE in {source.directory} keeps capital "
+            "letters: leave it out."
+        )
+    # A tokenizer.json may stand without the two others, but not against them.
+    found, settings = [], {}
+    if source.json:
+        found.append((dict(source.json.model["vocab"]), source.json.merges()))
+        settings["add_prefix_space"] = _prefix_space_of(source.json)
+        _refuse_added_tokens(source.json, found[0][0])
+    if source.bare:
+        two = [source.bare.with_name(name) for name in ("vocab.json", "merges.txt")]
+        missing = [file for file in two if not file.is_file()]
+        if not missing:
+            found.append((read_json(two[0]), read_merges(two[1])))
+        elif not source.json:
+            raise FileNotFoundError(
+                f"{missing[0]} is missing: a byte-level BPE is vocab.json and merges.txt, or a "
+                "tokenizer.json."
+            )
+    if any(other != found[0] for other in found[1:]):
+        raise ValueError(
+            f"{source.directory} contradicts itself: tokenizer.json holds other entries or merges "
+            "than vocab.json and merges.txt. Delete what does not belong to the model."
+        )
+    settings = _with_config(source, settings, ("add_prefix_space",), None)
+    return ByteLevelBPETokenizer(*found[0], **settings, **source.common())
+
+
+def _prefix_space_of(read: TokenizerJson) -> bool:
+    """`add_prefix_space` of a tokenizer.json that does just what RoBERTa's does, else refused."""
+    steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
+    if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
+        raise ValueError(
+            f"{read.file} prepares text by {steps}: only byte-level BPE as RoBERTa's is "
+            "supported, which is ['ByteLevel']."
+        )
+    return read.pre_tokenizers[0]["add_prefix_space"]
+
+
+def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokenizer:
+    tokenizer_class = _unigram_class(source)
+    is_albert = tokenizer_class == "AlbertTokenizer"
+    settings: dict[str, Any] = {}
+    pieces, charsmap, model_file = [], b"", None
+    if source.bare:
+        pieces, charsmap, model_file = read_sentencepiece(source.bare, tokenizer_class)
+    if source.json:
+        of_json = [(piece, score) for piece, score in source.json.model["vocab"]]
+        if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in of_json]:
+            raise ValueError(
+                f"{source.directory} contradicts itself: tokenizer.json holds other pieces "
+                f"({len(of_json)}) than {source.bare} ({len(pieces)}). Delete one of them."
+            )
+        pieces, charsmap = of_json, source.json.charsmap()
+        _refuse_added_tokens(source.json, dict(pieces))
+        settings = _normalisation_of(source.json, is_albert)
+    names = ("do_lower_case", "keep_accents")
+    if is_albert:
+        settings = _with_config(source, settings, names, do_lower_case)
+    elif do_lower_case:
+        raise ValueError(
+            f"do_lower_case=True, but a {tokenizer_class} keeps capital letters: leave it out."
+        )
+    else:
+        # transformers heeds no such setting for these.
+        settings = dict(zip(names, (False, True), strict=True))
+    return UnigramTokenizer(
+        pieces,
+        tokenizer_class=tokenizer_class,
+        charsmap=charsmap,
+        model_file=model_file,
+        **settings,
+        **source.common(),
+    )
+
+
+def _unigram_class(source: _Source) -> str:
+    """The family, which XLM-RoBERTa's and CamemBERT's file does not tell by its name."""
+    if source.tokenizer_class:
+        return source.tokenizer_class
+    if source.json:
+        pieces = {piece for piece, _ in source.json.model["vocab"]}
+        if "[CLS]" in pieces:
+            return "AlbertTokenizer"
+        return "CamembertTokenizer" if "<s>NOTUSED" in pieces else "XLMRobertaTokenizer"
+    assert source.bare is not None
+    if source.bare.name != "sentencepiece.bpe.model":
+        return "AlbertTokenizer"
+    model = source.directory / "config.json"
+    model_type = read_json(model).get("model_type") if model.is_file() else None
+    classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
+    if model_type not in classes:
+        raise ValueError(
+            f"{source.bare} may be XLM-RoBERTa's or CamemBERT's, which number it differently: "
+            'write a tokenizer_config.json with {"tokenizer_class": "XLMRobertaTokenizer"} or '
+            '"CamembertTokenizer" beside it.'
+        )
+    return classes[model_type]
+
+
+def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
+    """Settings of a tokenizer.json that prepares text as the family does, else refused."""
+    types = [step["type"] for step in read.normalizers]
+    known = {"Replace", "Precompiled"} | (
+        {"NFKD", "StripAccents", "Lowercase"} if is_albert else set()
+    )
+    before = [step["type"] for step in read.pre_tokenizers]
+    if not set(types) <= known or before[-1:] != ["Metaspace"]:
+        raise ValueError(
+            f"{read.file} prepares text by {[*types, *before]}: supported are {sorted(known)} "
+            "before Metaspace."
+        )
+    return {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types}
+
+
+def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
+    """Tokens that are matched before all others are known only where they are special."""
+    more = [t for t, said in read.added_tokens.items() if t not in vocab or not said["special"]]
+    if more:
+        raise ValueError(
+            f"{read.file} adds {len(more)} tokens of its own to the model's vocabulary (first: "
+            f"{more[0]!r}): that is not supported."
+        )
+
+
+def _with_config(
+    source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
+) -> dict[str, Any]:
+    """`settings`, completed from tokenizer_config.json; `do_lower_case` overrides both."""
+    if do_lower_case is None and source.json:
+        _refuse_disagreement(settings, source, names)
+    said = {name: source.config[name] for name in names if name in source.config}
+    override = {} if do_lower_case is None else {"do_lower_case": do_lower_case}
+    return {**said, **settings, **override}
+
+
+def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
+    """Refuses a tokenizer_config.json that says other than tokenizer.json."""
+
+    def value(said: dict, name: str) -> object:
+        found = said.get(name)
+        if name == "strip_accents" and found is None:
+            return said.get("do_lower_case", settings["do_lower_case"])
+        return found
+
+    different = [
+        f"{name} is {settings[name]} in tokenizer.json, {source.config[name]} in "
+        "tokenizer_config.json"
+        for name in names
+        if name in settings
+        and name in source.config
+        and value(settings, name) != value(source.config, name)
+    ]
+    if different:
+        raise ValueError(
+            f"{source.directory} contradicts itself: {'; '.join(different)}. Correct one of them, "
+            "or delete tokenizer.json if tokenizer_config.json and the vocabulary are right."
+        )

@@ -1,1 +1,0 @@
-"""Training: state, optimizer, sharding, step, loop, evaluation, checkpoints, metrics."""

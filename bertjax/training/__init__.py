@@ -1,0 +1,1 @@
+"""The trainer: setup, train step, loop, hooks, checkpoints; pretraining and fine-tuning."""

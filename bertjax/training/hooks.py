@@ -1,0 +1,217 @@
+"""What happens between steps: metrics are logged, the model is evaluated, checkpoints are saved."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.evaluate import add_sums, means
+from bertjax.training.state import TrainState
+from bertjax.training.writers import MetricWriter
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its checkpoint is written."""
+
+
+class MetricLogger:
+    """Writes the means over each `every` steps to files and to the terminal.
+
+    Args:
+        writer: where the numbers go; None on hosts that leave files and terminal to another.
+        every: steps a line.
+        num_steps: of the whole run, for the progress bar.
+        name: of the run, for the progress bar.
+        step: that the run starts or resumes at.
+        pending: sums since the last line, if the run was interrupted between two lines.
+        loss_weights: what each mean counts in the loss, where the loss is not among them.
+    """
+
+    def __init__(
+        self,
+        writer: MetricWriter | None,
+        *,
+        every: int,
+        num_steps: int,
+        step: int,
+        pending: dict[str, Any] | None = None,
+        name: str = "pretraining",
+        loss_weights: Mapping[str, float] | None = None,
+    ):
+        self._loss_weights = loss_weights or {}
+        self._writer, self._every, self._num_steps = writer, every, num_steps
+        self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
+        self._unread: list[dict[str, Any]] = []
+        self._flops_per_step, self._peak_flops = 0.0, 1.0
+        self._tokens, self._steps, self._seconds = 0.0, 0, 0.0
+        self._since: float | None = None
+        self._console = Console(quiet=writer is None)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=writer is None or not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(name, total=num_steps, completed=step)
+        self._bar.start()
+
+    def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
+        """Says how much work a step is; the first step is not timed, since it compiles."""
+        self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
+        self._since = None
+
+    def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        del state
+        self._unread.append(metrics)
+        if self._since is None:
+            jax.block_until_ready(metrics)
+            self._since = time.perf_counter()
+        else:
+            self._steps += 1
+        if step % self._every == 0 or step == self._num_steps:
+            self._write(step)
+        self._bar.update(self._task, completed=step)
+
+    def _read(self) -> None:
+        unread = jax.device_get(self._unread)
+        self._sums = add_sums([self._sums, *(metrics["sums"] for metrics in unread)])
+        if unread and self._steps:
+            self._tokens += sum(float(m["tokens"]) for m in unread[-self._steps :])
+        self._unread = []
+
+    @property
+    def pending(self) -> dict[str, Any]:
+        """Sums since the last line; a checkpoint keeps them."""
+        unread = jax.device_get([metrics["sums"] for metrics in self._unread])
+        return add_sums([self._sums, *unread])
+
+    def _write(self, step: int) -> None:
+        last = jax.device_get(self._unread[-1])
+        self._read()
+        assert self._since is not None
+        seconds = self._seconds + time.perf_counter() - self._since
+        values = means(self._sums)
+        if "loss" not in values:
+            values["loss"] = sum(w * values.get(key, 0.0) for key, w in self._loss_weights.items())
+        values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
+        if self._steps:
+            values["tokens_per_second"] = self._tokens / seconds
+        if self._steps and self._flops_per_step:
+            values["mfu"] = self._steps * self._flops_per_step / seconds / self._peak_flops
+        self.report(step, {f"train/{key}": value for key, value in values.items()})
+        self._sums, self._tokens, self._steps, self._seconds = {}, 0.0, 0, 0.0
+        self._since = time.perf_counter()
+
+    def report(self, step: int, values: dict[str, float]) -> None:
+        """Writes numbers to the files and a line to the terminal."""
+        if self._writer is None:
+            return
+        self._writer.write(step, values)
+        numbers = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
+        self._console.print(f"step {step}  {numbers}", highlight=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside does not count as time of training."""
+        if self._since is not None:
+            jax.block_until_ready(self._unread)
+            self._seconds += time.perf_counter() - self._since
+        yield
+        if self._since is not None:
+            self._since = time.perf_counter()
+
+    def close(self) -> None:
+        """Ends the progress bar and the files."""
+        self._bar.stop()
+        if self._writer is not None:
+            self._writer.close()
+
+
+class EvaluateAndSave:
+    """Evaluates each `eval_every` steps, saves each `save_every`, and does both at `last_step`.
+
+    Args:
+        checkpointer: where to save.
+        logger: told the results, and paused meanwhile.
+        evaluate: params -> means.
+        progress: step -> what the checkpoint has to say of the place in the data.
+        phase: index of the phase, so that the best checkpoint is looked for in the last one.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        logger: MetricLogger,
+        evaluate: Callable[[Any], dict[str, float]],
+        progress: Callable[[int], dict[str, Any]],
+        *,
+        phase: int,
+        eval_every: int,
+        save_every: int,
+        last_step: int,
+    ):
+        self._checkpointer, self._logger = checkpointer, logger
+        self._evaluate, self._progress = evaluate, progress
+        self._phase = phase
+        self._eval_every, self._save_every, self._last = eval_every, save_every, last_step
+
+    def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        del metrics
+        last = step == self._last
+        evaluation = None
+        if last or (self._eval_every and step % self._eval_every == 0):
+            with self._logger.paused():
+                evaluation = self._evaluate(state.params)
+            if evaluation:
+                self._logger.report(step, evaluation)
+        if last or step % self._save_every == 0:
+            with self._logger.paused():
+                self.save(step, state, evaluation)
+
+    def save(
+        self, step: int, state: TrainState, evaluation: dict[str, float] | None = None
+    ) -> None:
+        """Saves now, unless this step is saved already."""
+        if self._checkpointer.latest_step != step:
+            progress = {**self._progress(step), "pending": self._logger.pending}
+            metrics = evaluation and {**evaluation, "phase": self._phase}
+            self._checkpointer.save(step, state, progress, metrics)
+
+
+class StopSignal:
+    """Turns the first SIGINT or SIGTERM into a request to stop after the step under way."""
+
+    def __init__(self):
+        self.received = False
+
+    def __call__(self, step: int) -> bool:
+        del step
+        return self.received
+
+    def _receive(self, number: int, frame: Any) -> None:
+        del frame
+        if self.received:
+            raise KeyboardInterrupt
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
+        self.received = True
+
+    def __enter__(self) -> "StopSignal":
+        self._before = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,127 @@
+"""AdamW as BERT was trained with, as everybody else writes it, LAMB, and the learning rate's curve.
+
+google-research/bert differs from AdamW in one point that matters: its Adam does not correct the
+bias of the moments, so the first updates are about a third of the size. LAMB is either of them with
+a trust ratio for each tensor: NVIDIA's corrects the bias, google-research/albert's does not. Both
+leave the parameters without weight decay at a ratio of 1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertjax.config import OptimizerConfig, Phase
+from bertjax.training.lamb import scale_by_trust_ratio
+
+Schedule = Callable[[Any], jax.Array]
+
+
+def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
+    """Clipping, Adam, decoupled weight decay, LAMB's trust ratio, then the learning rate.
+
+    The decay joins Adam's update before it is scaled.
+    """
+    corrected = config.recipe in ("adamw", "lamb")
+    adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam
+    clip = optax.clip_by_global_norm(config.max_grad_norm)
+    mask = None if config.decay_all else decay_mask
+    is_lamb, trust = config.recipe in ("lamb", "albert_lamb"), scale_by_trust_ratio()
+    return optax.chain(
+        clip if config.max_grad_norm else optax.identity(),
+        adam(b1=config.b1, b2=config.b2, eps=config.eps),
+        optax.add_decayed_weights(config.weight_decay, mask=mask),
+        *([optax.masked(trust, mask) if mask else trust] if is_lamb else []),
+        optax.scale_by_learning_rate(schedule),
+    )
+
+
+def decay_mask(params: Any) -> Any:
+    """True for each parameter that weight decay applies to: all but biases and LayerNorms."""
+    return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
+
+
+class UncorrectedAdamState(NamedTuple):
+    """Moments of the gradients."""
+
+    mu: Any
+    nu: Any
+
+
+def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Adam without bias correction, eps outside the root, as google-research/bert computes it."""
+
+    def init(params: Any) -> UncorrectedAdamState:
+        return UncorrectedAdamState(
+            mu=jax.tree.map(jnp.zeros_like, params), nu=jax.tree.map(jnp.zeros_like, params)
+        )
+
+    def update(updates: Any, state: Any, params: Any = None):
+        del params
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda n, g: b2 * n + (1 - b2) * g * g, state.nu, updates)
+        adapted = jax.tree.map(lambda m, n: m / (jnp.sqrt(n) + eps), mu, nu)
+        return adapted, UncorrectedAdamState(mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+class _Curve(NamedTuple):
+    start: int
+    num_steps: int
+    learning_rate: float
+    warmup_steps: int
+
+
+def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
+    """The learning rate as a function of the step, over all phases.
+
+    Within a curve of N steps and W of warm-up, step s has `s / W` of the peak, then `1 - s / N`
+    (google) or `(N - s) / (N - W)` (hf), to the power `decay_power`. Phases that continue share one
+    curve.
+    """
+    curves: list[_Curve] = []
+    step = 0
+    for phase in phases:
+        if not curves or phase.learning_rate_curve == "restart":
+            rate, warmup = phase.learning_rate, phase.warmup_steps
+            curves.append(
+                _Curve(
+                    step,
+                    0,
+                    config.learning_rate if rate is None else rate,
+                    config.warmup_steps if warmup is None else warmup,
+                )
+            )
+        curves[-1] = curves[-1]._replace(num_steps=curves[-1].num_steps + phase.num_steps)
+        step += phase.num_steps
+    if config.warmup_proportion is not None:
+        curves = [
+            c._replace(warmup_steps=int(config.warmup_proportion * c.num_steps)) for c in curves
+        ]
+    for curve in curves:
+        if curve.warmup_steps >= curve.num_steps:
+            raise ValueError(
+                f"warmup_steps={curve.warmup_steps} leaves nothing of the {curve.num_steps} steps "
+                "of its learning-rate curve: shorten the warm-up or lengthen the run."
+            )
+
+    def schedule(step: jax.Array) -> jax.Array:
+        rate = _rate(curves[0], step, config)
+        for curve in curves[1:]:
+            rate = jnp.where(step >= curve.start, _rate(curve, step, config), rate)
+        return rate
+
+    return schedule
+
+
+def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
+    since = jnp.asarray(step - curve.start, jnp.float32)
+    n, w = curve.num_steps, curve.warmup_steps
+    warmup = since / max(w, 1)
+    decay = jnp.clip((n - since) / (n - w if config.schedule == "hf" else n), 0.0, 1.0)
+    if config.decay_power != 1.0:
+        decay = decay**config.decay_power
+    return curve.learning_rate * jnp.clip(jnp.where(since < w, warmup, decay), 0.0, 1.0)

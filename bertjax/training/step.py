@@ -1,0 +1,160 @@
+"""One update, and one evaluation batch, as jit-compiled functions over all devices."""
+
+import itertools
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bertjax.training.optimizer import Schedule
+from bertjax.training.state import TrainState, split_params
+
+Batch = dict[str, jax.Array]
+
+
+class DropoutKey(NamedTuple):
+    """What the dropout of some rows is drawn from: a key, and which rows of the batch they are."""
+
+    key: jax.Array
+    rows: jax.Array
+
+
+# (params, batch, weights of the whole batch, dropout or None without it) -> (loss, sums of metrics)
+LossFn = Callable[[Any, Batch, dict[str, jax.Array], DropoutKey | None], tuple[jax.Array, Any]]
+WeightsFn = Callable[[Batch], dict[str, jax.Array]]
+# (params, batch, weights of the whole batch, key of the step, rows) -> (sums, gradients)
+RowGrads = Callable[..., Any]
+
+
+def make_train_step(
+    loss_fn: LossFn,
+    weights_fn: WeightsFn,
+    tx: optax.GradientTransformation,
+    schedule: Schedule,
+    *,
+    mesh: Mesh,
+    accumulation_steps: int = 1,
+    frozen: Collection[str] = (),
+    dropout_prng: str = "threefry2x32",
+) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
+    """Returns `train_step(state, batch, seed, *constants)`, for `compile_train_step`.
+
+    It returns (state, metrics).
+
+    The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
+    row): neither depends on how rows are split over devices and microbatches. (`dropout_prng` is
+    jax's name of a kind of key; "rbg" gives that up for speed.) The seed is an argument, so that
+    runs of several seeds share a compiled program. Parts of the parameters that are `frozen` cost
+    neither gradients nor moments. `constants`, at most one dict, are frozen parts that the state
+    does not hold: the parameters of a teacher.
+    """
+    compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
+
+    def train_step(state: TrainState, batch: Batch, seed: jax.Array, *constants: dict[str, Any]):
+        key = jax.random.fold_in(jax.random.key(seed, impl=dropout_prng), state.step)
+        rows = jnp.arange(batch["input_ids"].shape[0])
+        params = with_constants(state.params, *constants)
+        sums, grads = compute(params, batch, weights_fn(batch), key, rows)
+        trained, fixed = split_params(state.params, frozen)
+        updates, opt_state = tx.update(grads, state.opt_state, trained)
+        metrics = {
+            "sums": sums,
+            "learning_rate": schedule(state.step),
+            "grad_norm": optax.tree.norm(grads),
+            "tokens": jnp.sum(batch["sequence_ids"] > 0),
+        }
+        updated: Any = optax.apply_updates(trained, updates)
+        return TrainState(step=state.step + 1, params=fixed | updated, opt_state=opt_state), metrics
+
+    return train_step
+
+
+def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
+    """(params, batch, weights, key, rows) -> sums and gradients of the whole batch.
+
+    Without model axes, gradients are added up on each device first and cross the data axis once,
+    whatever the number of microbatches.
+    """
+
+    def accumulate(params, batch: Batch, weights, key, rows):
+        def cut(x: jax.Array) -> jax.Array:
+            # [b, ...] -> [A, b/A, ...]. Cutting [b] as [b/A, A] and not as [A, b/A] leaves each
+            # row on its device, also where the compiler splits the rows.
+            return x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1)
+
+        def body(carry, micro):
+            return jax.tree.map(
+                jnp.add, carry, row_grads(params, micro[0], weights, key, micro[1])
+            ), None
+
+        micro = jax.tree.map(cut, (batch, rows))
+        first = jax.tree.map(lambda x: x[0], micro)
+        shapes = jax.eval_shape(row_grads, params, first[0], weights, key, first[1])
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return jax.lax.scan(body, zeros, micro)[0]
+
+    compute = row_grads if accumulation_steps == 1 else accumulate
+    if mesh.shape["data"] == mesh.size > 1:
+        # Each position of the data axis works alone until the one reduction. Where parameters are
+        # split, too, the compiler places the communication itself: it cannot partition a gather
+        # inside a region that is manual over one axis only.
+        compute = jax.shard_map(
+            lambda *args, inner=compute: jax.lax.psum(inner(*args), "data"),
+            mesh=mesh,
+            in_specs=(P(), P("data"), P(), P(), P("data")),
+            out_specs=P(),
+            check_vma=False,
+        )
+    return compute
+
+
+def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
+    """Returns `row_grads(params, batch, weights, key, rows) -> (sums, gradients)`."""
+
+    def row_grads(params, batch: Batch, weights, key, rows):
+        """Of some rows of the batch, `rows` int [b] says which; gradients of what is trained."""
+        trained, fixed = split_params(params, frozen)
+
+        def loss_of(trained):
+            return loss_fn(fixed | trained, batch, weights, DropoutKey(key, rows))
+
+        (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        return sums, grads
+
+    return row_grads
+
+
+def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
+    """Returns `eval_step(params, batch, *constants) -> sums of metrics`, without dropout."""
+
+    def eval_step(params, batch: Batch, *constants: dict[str, Any]):
+        return loss_fn(with_constants(params, *constants), batch, weights_fn(batch), None)[1]
+
+    return eval_step
+
+
+def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
+    """The parameters as the loss sees them: beside those of the state, the constant ones."""
+    return dict(itertools.chain(*(part.items() for part in (params, *constants))))
+
+
+def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
+    """Compiles for state, batch (`rows`) and constants sharded so; the state given is donated."""
+    return jax.jit(
+        train_step,
+        in_shardings=(state_shardings, rows, None, *constants),
+        out_shardings=(state_shardings, None),
+        donate_argnums=0,
+    )
+
+
+def with_seed(
+    compiled_step: Any, seed: int, *constants: dict[str, Any]
+) -> Callable[[TrainState, Batch], Any]:
+    """The step of one run: (state, batch) -> (state, metrics)."""
+    return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)

@@ -1,0 +1,155 @@
+"""The folder of a run: whose it is, and what lies where.
+
+run.json         the config, and a hash of the data's metadata
+run.lock         held by the process that writes here, and says which it is
+tokenizer/       what the data was prepared with
+checkpoints/     Orbax
+metrics.jsonl, events.out.tfevents.*
+model/           the Hugging Face directory
+hosts/           marks of hosts that wait for each other
+"""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import IO, Any
+
+from bertjax.config import differences
+from bertjax.data.preparation.chunks import write_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# What may differ between a run and its continuation: it changes no update. A teacher may have
+# moved, for `teacher_weights` says who it is.
+MAY_CHANGE = (
+    "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
+    "save_every keep_checkpoints reader_threads peak_tflops submission tfds_data_dir teacher "
+    "distillation.teacher"
+).split()
+
+
+class Workdir:
+    """Paths in the folder of a run, and the claim to it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.tokenizer = path / "tokenizer"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+        self.metrics = path / "metrics.jsonl"
+        self.meeting_place = path / "hosts"
+        self._run = path / "run.json"
+        self._lock = path / "run.lock"
+        self._held: IO[str] | None = None
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is a checkpoint that was written whole."""
+        return any(entry.name.isdigit() for entry in self.checkpoints.glob("*"))
+
+    def read(self) -> dict[str, Any]:
+        """What the run was started with: its config and the hash of its data.
+
+        Raises:
+            ValueError: run.json is damaged.
+        """
+        try:
+            return json.loads(self._run.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(
+                f"{self._run} cannot be read ({error}): restore it from a copy, or choose another "
+                "--workdir."
+            ) from error
+
+    def last_evaluation(self) -> dict[str, Any] | None:
+        """The newest line of held-out metrics, None before the first."""
+        if not self.metrics.is_file():
+            return None
+        with self.metrics.open(encoding="utf-8") as lines:
+            evaluations = [line for line in lines if '"eval/' in line and line.endswith("\n")]
+        return json.loads(evaluations[-1]) if evaluations else None
+
+    def check(self, config: dict[str, Any], data_fingerprint: str | None = None) -> None:
+        """Compares the run that is here with a config, and with its data if they are known.
+
+        Raises:
+            ValueError: it is the run of another config or data.
+        """
+        saved = self.read()
+        changed = differences(config, saved["config"], ignore=MAY_CHANGE)
+        if data_fingerprint not in (None, saved["data_fingerprint"]):
+            where = saved["config"].get("data") or saved["config"].get("train")
+            changed.append("the data is not what stood in " + (where or "the task's files"))
+        if changed:
+            raise ValueError(
+                f"{self.path} holds a run of another config: {'; '.join(changed)}. Choose another "
+                "--workdir, or go on with the old config; --init starts a new run from its model."
+            )
+
+    def _holds_something(self) -> bool:
+        ours = (self.meeting_place, self._lock)
+        return any(entry not in ours for entry in self.path.iterdir())
+
+    def check_shared(self) -> None:
+        """Makes sure that this host sees what the first one wrote.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if not self._run.is_file():
+            raise ValueError(
+                f"{self.path} is empty here, but the first process has claimed it: --workdir must "
+                "lie where all hosts see it, on a shared file system."
+            )
+
+    def claim(self, config: dict[str, Any], data_fingerprint: str) -> None:
+        """Takes the folder for a config, or finds that its run is to go on.
+
+        Without a checkpoint there is nothing to lose, so another config may take it over. No other
+        process can claim it then, until `release`.
+
+        Raises:
+            ValueError: it holds the run of another config or data, or files that are not a run's;
+                or another process writes here.
+        """
+        if self.has_checkpoints and self._run.is_file():
+            self.check(config, data_fingerprint)
+            self._take_lock()
+        elif self.path.exists() and not self._run.is_file() and self._holds_something():
+            raise ValueError(
+                f"{self.path} is not empty and holds no run: choose another --workdir."
+            )
+        else:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            content = {"config": config, "data_fingerprint": data_fingerprint}
+            write_whole(self._run, json.dumps(content, indent=2) + "\n")
+
+    def _take_lock(self) -> None:
+        self._held = self._lock.open("a+", encoding="utf-8")
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._held.seek(0)
+            other = self._held.read().strip()
+            self.release()
+            raise ValueError(
+                f"{self.path} is being written by another run ({other}): wait until it ends, stop "
+                "it, or choose another --workdir."
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        self._held.truncate(0)
+        self._held.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._held.flush()
+
+    def release(self) -> None:
+        """Lets other processes claim the folder; the end of this process does, too."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None

@@ -1,0 +1,93 @@
+"""A tagger on a frozen encoder, in a file beside the encoder's.
+
+Hugging Face has no such model. So the directory is the encoder's, which everybody reads, and the
+tagger is `tagger.safetensors`, under the names of `torch.nn.LSTM` (lstm.weight_ih_l0, ...) and
+`torch.nn.Linear` (classifier.weight); `task.json` says what it is.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from bertjax.model import FeatureTagger, TaggerConfig
+from bertjax.weights.fill import fill
+from bertjax.weights.hf import TAGGER, SafetensorsFiles
+from bertjax.weights.load_model import LoadedModel
+
+
+def with_new_tagger(
+    encoder: LoadedModel, tagger: TaggerConfig, num_labels: int, seed: int
+) -> LoadedModel:
+    """An encoder with a fresh tagger.
+
+    Raises:
+        ValueError: the encoder lacks layers that the tagger is to read.
+    """
+    made = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
+    return made._replace(absent=encoder.absent + made.absent)
+
+
+def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
+    """An encoder with the tagger that lies beside it, if there is one.
+
+    Args:
+        encoder: of a model directory.
+        description: what the directory's `task.json` says; its "tagger" is a `TaggerConfig`.
+
+    Raises:
+        FileNotFoundError: `task.json` describes a tagger that is not there.
+        ValueError: the tagger is damaged or not the one described.
+    """
+    where = Path(encoder.source.where)
+    file, described = where / TAGGER, description.get("tagger")
+    if described is None and not file.is_file():
+        return encoder
+    try:
+        tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{where / 'task.json'} must say what {TAGGER} is, but its tagger={described!r} cannot "
+            f"be read ({error}): copy the model directory again."
+        ) from error
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{where} lacks {TAGGER}, the tagger that its task.json describes: copy the model "
+            "directory again; without it there is only the encoder."
+        )
+    count = len(encoder.labels or ()) or encoder.model.num_labels
+    loaded = _with_tagger(encoder, tagger, count, SafetensorsFiles([file]), str(file), seed=0)
+    if loaded.absent or loaded.unused:
+        raise ValueError(
+            f"{file} is not the {tagger.kind} tagger that task.json describes. Missing: "
+            f"{loaded.absent or 'nothing'}. Unexpected: {loaded.unused or 'nothing'}. Copy the "
+            "model directory again."
+        )
+    return loaded
+
+
+def _with_tagger(
+    encoder: LoadedModel,
+    tagger: TaggerConfig,
+    num_labels: int,
+    tensors: Mapping[str, np.ndarray],
+    where: str,
+    seed: int,
+) -> LoadedModel:
+    """`absent` and `unused` are parts of the tagger."""
+    tagger.check_layers(encoder.config.num_hidden_layers)
+    of = encoder.model
+    model = FeatureTagger(
+        of.config, of.dtype, of.unroll, of.remat, num_labels=num_labels, tagger=tagger
+    )
+    known: Any = flatten_dict(encoder.params, sep="/")
+    filled = fill(tensors, model, where, seed, known=known)
+    return encoder._replace(
+        model=model,
+        head="token_classification",
+        params=filled.params,
+        absent=filled.absent,
+        unused=filled.unused,
+    )

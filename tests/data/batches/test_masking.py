@@ -1,0 +1,167 @@
+"""Masking follows the rules and shares of google-research/bert."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bertjax.data.batches.masking import Masking, _draw_sizes, choose_positions, corrupt
+
+CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
+MASKING = Masking(
+    probability=0.15,
+    max_predictions=20,
+    vocab_size=VOCAB,
+    mask_token_id=MASK,
+    never_masked=(CLS, SEP),
+)
+
+
+def sequence(rng, length):
+    middle = length // 2
+    ids = rng.integers(5, VOCAB, length)
+    ids[0], ids[middle], ids[-1] = CLS, SEP, SEP
+    return ids
+
+
+def test_positions_are_distinct_sorted_and_never_special():
+    rng = np.random.default_rng(0)
+    for length in (4, 17, 64, 128):
+        ids = sequence(rng, length)
+        chosen = choose_positions(ids, MASKING, 20, rng)
+        assert (np.diff(chosen) > 0).all()
+        assert not np.isin(ids[chosen], (CLS, SEP)).any()
+
+
+@pytest.mark.parametrize(("length", "expected"), [(5, 1), (10, 2), (64, 10), (128, 19), (256, 20)])
+def test_the_number_counts_cls_and_sep_and_is_limited(length, expected):
+    # round(0.15 * 10) is 2 and round(0.15 * 128) is 19; 256 tokens meet the limit of 20.
+    rng = np.random.default_rng(0)
+    assert len(choose_positions(sequence(rng, length), MASKING, 20, rng)) == expected
+
+
+@pytest.mark.slow
+def test_shares_over_100_000_rows_are_those_of_google_within_three_sigma():
+    rows = 100_000
+    rng = np.random.default_rng(1)
+    tokens = total = kept = masked = 0
+    words, where = np.zeros(VOCAB, int), np.zeros(64, int)
+    for _ in range(rows):
+        length = int(rng.integers(8, 129)) if rng.random() < 0.1 else 64
+        ids = sequence(rng, length)
+        positions = choose_positions(ids, MASKING, 20, rng)
+        assert len(positions) == min(20, max(1, round(0.15 * length)))
+        seen = corrupt(ids, positions, MASKING, rng)
+        assert (np.delete(seen, positions) == np.delete(ids, positions)).all()
+        if length == 64:
+            where[positions] += 1
+        became, was = seen[positions], ids[positions]
+        tokens, total = tokens + length, total + len(positions)
+        kept += (became == was).sum()
+        masked += (became == MASK).sum()
+        words += np.bincount(became[(became != was) & (became != MASK)], minlength=VOCAB)
+    assert abs(total / tokens - 0.15) < 0.01  # 10 of 64 for most
+    # A random word is the old one, or [MASK], once in VOCAB times.
+    same = 0.1 / VOCAB
+    for found, share in ((masked, 0.8 + same), (kept, 0.1 + same), (words.sum(), 0.1 - 2 * same)):
+        assert abs(found - share * total) < 3 * np.sqrt(share * (1 - share) * total)
+    # Random words come evenly from the whole vocabulary, special tokens included ([MASK] itself
+    # cannot be told from masking): chi-square over VOCAB - 1 cells.
+    cells = np.delete(words, MASK)
+    expected = cells.mean()
+    chi_square = ((cells - expected) ** 2 / expected).sum()
+    assert abs(chi_square - len(cells)) < 3 * np.sqrt(2 * len(cells))
+    assert cells[[0, 1, CLS, SEP]].min() > 0
+    # Every ordinary position is as likely as another: the largest of 61 deviations.
+    ordinary = np.delete(where, [0, 32, 63])
+    assert np.abs(ordinary - ordinary.mean()).max() < 4 * np.sqrt(ordinary.mean())
+
+
+def test_whole_words_are_masked_whole_and_never_overflow():
+    starts = np.ones(VOCAB, bool)
+    starts[500:] = False  # ids from 500 on continue a word
+    whole = dataclasses.replace(MASKING, word_starts=starts)
+    rng = np.random.default_rng(0)
+    sizes = []
+    for _ in range(200):
+        ids = sequence(rng, 64)
+        chosen = choose_positions(ids, whole, 20, rng)
+        assert 0 < len(chosen) <= 10
+        sizes.append(len(chosen))
+        candidates = np.flatnonzero(~np.isin(ids, (CLS, SEP)))
+        words = np.cumsum(starts[ids[candidates]] | (candidates == candidates[0]))
+        for word in np.unique(words[np.isin(candidates, chosen)]):
+            assert np.isin(candidates[words == word], chosen).all()
+    assert np.mean(sizes) > 9.5
+
+
+def test_a_sequence_of_special_tokens_alone_has_nothing_to_predict():
+    rng = np.random.default_rng(0)
+    assert len(choose_positions(np.array([CLS, SEP, SEP]), MASKING, 20, rng)) == 0
+
+
+NGRAMS = dataclasses.replace(MASKING, word_starts=np.arange(VOCAB) < 700, max_ngram=3)
+
+
+def test_ngrams_are_whole_words_in_one_part_of_the_sequence_and_keep_the_budget():
+    rng = np.random.default_rng(0)
+    starts = NGRAMS.word_starts
+    assert starts is not None
+    sizes = []
+    for _ in range(300):
+        ids = sequence(rng, 64)
+        chosen = choose_positions(ids, NGRAMS, 20, rng)
+        assert (np.diff(chosen) > 0).all() and not np.isin(ids[chosen], (CLS, SEP)).any()
+        assert len(chosen) <= 10
+        sizes.append(len(chosen))
+        candidates = np.flatnonzero(~np.isin(ids, (CLS, SEP)))
+        words = np.cumsum(starts[ids[candidates]] | (candidates == candidates[0]))
+        for word in np.unique(words[np.isin(candidates, chosen)]):
+            assert np.isin(candidates[words == word], chosen).all()
+    assert np.mean(sizes) > 9.5
+
+
+@pytest.mark.slow
+def test_ngrams_of_n_words_have_a_probability_of_one_nth():
+    # Every token a word and a small budget in a long text, so that n-grams hardly ever touch.
+    masking = dataclasses.replace(NGRAMS, word_starts=np.ones(VOCAB, bool), probability=0.005)
+    rng = np.random.default_rng(0)
+    counts = np.zeros(40)
+    for _ in range(1500):
+        chosen = choose_positions(sequence(rng, 4000), masking, 20, rng)
+        runs = np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1)
+        for run in runs:
+            counts[len(run)] += 1
+    # The last n-gram is cut to the budget, which leaves more short ones: about one of eleven.
+    shares = counts[1:4] / counts.sum()
+    np.testing.assert_allclose(shares, np.array([6, 3, 2]) / 11, atol=0.035)
+
+
+def test_ngrams_do_not_cross_a_special_token():
+    rng = np.random.default_rng(0)
+    ones = dataclasses.replace(
+        NGRAMS, word_starts=np.ones(VOCAB, bool), max_ngram=50, probability=0.9
+    )
+    # Two gaps: three words, then two, then one.
+    candidates = np.array([1, 2, 3, 5, 6, 8])
+    for _ in range(200):
+        found = _draw_sizes(candidates, np.arange(1, 6), 50, rng)
+        assert (found >= 1).all() and (found <= [3, 2, 1, 2, 1, 1]).all()
+    assert len(choose_positions(sequence(rng, 40), ones, 30, rng)) == 30
+
+
+def test_ngrams_need_to_know_where_words_start():
+    with pytest.raises(ValueError, match="max_ngram=2 counts whole words"):
+        dataclasses.replace(MASKING, max_ngram=2)
+
+
+def test_random_words_are_all_but_those_never_drawn():
+    never = (0, 3, 4, 998, 999)
+    masking = dataclasses.replace(MASKING, never_drawn=never)
+    rng = np.random.default_rng(0)
+    ids = np.full(400_000, 5)
+    seen = corrupt(ids, np.arange(len(ids)), masking, rng)
+    words = np.bincount(seen, minlength=VOCAB)
+    assert not words[[0, 3, 998, 999]].any() and words[MASK] > 0.79 * len(ids)
+    drawn = np.delete(words, [*never, 5])
+    assert drawn.min() > 0 and abs(drawn.sum() - 0.1 * len(ids)) < 1000

@@ -1,0 +1,73 @@
+import random
+
+import pytest
+
+from bertjax.data.text.documents import Document, bounded_documents, sentences_of
+from bertjax.data.text.sentences import MAX_SENTENCE_CHARACTERS, split_sentences
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["It rained.", "Nobody came!", "Why?", "We know."],
+        ["Mr. J. R. Smith met Dr. Jones in Washington, D.C. on Jan. 5.", "They talked."],
+        ["He lived in the U.S. Army barracks.", "The army left at 5 p.m.", "It was dark."],
+        ["See Fig. 3 and No. 7.", "(Others, e.g. Smith et al. 2004, differ.)", "“Yes.”", "Good."],
+        ['"Why?" he asked.', '"Because it is so."', "She left."],
+        ["It cost 3.50 dollars.", "3 men paid.", "Version 2.0.1 is out."],
+        ["The end... Then it began.".split(" Then")[0], "Then it began."],
+        ["Ça va bien.", "Élodie arrive."],
+    ],
+)
+def test_sentences_are_found_again(sentences):
+    assert split_sentences(" ".join(sentences)) == sentences
+
+
+def test_chinese_and_japanese_sentences_need_no_spaces():
+    assert split_sentences("今日は良い天気。明日は雨？そうだ！") == [
+        "今日は良い天気。",
+        "明日は雨？",
+        "そうだ！",
+    ]
+
+
+def test_no_word_is_lost_or_changed():
+    rng = random.Random(0)
+    pieces = ["Mr.", "a", "B.", "end.", "!", "?", "...", "。", '"', "(", ")", "x" * 50, "\n", "\t"]
+    for _ in range(500):
+        text = " ".join(rng.choices(pieces, k=rng.randrange(120)))
+        assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("text", [". " * 50_000, "." * 100_000, "x" * 100_000, "a b " * 50_000])
+def test_text_without_sentences_comes_in_bounded_pieces_and_soon(text):
+    pieces = split_sentences(text)
+    assert max(map(len, pieces)) <= MAX_SENTENCE_CHARACTERS
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+def test_wrapped_lines_are_joined_and_paragraphs_on_one_line_are_not():
+    wrapped = "A sentence that goes on and\non until it ends here. And\nagain.\n\nNew."
+    assert sentences_of(Document(wrapped, "prose")) == [
+        "A sentence that goes on and on until it ends here.",
+        "And again.",
+        "New.",
+    ]
+    unwrapped = (
+        "A heading\nA paragraph of its own that is much longer than the heading. End.\nShort"
+    )
+    assert sentences_of(Document(unwrapped, "prose"))[0] == "A heading"
+
+
+def test_only_line_ends_end_lines():
+    text = "One\u2028still one\x0band more.\nTwo."
+    assert sentences_of(Document(text, "lines")) == ["One still one and more.", "Two."]
+
+
+@pytest.mark.parametrize("layout", ["lines", "paragraphs", "prose"])
+def test_a_very_long_document_goes_on_in_a_new_one(layout):
+    lines = ["word " * 20] * 50_000
+    documents = list(bounded_documents(lines, layout))
+    assert len(documents) > 1
+    assert max(len(document.text) for document in documents) < 2_100_000
+    assert "\n".join(document.text for document in documents) == "\n".join(lines)

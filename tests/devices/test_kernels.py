@@ -1,0 +1,73 @@
+"""How many layers are written out, and that recomputing them saves memory where it is asked for."""
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.devices import sharding
+from bertjax.devices.kernels import choose_unroll
+from bertjax.model import BertConfig, BertForPreTraining
+from bertjax.training.setup import Program, batch_shapes
+from bertjax.weights import init_params
+
+
+def mesh_of(platform: str) -> SimpleNamespace:
+    return SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+
+
+@pytest.mark.parametrize(
+    ("platform", "asked", "remat", "expected"),
+    [
+        ("cpu", None, "none", 12),
+        ("cpu", None, "dots", 1),
+        ("cpu", 3, "none", 3),
+        ("cpu", 1, "full", 1),
+        ("tpu", None, "none", 1),
+        ("gpu", None, "full", 1),
+        ("gpu", 4, "full", 4),
+    ],
+)
+def test_layers_are_written_out_on_cpus_or_where_asked(platform, asked, remat, expected):
+    assert choose_unroll(asked, remat, 12, mesh_of(platform)) == expected
+
+
+def test_what_would_undo_remat_is_refused():
+    with pytest.raises(ValueError, match=r"unroll=2, remat='dots'.*--unroll 1"):
+        choose_unroll(2, "dots", 12, mesh_of("cpu"))
+
+
+def test_remat_saves_memory(tiny_config):
+    model = dataclasses.replace(tiny_config, num_hidden_layers=8)
+    assert temporary_bytes(model, "full") < 0.5 * temporary_bytes(model, "none")
+
+
+def temporary_bytes(model: BertConfig, remat: Literal["none", "full"]) -> int:
+    """What a step of a small model on one device needs besides its arguments."""
+    phase = Phase(num_steps=10, max_length=model.max_position_embeddings, batch_size=32)
+    config = PretrainConfig(
+        model=model,
+        head="pretraining",
+        phases=(phase,),
+        optimizer=OptimizerConfig(warmup_steps=1),
+        remat=remat,
+    )
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    program = Program(config, mesh)
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
+    lowered = program.train_step(phase).lower(
+        program.state_shapes, batch_shapes(config, phase, program.rows), seed
+    )
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+def test_parameters_are_drawn_alike_however_many_layers_are_written_out(tiny_config):
+    looped, written = (
+        init_params(BertForPreTraining(tiny_config, unroll=unroll), 3) for unroll in (1, 2)
+    )
+    jax.tree.map(np.testing.assert_array_equal, looped, written)

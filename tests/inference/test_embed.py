@@ -1,0 +1,129 @@
+"""Vectors of texts: each text's own, in the order of the file, whatever is beside it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import predict
+from bertjax.inference.embed import Embedder, embed_file
+from bertjax.weights import load_model, save_hf
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny, tiny_config, tokenizer):
+    folder = tmp_path_factory.mktemp("model") / "m"
+    save_hf(folder, tiny[1], tiny_config, tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return load_model(folder, "encoder")
+
+
+@pytest.fixture(scope="module")
+def texts(sentences):
+    return [*sentences[:150], "", "x", " ".join(sentences)]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_text_gets_the_vector_that_it_gets_alone(loaded, texts, pooling):
+    embedder = Embedder(loaded, pooling)
+    together = embedder(texts)
+    assert together.shape == (len(texts), 32) and np.isfinite(together).all()
+    for i in (0, 17, 150, 151, 152):
+        np.testing.assert_allclose(embedder([texts[i]])[0], together[i], atol=1e-5)
+
+
+def test_poolings_are_what_their_names_say(loaded, texts):
+    import bertjax.inference.pretrained
+
+    bert = bertjax.inference.pretrained.Pretrained(loaded)
+    outputs = bert(texts[:3], output_hidden_states=True)
+    _, mask, _ = bert.encode(texts[:3])
+    weights = mask[:, :, None] / mask.sum(1)[:, None, None]
+    found = Embedder(loaded, "mean", (-1, 0))(texts[:3])
+    for part, layer in ((found[:, :32], -1), (found[:, 32:], 0)):
+        expected = (outputs["hidden_states"][layer] * weights).sum(1)
+        np.testing.assert_allclose(part, expected, atol=1e-5)
+    np.testing.assert_allclose(
+        Embedder(loaded, "cls")(texts[:3]), outputs["last_hidden_state"][:, 0], atol=1e-5
+    )
+
+
+def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 40)
+    source = tmp_path / "texts.txt"
+    source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(texts).encode())
+    embedder = Embedder(loaded)
+    expected = embedder(texts)
+    for name in ("a.npy", "a.jsonl"):
+        assert embed_file(embedder, source, tmp_path / name) == len(texts)
+    np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-5)
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose(lines, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".jsonl"])
+def test_windows_are_bounded_in_characters_and_lines_in_length(
+    ending, loaded, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW_CHARACTERS", 300)
+    monkeypatch.setattr("bertjax.inference.embed.LINE_CHARACTERS", 200)
+    (tmp_path / "t.txt").write_text("a b " * 80 + "\n" + "c " * 100 + "\n\n" + "d " * 60)
+    seen = []
+
+    class Watched(Embedder):
+        def __call__(self, texts):
+            seen.append([len(text) for text in texts])
+            return super().__call__(texts)
+
+    output = tmp_path / f"v{ending}"
+    assert embed_file(Watched(loaded), tmp_path / "t.txt", output) == 4
+    assert seen == [[200, 200], [0, 120]]
+    text = output.read_text() if ending == ".jsonl" else ""
+    lines = np.load(output) if not text else [json.loads(x) for x in text.splitlines()]
+    assert np.isfinite(lines).all() and np.shape(lines) == (4, 32)
+
+
+def test_an_empty_file_gives_an_empty_array(loaded, tmp_path):
+    (tmp_path / "t.txt").touch()
+    assert embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.npy") == 0
+    assert np.load(tmp_path / "v.npy").shape == (0, 32)
+
+
+def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
+    loaded, tmp_path, monkeypatch
+):
+    source, output = tmp_path / "t.txt", tmp_path / "v.npy"
+    output.write_text("old")
+    with pytest.raises(FileNotFoundError, match="No file at .*t.txt"):
+        embed_file(Embedder(loaded), source, output)
+    source.write_bytes(b"caf\xe9\n")
+    with pytest.raises(ValueError, match="t.txt is not UTF-8"):
+        embed_file(Embedder(loaded), source, output)
+    source.write_text("a")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bertjax.inference.embed._write_npy", full)
+    with pytest.raises(OSError, match="Writing .*v.npy failed .*No space left"):
+        embed_file(Embedder(loaded), source, output)
+    assert output.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.txt", "v.npy"]
+
+
+def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys):
+    (tmp_path / "t.txt").write_text("\n".join(sentences[:5]) + "\n")
+    flags = ["--model", str(folder), "--embed", str(tmp_path / "t.txt")]
+    assert predict.main([*flags, "--output", str(tmp_path / "v.npy")]) == 0
+    assert np.load(tmp_path / "v.npy").shape == (5, 32)
+    assert predict.main([*flags, "--output", str(tmp_path / "v.txt")]) == 1
+    assert "name it .npy or .jsonl" in capsys.readouterr().err
+
+
+def test_layers_that_the_model_lacks_are_refused(loaded):
+    with pytest.raises(ValueError, match=r"layers=\[3\]: the model has -3\.\.2"):
+        Embedder(loaded, layers=(3,))

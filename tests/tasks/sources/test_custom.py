@@ -1,0 +1,264 @@
+import json
+import tracemalloc
+
+import pytest
+
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.custom import CustomSource, learn_labels
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file; objects become JSON lines."""
+
+    def write_file(name, content):
+        path = tmp_path / name
+        if isinstance(content, list):
+            content = "\n".join(json.dumps(row) for row in content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write_file
+
+
+def read(path, kind="classify", split="train", **options):
+    return list(CustomSource(kind, **{split: path}, **options).examples(split))
+
+
+def test_csv_may_quote_line_ends_and_mix_them(write):
+    path = write(
+        "a.csv", '\ufefftext,label\r\n"One, ""two""\nthree.",x\nFour.,y\r\n\r\n5, y\rSix,x'
+    )
+    examples = read(path)
+    assert [(e.text, e.label) for e in examples] == [
+        ('One, "two"\nthree.', "x"),
+        ("Four.", "y"),
+        ("5", "y"),
+        ("Six", "x"),
+    ]
+    assert [e.where.rsplit(" ")[-1] for e in examples] == ["2", "3", "5", "6"]
+    assert [e.id for e in examples] == ["0", "1", "2", "3"]
+
+
+def test_tsv_takes_quotes_as_they_are_and_semicolons_part_as_commas_do(write):
+    assert [(e.text, e.label) for e in read(write("a.tsv", 'text\tlabel\n"One\tx\nTw"o"\ty'))] == [
+        ('"One', "x"),
+        ('Tw"o"', "y"),
+    ]
+    assert [(e.text, e.label) for e in read(write("b.csv", 'text;label\n"a;b";x\nc,d;y\n'))] == [
+        ("a;b", "x"),
+        ("c,d", "y"),
+    ]
+
+
+def test_json_lines_keep_what_is_in_them(write):
+    rows = [{"id": "q7", "text": "Ünïcode \n", "label": 1}, {"id": 8, "label": True, "text": "b"}]
+    examples = read(write("a.jsonl", rows))
+    assert [(e.id, e.text, e.label) for e in examples] == [
+        ("q7", "Ünïcode \n", "1"),
+        ("8", "b", "true"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "header, found",
+    [
+        ("review,stars", ("review", None, "stars", None)),
+        ("label,text", ("text", None, "label", None)),
+        ("Premise,Hypothesis,Gold_Label", ("Premise", "Hypothesis", "Gold_Label", None)),
+        (",id,question,sentence,label", ("question", "sentence", "label", "id")),
+        (",title,words here,kind", ("title", None, "kind", "")),
+        ("foo,bar,baz", ("foo", None, "baz", None)),
+        ("id,foo,class,other", ("foo", None, "class", "id")),
+    ],
+)
+def test_columns_are_guessed_by_name_then_by_place_and_said(write, header, found):
+    row = ",".join("abcdefgh"[: header.count(",") + 1])
+    source = CustomSource("classify", train=write("t.csv", f"{header}\n{row}\n"))
+    columns = source.columns
+    assert (columns.text, columns.pair, columns.label, columns.id) == found
+    assert source.note.startswith(f"t.csv: text from column '{found[0]}', ")
+    assert f"label from column '{found[2]}'" in source.note and "--text_column" in source.note
+
+
+def test_columns_that_are_given_are_not_guessed(write):
+    path = write("t.csv", "sentence1,sentence2,label,score\na,b,c,2.5\n")
+    given = Columns(text="sentence2", label="score")
+    (example,) = read(path, "regress", columns=given)
+    assert (example.text, example.pair, example.label) == ("b", None, 2.5)
+    assert CustomSource("regress", train=path, columns=given).note == ""
+    with pytest.raises(
+        ValueError, match="t.csv, row 1 has no column 'lable'. Did you mean 'label'"
+    ):
+        CustomSource("classify", train=path, columns=Columns(label="lable"))
+
+
+def test_a_test_file_needs_no_labels_and_a_dev_file_the_same_columns(write):
+    train = write("train.csv", "text,label\na,x\nb,y\n")
+    test = write("test.csv", "id,text\nq,c\n")
+    source = CustomSource("classify", train=train, test=test)
+    assert source.splits == ("train", "test")
+    (example,) = source.examples("test")
+    assert (example.text, example.label) == ("c", None)
+    for empty in ("text,label\nc,\n", "text\nc\n"):
+        (example,) = read(write("test.csv", empty), split="test")
+        assert example.label is None
+    with pytest.raises(ValueError, match="test.csv, row 1 has no column 'label'"):
+        CustomSource("classify", train=train, dev=write("test.csv", "id,text\nq,c\n"))
+    with pytest.raises(ValueError, match="has no split 'dev'"):
+        source.examples("dev")
+
+
+def test_plain_text_is_an_example_a_line(write):
+    path = write("a.txt", "one, two\n\nthree\tfour\r\n")
+    assert [e.text for e in read(path, split="test")] == ["one, two", "three\tfour"]
+    with pytest.raises(ValueError, match="which column is the label"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.csv", "text,label\na,x\n,y\n", "row 3: the text in 'text' is empty"),
+        ("a.csv", 'text,label\n"a\n",x\n" \n",y\n', "row 3: the text in 'text' is empty"),
+        ("a.csv", "text,label\na,x\nb\n", r"row 3 has 1 fields, the first row has 2 \(text, label"),
+        ("a.tsv", "text\tlabel\na\tb\tx\n", "row 2 has 3 fields.*tabs part fields"),
+        ("a.csv", "text,label\na,x\nb, \n", "row 3 has no label in column 'label'"),
+        ("a.csv", 'text,label\na,x\n"b,y\nc,x\n', "row 3 is no row of CSV .*quote"),
+        ("a.csv", 'text,label\na,x\n"b"c,y\n', "row 3 is no row of CSV"),
+        ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "row 3 is not UTF-8: byte 0xe9 at character 4"),
+        ("a.csv", "\n\n", "row 1 is missing, but the first row must name the columns"),
+        ("a.csv", "text,label,label\n", "row 1 reads 'text, label, label', but .* another name"),
+        ("a.csv", "Good film.,1\nBad film.,0\n", "row 1 is an example .*put a first row"),
+        ("a.csv", "Good film.,pos\nBad film.,neg\nFine.,pos\n", "row 1 is an example"),
+        ("a.csv", "What a long and good film,a\nx,b\n", "row 1 is an example"),
+        ("a.csv", "only\na\n", "row 1: which column is the label.* There are: only"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"label": "y"}', "row 2 has no 'text'; it has l"),
+        ("a.jsonl", '{"text": 3, "label": "x"}', "row 1: 'text' should be a text, but is 3"),
+        ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is no name of a class"),
+        ("a.jsonl", '{"text": "\\ud83d", "label": 1}', r"row 1 is not UTF-8: \\ud83d"),
+        ("a.jsonl", '\n{"text": "a",\n', "row 2 is not JSON"),
+        ("a.json", '[{"text": "a"}]', "row 1 holds a JSON list, not an object"),
+        ("a.xlsx", "", "the name does not tell its format"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_row(write, name, content, message):
+    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+        read(write(name, content))
+
+
+def test_an_absent_file_or_none_at_all_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no file .*a.csv"):
+        read(tmp_path / "a.csv")
+    with pytest.raises(FileNotFoundError, match="There is no file .*a.conll"):
+        read(tmp_path / "a.conll", "tag")
+    with pytest.raises(ValueError, match="give --train, --dev or --test"):
+        CustomSource("regress")
+
+
+def test_several_labels_are_lists_or_have_a_separator(write):
+    rows = [{"text": "a", "labels": ["x", "y"]}, {"text": "b", "labels": []}]
+    source = CustomSource("classify", train=write("a.jsonl", rows))
+    assert source.multi_label
+    assert [e.label for e in source.examples("train")] == [("x", "y"), ()]
+    assert learn_labels(source) == ("x", "y")
+    path = write("a.csv", "text,label\na,x | y\nb,\nc,z\n")
+    source = CustomSource("classify", train=path, label_separator="|")
+    assert [e.label for e in source.examples("train")] == [("x", "y"), (), ("z",)]
+    assert learn_labels(source) == ("x", "y", "z")
+    rows = [{"text": "a", "labels": "x"}, {"text": "b", "labels": ["x", "y"]}]
+    with pytest.raises(ValueError, match=r"row 2: the label \[.*is no name of a class. Several"):
+        read(write("b.jsonl", rows))
+
+
+def test_regression_reads_numbers(write):
+    assert [e.label for e in read(write("a.csv", "text,score\na,3.5\nb,-1e2\n"), "regress")] == [
+        3.5,
+        -100.0,
+    ]
+    assert read(write("a.jsonl", [{"text": "a", "score": 3}]), "regress")[0].label == 3.0
+    for bad in ("good", "nan", "1,5"):
+        path = write("a.tsv", f"text\tscore\na\t1\nb\t{bad}\n")
+        with pytest.raises(ValueError, match=f'row 3: the label "{bad}" is not a number'):
+            read(path, "regress")
+
+
+def test_choices_are_columns_or_a_list(write):
+    path = write("a.csv", "id,sent1,sent2,ending0,ending1,label\nq,He sat.,He,ate.,slept.,1\n")
+    (example,) = read(path, "choice")
+    assert (example.id, example.text, example.label) == ("q", "He sat.", 1)
+    assert example.choices == ("He ate.", "He slept.") and example.pair is None
+    rows = [{"question": "Why?", "choices": ["a b", "c", "d"], "answer": "c"}]
+    path = write("a.jsonl", rows)
+    (example,) = read(path, "choice")
+    assert (example.text, example.choices, example.label) == ("Why?", ("a b", "c", "d"), 1)
+    assert CustomSource("choice", dev=path).num_choices == 3
+    path = write("b.csv", "question,A,B,C,label\nWhy?,x,y,z,C\n")
+    (example,) = read(path, "choice")
+    assert (example.choices, example.label) == (("x", "y", "z"), 2)
+    given = Columns(text="question", choices=("C", "A"), label="label")
+    with pytest.raises(ValueError, match='row 2: the label "C" is none of the 2 choices.* 0 to 1'):
+        read(path, "choice", columns=given)
+
+
+def test_tagged_words_are_columns_or_lists(write):
+    columns = write("a.conll", "EU NN I-ORG\nsaid VB O\n\nPeter NN I-PER\n")
+    rows = [
+        {"tokens": ["EU", "said"], "ner_tags": ["I-ORG", "O"]},
+        {"tokens": ["Peter"], "ner_tags": ["I-PER"]},
+    ]
+    lists = write("a.jsonl", rows)
+    for path in (columns, lists):
+        source = CustomSource("tag", train=path)
+        assert [(e.words, e.label) for e in source.examples("train")] == [
+            (("EU", "said"), ("B-ORG", "O")),
+            (("Peter",), ("B-PER",)),
+        ]
+        assert learn_labels(source) == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert "text from column 'tokens', label from column 'ner_tags'" in source.note
+    path = write("b.jsonl", [{"words": ["a"], "tags": ["O", "O"]}])
+    with pytest.raises(ValueError, match="row 1 has 1 words, but 2 tags"):
+        read(path, "tag")
+    (example,) = read(write("c.jsonl", [{"words": ["a", "b"]}]), "tag", split="test")
+    assert (example.words, example.label) == (("a", "b"), None)
+
+
+def test_labels_are_sorted_numbers_as_numbers(write):
+    def labels_of(*labels):
+        rows = "".join(f"a,{label}\n" for label in labels)
+        return learn_labels(CustomSource("classify", train=write("a.csv", f"text,label\n{rows}")))
+
+    assert labels_of("b", "a", "10", "b") == ("10", "a", "b")
+    assert labels_of("10", "9", "-1", "9") == ("-1", "9", "10")
+    with pytest.raises(ValueError, match="Training has a single label, 'a'"):
+        labels_of("a", "a")
+    with pytest.raises(ValueError, match="Training has no labels"):
+        labels_of()
+    with pytest.raises(ValueError, match=r"row 1002: more than 1,000 .*\"1000\".*--task=regress"):
+        labels_of(*range(1100))
+
+
+def test_a_text_of_100_000_words_is_read(write):
+    text = "words " * 100_000
+    for path in (
+        write("a.csv", f"text,label\n{text},x\n"),
+        write("a.tsv", f"text\tlabel\n{text}\tx\n"),
+        write("a.jsonl", [{"text": text, "label": "x"}]),
+    ):
+        (example,) = read(path)
+        assert example.text == text
+
+
+@pytest.mark.parametrize("name, separator", [("a.csv", ","), ("a.tsv", "\t")])
+def test_memory_does_not_grow_with_the_file(write, name, separator):
+    def peak(rows):
+        lines = [f"text{separator}label"] + [f"{'word ' * 40}{separator}x"] * rows
+        source = CustomSource("classify", train=write(name, "\n".join(lines)))
+        del lines
+        tracemalloc.start()
+        assert sum(1 for _ in source.examples("train")) == rows
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    assert peak(4000) < peak(400) + 100_000

@@ -1,0 +1,235 @@
+"""The real builders of TensorFlow Datasets, their downloads served from files made here."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from bertjax.tasks.sources.glue import GLUE, GlueSource
+from bertjax.tasks.sources.tfds import TfdsSource, maker_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+COLA = "gj04\t1\t\tThe sailors rode.\ngj04\t0\t*\tRode the “the.\n"
+RTE = "index\tsentence1\tsentence2\tlabel\n0\tA dog ran.\tA dog moved.\tentailment\n"
+STSB = "index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.75\n1\tc\td\t0\n"
+MNLI = "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tHe left.\tHe went.\tx\tneutral\n"
+CONLL = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
+
+
+def unlabelled(table: str) -> str:
+    return "\n".join(line.rpartition("\t")[0] for line in table.splitlines())
+
+
+def squad_of(*questions) -> str:
+    paragraph = {"context": "Ünder the bridge lay a cat.", "qas": list(questions)}
+    return json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": [paragraph]}]})
+
+
+ANSWERED = {
+    "id": "q1",
+    "question": "What lay there?",
+    "answers": [{"text": "a cat", "answer_start": 21}, {"text": "cat", "answer_start": 23}],
+}
+IMPOSSIBLE = {"id": "q2", "question": "Which dog?", "answers": [], "is_impossible": True}
+
+ZIPS = {
+    "CoLA.zip": {
+        "CoLA/train.tsv": COLA,
+        "CoLA/dev.tsv": COLA,
+        "CoLA/test.tsv": "index\tsentence\n0\tBill left.\n",
+    },
+    "RTE.zip": {"RTE/train.tsv": RTE, "RTE/dev.tsv": RTE, "RTE/test.tsv": unlabelled(RTE)},
+    "STS-B.zip": {
+        "STS-B/train.tsv": STSB,
+        "STS-B/dev.tsv": STSB,
+        "STS-B/test.tsv": unlabelled(STSB),
+    },
+    "MNLI.zip": {
+        "MNLI/train.tsv": MNLI,
+        **{f"MNLI/dev_{kind}.tsv": MNLI for kind in ("matched", "mismatched")},
+        **{f"MNLI/test_{kind}.tsv": unlabelled(MNLI) for kind in ("matched", "mismatched")},
+    },
+    "conll2003.zip": {"train.txt": CONLL, "valid.txt": CONLL, "test.txt": CONLL},
+}
+FILES = {
+    "train-v1.1.json": squad_of(ANSWERED),
+    "dev-v1.1.json": squad_of(ANSWERED),
+    "train-v2.0.json": squad_of({**ANSWERED, "is_impossible": False}),
+    "dev-v2.0.json": squad_of({**ANSWERED, "is_impossible": False}, IMPOSSIBLE),
+}
+BUILDERS = ("glue/cola", "glue/rte", "glue/stsb", "glue/mnli", "squad/v1.1", "squad/v2.0")
+
+
+def serve(url: str, folder):
+    """Writes the file of an address, as if it had been downloaded."""
+    name = url.rpartition("/")[2]
+    path = folder / name
+    if name in ZIPS:
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, text in ZIPS[name].items():
+                archive.writestr(member, text)
+    else:
+        path.write_text(FILES[name])
+    return path
+
+
+def prepare(builders, folder):
+    """Has real builders prepare data in a folder, with `serve` in place of the network."""
+    import tensorflow_datasets as tfds
+    from promise import Promise
+    from tensorflow_datasets.core.download import checksums, download_manager, downloader
+
+    def download(_, url, folder, verify=True):
+        path = serve(url, folder)
+        return Promise.resolve(downloader.DownloadResult(path, checksums.compute_url_info(path)))
+
+    def accept(manager, url, url_info, path):
+        # Files made here have not the official checksums.
+        manager._recorded_url_infos[url] = url_info
+
+    tfds.disable_progress_bar()
+    manager = download_manager.DownloadManager
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downloader._Downloader, "download", download)
+        patch.setattr(manager, "_register_or_validate_checksums", accept)
+        for builder in builders:
+            TfdsSource(builder, str(folder))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A data folder where the real builders have prepared every dataset."""
+    pytest.importorskip("tensorflow", reason="the builders of TFDS need TensorFlow: bertjax[tf]")
+    folder = tmp_path_factory.mktemp("tfds")
+    prepare((*BUILDERS, "conll2003"), folder)
+    return folder
+
+
+READ = """
+import dataclasses, json, sys
+
+from importlib.machinery import PathFinder
+
+class Hide(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition(".")[0] == "tensorflow"
+        return None if hidden else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
+from bertjax.tasks.sources.tfds import TfdsSource
+source = TfdsSource(sys.argv[1], sys.argv[2])
+found = {s: [dataclasses.asdict(e) for e in source.examples(s)] for s in source.splits}
+print(json.dumps(found))
+"""
+
+
+def read(builder, folder):
+    """Examples by split, of a process that cannot import TensorFlow."""
+    command = [sys.executable, "-c", READ, builder, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_classes_and_scores_of_glue(prepared):
+    cola = read("glue/cola", prepared)
+    assert list(cola) == ["train", "dev", "test"]
+    found = sorted((e["id"], e["text"], e["pair"], e["label"]) for e in cola["dev"])
+    assert found == [
+        ("0", "The sailors rode.", None, "acceptable"),
+        ("1", "Rode the “the.", None, "unacceptable"),
+    ]
+    assert [(e["id"], e["text"], e["label"]) for e in cola["test"]] == [("0", "Bill left.", None)]
+    assert cola["test"][0]["where"] == "tfds:glue/cola/2.0.0, test 0"
+    (rte,) = read("glue/rte", prepared)["train"]
+    assert (rte["text"], rte["pair"]) == ("A dog ran.", "A dog moved.")
+    assert rte["label"] == "entailment"
+    stsb = read("glue/stsb", prepared)
+    assert sorted(e["label"] for e in stsb["dev"]) == [0.0, 3.75]
+    assert [e["label"] for e in stsb["test"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "task, archive",
+    [("cola", "CoLA.zip"), ("rte", "RTE.zip"), ("stsb", "STS-B.zip"), ("mnli", "MNLI.zip")],
+)
+def test_official_files_hold_the_same_examples(prepared, tmp_path, task, archive):
+    with zipfile.ZipFile(serve(archive, tmp_path)) as opened:
+        opened.extractall(tmp_path)
+    source = GlueSource(GLUE[task], tmp_path)
+    theirs = TfdsSource(f"glue/{task}", str(prepared))
+    assert source.splits == theirs.splits
+    for split in source.splits:
+        ours = {e.id: (e.text, e.pair, e.label) for e in source.examples(split)}
+        assert {e.id: (e.text, e.pair, e.label) for e in theirs.examples(split)} == ours
+
+
+def test_splits_of_mnli(prepared):
+    mnli = read("glue/mnli", prepared)
+    assert set(mnli) == {
+        "train",
+        *("dev_matched", "dev_mismatched", "test_matched", "test_mismatched"),
+    }
+    (example,) = mnli["dev_mismatched"]
+    assert (example["text"], example["label"]) == ("He left.", "neutral")
+
+
+def test_questions_and_answers_of_squad(prepared):
+    squad = read("squad/v1.1", prepared)
+    assert list(squad) == ["train", "dev"]
+    (example,) = squad["train"]
+    assert (example["id"], example["text"]) == ("q1", "What lay there?")
+    assert example["answers"] == [["a cat", 21], ["cat", 23]] and example["label"] is None
+    for text, start in example["answers"]:
+        assert example["pair"][start:].startswith(text)
+    squad = read("squad/v2.0", prepared)
+    answers = {e["id"]: (len(e["answers"]), e["label"]) for e in squad["dev"]}
+    assert answers == {"q1": (2, None), "q2": (0, "impossible")}
+
+
+def test_sentences_of_conll(prepared):
+    conll = read("conll2003", prepared)
+    assert list(conll) == ["train", "dev", "test"]
+    assert sorted((e["words"], e["label"]) for e in conll["dev"]) == [
+        (["EU", "rejects"], ["B-ORG", "O"]),
+        (["Peter"], ["B-PER"]),
+    ]
+
+
+def test_squad_is_prepared_without_tensorflow(tmp_path):
+    pytest.importorskip("importlib_resources")
+    prepare(("squad/v1.1",), tmp_path)
+    (example,) = read("squad/v1.1", tmp_path)["dev"]
+    assert example["answers"] == [["a cat", 21], ["cat", 23]]
+
+
+def test_the_fields_are_those_of_every_builder():
+    for builder in BUILDERS:
+        assert callable(maker_of(builder))
+    with pytest.raises(ValueError, match="Did you mean 'glue/mnli'.*Known: glue/cola"):
+        maker_of("glue/mnly:2.0.0")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed here"
+)
+def test_without_tensorflow_the_remedies_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"install bertjax\[tf\].*--tfds_data_dir.*--data_dir"):
+        TfdsSource("glue/rte", str(tmp_path))
+
+
+def test_a_failed_download_names_the_remedies(tmp_path, monkeypatch):
+    pytest.importorskip("importlib_resources")
+    from tensorflow_datasets.core.download import downloader
+
+    def download(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(downloader._Downloader, "download", download)
+    with pytest.raises(ValueError, match=r"squad/v1.1 cannot be downloaded \(no route.*--data_dir"):
+        TfdsSource("squad/v1.1", str(tmp_path))
