@@ -9,7 +9,12 @@ from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
 from bertjax.config.pretrain_config import Phase, PretrainConfig
-from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
+from bertjax.config.training import (
+    DistributedConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 __all__ = [
     "DistillationConfig",
@@ -21,6 +26,7 @@ __all__ = [
     "PrepareConfig",
     "PretrainConfig",
     "TrainTokenizerConfig",
+    "TrainingConfig",
     "differences",
     "load_config_file",
 ]

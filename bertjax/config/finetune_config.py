@@ -4,14 +4,14 @@ import dataclasses
 from typing import Literal
 
 from bertjax.config.model import TaggerConfig
-from bertjax.config.training import MeshConfig, OptimizerConfig
+from bertjax.config.training import OptimizerConfig, TrainingConfig
 
 # [CLS] a [SEP] b [SEP]
 SHORTEST = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
+class FinetuneConfig(TrainingConfig):
     """Fine-tunes a model on a task; the same command again resumes (Devlin et al. 2018, 4)."""
 
     task: str = ""
@@ -89,7 +89,6 @@ class FinetuneConfig:
     """Evaluations on the dev split, each with a checkpoint; the best one becomes the model."""
     patience: int = 0
     """Stop after so many evaluations without a better one; 0: train to the end."""
-    seed: int = 0
     seeds: int = 1
     """Runs with seed, seed + 1, ...; mean and standard deviation are reported."""
     sweep: bool = False
@@ -98,33 +97,19 @@ class FinetuneConfig:
     submission: str | None = None
     """The zip file that GLUE's server takes; this task's predictions are put in it. None: one
     beside the predictions."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What activations are computed in; parameters and optimizer are float32 in any case."""
-    mesh: MeshConfig = MeshConfig()
-    unroll: int = 1
-    """Layers written out in each step of the scan over layers: faster, but slower to compile."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again instead of keeping it: nothing; all but products of
-    matrices, a few percent more work; all, least memory, a third more work."""
-    dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
-    """Keys of dropout: threefry2x32 draws the same on any mesh and in any microbatches; rbg is
-    cheaper on accelerators, and draws otherwise on each."""
     log_every: int = 50
     """Steps between lines of metrics."""
     reader_threads: int = 2
 
     def __post_init__(self):
-        for field in (
-            *("batch_size", "accumulation_steps", "evals_per_epoch", "seeds", "unroll"),
-            *("log_every", "reader_threads"),
-            *(("max_steps",) if self.max_steps is not None else ()),
-        ):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
+        super().__post_init__()
+        self.check_positive(
+            *("batch_size", "accumulation_steps", "evals_per_epoch", "seeds", "max_steps")
+        )
         if not self.num_epochs > 0:
             raise ValueError(f"num_epochs={self.num_epochs}: it must be positive.")
-        if self.seed < 0 or self.patience < 0:
-            raise ValueError(f"seed={self.seed}, patience={self.patience}: at least 0 each.")
+        if self.patience < 0:
+            raise ValueError(f"patience={self.patience}: it must be at least 0.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: choose it in [0, 1).")
         if self.max_length is not None and self.max_length < SHORTEST:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.model import BertConfig
-from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
+from bertjax.config.training import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,11 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainConfig:
+class PretrainConfig(TrainingConfig):
     """A pretraining run: which model, on what data, by which recipe."""
 
     data: str = ""
     """Directory that bertjax.prepare wrote."""
-    workdir: str = ""
-    """Directory for checkpoints, metrics and the model; running again there resumes."""
     init: str | None = None
     """Model to start from: a model directory, or the workdir of another run."""
     model: BertConfig = BertConfig()
@@ -66,7 +64,6 @@ class PretrainConfig:
     """pretraining: masked LM and sentence pairs; masked_lm: without pairs. None: as the objective
     of the data says."""
     phases: tuple[Phase, ...] = ()
-    optimizer: OptimizerConfig = OptimizerConfig()
     distillation: DistillationConfig = DistillationConfig()
     mlm_probability: float = 0.15
     """Share of the tokens that are predicted."""
@@ -79,26 +76,6 @@ class PretrainConfig:
     (fairseq)."""
     predict: Literal["masked", "next_token"] = "masked"
     """next_token: mask nothing, predict each token from those before it (for model.is_decoder)."""
-    seed: int = 0
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What activations are computed in; parameters and optimizer are float32 in any case."""
-    mesh: MeshConfig = MeshConfig()
-    distributed: DistributedConfig = DistributedConfig()
-    unroll: int | None = None
-    """Layers written out in each step of the scan over layers: less to copy, more to compile. None:
-    all of them on CPUs without remat, where the copies cost most; else 1."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again instead of keeping it: nothing; all but products of
-    matrices, a few percent more work; all, least memory, a third more work."""
-    dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
-    """Keys of dropout: threefry2x32 draws the same on any mesh and in any microbatches; rbg is
-    cheaper on accelerators, and draws otherwise on each."""
-    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    """What computes attention: xla, everywhere; without dropout of attention also fused kernels,
-    splash of newer TPUs, cudnn of NVIDIA's GPUs in bfloat16; auto: splash where it can be and rows
-    are long."""
-    log_every: int = 100
-    """Steps between lines of metrics."""
     eval_every: int = 1_000
     """Steps between evaluations on the held-out rows; 0: only at the end of each phase."""
     eval_rows: int = 10_000
@@ -107,23 +84,12 @@ class PretrainConfig:
     """Steps between checkpoints; one is also written at the end and on interruption."""
     keep_checkpoints: int = 3
     """The last N are kept, and besides the one of the lowest held-out loss."""
-    reader_threads: int = 1
-    """Threads that read and mask ahead. Masking holds the interpreter, so more of them take longer
-    for a row; they help where a read waits, as in a bucket."""
-    peak_tflops: float | None = None
-    """Peak of one device, for MFU; None: its data sheet, or a measured matrix product."""
 
     def __post_init__(self):
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: it must be at least 0.")
+        super().__post_init__()
+        self.check_positive("save_every", "eval_rows", "keep_checkpoints", "max_ngram")
         if not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")
-        for field in (
-            *("log_every", "save_every", "eval_rows", "keep_checkpoints"),
-            *(("unroll",) if self.unroll is not None else ()),
-        ):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         layers = self.distillation.layers
         if layers and self.init is not None:
             raise ValueError(
@@ -135,8 +101,6 @@ class PretrainConfig:
                 f"distillation.layers={layers} are {len(layers)}, the student has num_hidden_layers"
                 f"={self.model.num_hidden_layers}: name a layer of the teacher for each."
             )
-        if self.max_ngram < 1:
-            raise ValueError(f"max_ngram={self.max_ngram}: it must be at least 1.")
         self._check_predict()
         for phase in self.phases:
             if phase.max_length > self.model.max_length:

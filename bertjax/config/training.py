@@ -1,4 +1,4 @@
-"""What all training shares: the optimizer and the mesh of devices."""
+"""Configuration that pretraining and fine-tuning share: optimizer, devices, precision, logging."""
 
 import dataclasses
 from typing import Literal
@@ -92,3 +92,55 @@ class MeshConfig:
     """-1: all devices that the other axes leave."""
     fsdp: int = 1
     tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Fields that every training run has; `PretrainConfig` and `FinetuneConfig` extend it."""
+
+    workdir: str = ""
+    """Directory for checkpoints, metrics and the model; running again there resumes."""
+    seed: int = 0
+    """Seed of the initialisation, of the order of the data, of masking and of dropout."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the activations; parameters and optimizer state are float32 in either case."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    unroll: int | None = None
+    """Unroll factor of the scan over layers: a larger one copies less and compiles longer. None:
+    all layers on CPUs without remat, where copies cost most; otherwise 1."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What the backward pass recomputes instead of keeping it: none; dots, everything but matrix
+    multiplications with parameters, which costs a few percent of the time; full, everything, which
+    takes the least memory and a third more time."""
+    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
+    """Attention kernel: xla works everywhere; splash (newer TPUs) and cudnn (NVIDIA GPUs, bfloat16)
+    are fused and need attention dropout 0; auto takes splash where it is possible and rows are
+    long."""
+    dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
+    """Random bits of dropout: threefry2x32 gives the same bits on any mesh and with any number of
+    microbatches; rbg is cheaper on accelerators, and its bits depend on both."""
+    log_every: int = 100
+    """Steps between two lines of metrics."""
+    reader_threads: int = 1
+    """Threads that read ahead."""
+    peak_tflops: float | None = None
+    """Peak TFLOP/s of one device, for MFU; None: from its data sheet, or measured by a matrix
+    multiplication."""
+
+    def __post_init__(self):
+        self.check_positive("log_every", "reader_threads")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
+
+    def check_positive(self, *fields: str) -> None:
+        """Refuses fields below 1; None is allowed.
+
+        Raises:
+            ValueError: names the first such field and its value.
+        """
+        for field in (*fields, "unroll"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}={value}: it must be at least 1.")
