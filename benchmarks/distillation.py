@@ -24,7 +24,7 @@ from reporting import report
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.training.pretraining import Run
+from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.teacher import start_of_student
 from bertjax.weights import LoadedModel, load_model, save_hf
 
@@ -82,7 +82,7 @@ def students(
     )
     chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
     taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
-    run = Run(taught)
+    run = PretrainingRun(taught)
     start = start_of_student(taught, run.program.model)
     save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
     found = {
@@ -100,7 +100,7 @@ class Steps:
     """A run's own step on its own batches, to be timed."""
 
     def __init__(self, config: PretrainConfig):
-        run = Run(config)
+        run = PretrainingRun(config)
         self._state, self._batches = run.new_state(), run.batches(0, 0)
         self._step = run.train_step(config.phases[0])
 
@@ -129,13 +129,13 @@ def judged(base: PretrainConfig, args: argparse.Namespace, model: str, folder: P
     """Held-out masked LM of a model, and its divergence from the teacher over the real tokens."""
     params = load_model(model, "masked_lm")
     lessons = DistillationConfig(teacher=args.teacher, temperature=1.0)
-    run = Run(
+    run = PretrainingRun(
         dataclasses.replace(
             base, model=params.config, distillation=lessons, workdir=str(folder / "judge")
         )
     )
     on_devices = jax.device_put(params.params, run.program.state_sharding.params)
-    found = run.evaluate(base.phases[0], on_devices)
+    found = run.evaluate(on_devices, base.phases[0])
     names = {"mlm_loss": "mlm_loss", "kl_to_teacher": "soft_loss", "cosine_loss": "cosine_loss"}
     return {name: round(found[f"eval/{key}"], 4) for name, key in names.items()}
 

@@ -25,7 +25,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.training_data import write_training_data
-from bertjax.training.finetuning import Run, load_for_task
+from bertjax.training.finetuning import FinetuningRun, load_for_task
 
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
 
@@ -38,10 +38,14 @@ class Ours:
         config = FinetuneConfig(task=name, init=model, workdir=str(folder / name))
         loaded = load_for_task(config, task)
         data = write_training_data(task, loaded.tokenizer, 128, folder / f"{name}.array_record")
-        run = Run(config, task, loaded, data)
+        run = FinetuningRun(config, task, loaded, data)
         self.steps_per_epoch = run.batches_per_epoch
         self.shapes: set[tuple[int, ...]] = set()
-        self._batches, self._state, self._step = run.batches(0), run.new_state(), run.train_step()
+        self._batches, self._state, self._step = (
+            run.batches(0, 0),
+            run.new_state(),
+            run.train_step(run.phases[0]),
+        )
 
     def __call__(self, steps: int) -> None:
         metrics: Any = None

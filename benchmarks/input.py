@@ -17,7 +17,7 @@ from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
 from bertjax.data.records import read_metadata, shard_paths
 from bertjax.tokenization import load_tokenizer
-from bertjax.training.setup import make_masking
+from bertjax.training.pretraining_program import make_masking
 
 
 def main() -> None:

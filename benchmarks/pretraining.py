@@ -36,7 +36,7 @@ from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS
-from bertjax.training.setup import random_rows
+from bertjax.training.pretraining_program import random_rows
 from bertjax.weights.families import config_to_hf
 
 # Variables of the environment that choose an allocator of memory.

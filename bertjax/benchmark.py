@@ -29,10 +29,14 @@ from bertjax.devices.compilation_cache import no_compilation_cache, use_compilat
 from bertjax.devices.flops import peak_flops
 from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.training.loop import fit
-from bertjax.training.pretraining import Run
-from bertjax.training.setup import Program, max_predictions, random_rows
+from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_program import (
+    PretrainingProgram,
+    max_predictions,
+    random_rows,
+    with_head,
+)
 from bertjax.training.step import with_seed
-from bertjax.training.teacher import head_of_student
 
 ROUNDS = 5
 
@@ -58,7 +62,7 @@ class Subject:
         phase = config.phases[index]
         if config.data:
             with tempfile.TemporaryDirectory() as nothing_there:
-                run = Run(dataclasses.replace(config, workdir=nothing_there))
+                run = PretrainingRun(dataclasses.replace(config, workdir=nothing_there))
             self.program, self.flops_per_row = run.program, run.flops_per_row(phase)
             self.state: Any = run.new_state()
             self.step = run.train_step(phase)
@@ -70,12 +74,11 @@ class Subject:
                 f"distillation.teacher={config.distillation.teacher!r} without --data: a teacher "
                 "belongs to the tokenizer of some data; give --data."
             )
-        head = head_of_student(config, config.model.type_vocab_size > 1)
-        config = dataclasses.replace(config, head=head)
-        program = self.program = Program(config, sharding.make_mesh(config.mesh))
+        config = with_head(config, config.model.type_vocab_size > 1)
+        program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
         self.flops_per_row = program.flops_per_row(phase)
-        self.state = jax.jit(program.fresh_state, out_shardings=program.state_sharding)()
-        self.step = with_seed(program.train_step(phase), config.seed)
+        self.state = program.new_state()
+        self.step = with_seed(program.train_step(phase.accumulation_steps), config.seed)
         self.batches = self._random_batches(config, phase)
         self.predictions = max_predictions(config, phase)
 

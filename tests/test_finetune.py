@@ -16,10 +16,11 @@ from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
-from bertjax.training import finetuning
+from bertjax.tasks import make_task
+from bertjax.training import finetuning, trainer
 from bertjax.training import variants as variants_module
 from bertjax.training.hooks import Interrupted
-from bertjax.training.variants import variants
+from bertjax.training.variants import task_options, variants
 from bertjax.weights import load_model
 
 RATE = OptimizerConfig(
@@ -110,7 +111,7 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
-    original = finetuning.fit
+    original = trainer.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -120,7 +121,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "fit", fit)
+        patch.setattr(trainer, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)
@@ -150,7 +151,9 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
         assert top.read_bytes() == own.read_bytes()
     weights = [load_file(tmp_path / f"run/seed{i}/model/model.safetensors") for i in (0, 1)]
     assert (weights[0]["classifier.weight"] != weights[1]["classifier.weight"]).any()
-    monkeypatch.setattr(finetune.Run, "train", lambda self: pytest.fail("it was finished"))
+    monkeypatch.setattr(
+        finetuning.FinetuningRun, "train", lambda self: pytest.fail("it was finished")
+    )
     assert finetune.run(config) == scores
     with pytest.raises(ValueError, match="another config: batch_size"):
         finetune.run(dataclasses.replace(config, batch_size=8))
@@ -170,7 +173,7 @@ def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_pat
     finetune.run(config)
     assert "[/low]" in capsys.readouterr().out
     (tmp_path / "train.csv").write_text("\n".join(rows.split("\n")[:-5]) + "\n")
-    with pytest.raises(ValueError, match="data is not what stood in .*train.csv"):
+    with pytest.raises(ValueError, match="data is not that of .*train.csv"):
         finetune.run(config)
 
 
@@ -292,9 +295,9 @@ def test_mnli_has_two_dev_sets_and_a_submission(config, tmp_path, sentences):
 
 def test_packing_leaves_predictions_alone(whole, config):
     """One text by itself gets the probabilities that it got among others in a row."""
-    task = finetune.make_task("classify", finetune.task_options(config))
+    task = make_task("classify", task_options(config))
     config = dataclasses.replace(config, init=str(whole / "model"))
-    loaded = finetune.load_for_task(config, task)
+    loaded = finetuning.load_for_task(config, task)
     mesh = make_mesh(config.mesh)
     predictor = Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
     params = jax.device_put(loaded.params)

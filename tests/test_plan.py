@@ -13,8 +13,8 @@ from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.model import BertConfig
 from bertjax.planning.chips import CHIPS, get_topology, known_topologies
-from bertjax.training.pretraining import Run
-from bertjax.training.setup import Program, batch_shapes
+from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
@@ -41,7 +41,7 @@ def test_shapes_of_a_plan_are_those_of_real_batches(prepared, tiny_config, tmp_p
         phases=(Phase(num_steps=2, max_length=16, batch_size=16, accumulation_steps=2),),
         optimizer=OptimizerConfig(warmup_steps=0),
     )
-    run = Run(config)
+    run = PretrainingRun(config)
     real = next(run.batches(0, 0))
     shapes = batch_shapes(run.config, run.config.phases[0], run.program.rows)
     assert {k: (v.shape, v.dtype, v.sharding) for k, v in real.items()} == {
@@ -152,4 +152,4 @@ def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
 def test_a_program_for_a_mesh_that_does_not_divide_is_refused():
     mesh = sharding.make_mesh(MeshConfig(data=1, tensor=8))
     with pytest.raises(ValueError, match=r"do not divide over the mesh.*tensor=8"):
-        Program(dataclasses.replace(SMALL, head="pretraining"), mesh)
+        PretrainingProgram(dataclasses.replace(SMALL, head="pretraining"), mesh)

@@ -16,10 +16,10 @@ from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import open_prepared
 from bertjax.predict import fill_mask
 from bertjax.tokenization import load_tokenizer, train_wordpiece
-from bertjax.training import pretraining as pretraining
+from bertjax.training import trainer
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.pretraining import Run
-from bertjax.training.setup import make_masking
+from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_program import make_masking
 from bertjax.weights import load_model
 
 
@@ -53,7 +53,7 @@ def lines_of(workdir):
 
 
 def last_state(config, workdir):
-    run = Run(dataclasses.replace(config, workdir=str(workdir)))
+    run = PretrainingRun(dataclasses.replace(config, workdir=str(workdir)))
     checkpointer = Checkpointer(workdir / "checkpoints")
     state, progress = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
@@ -70,7 +70,7 @@ def whole(config, tmp_path_factory):
 
 def run_interrupted(config, workdir, monkeypatch, stop_after):
     """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
-    original = pretraining.fit
+    original = trainer.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -80,7 +80,7 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "fit", fit)
+        patch.setattr(trainer, "fit", fit)
         with pytest.raises(pretrain.Interrupted):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
@@ -109,7 +109,7 @@ def _leaves(tree):
 
 
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
-    original = pretraining.fit
+    original = trainer.fit
 
     def fit(*args, hooks, **kwargs):
         def kill(step, state, metrics):
@@ -120,7 +120,7 @@ def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp
 
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "fit", fit)
+        patch.setattr(trainer, "fit", fit)
         with pytest.raises(MemoryError):
             pretrain.run(here)
     assert last_state(config, tmp_path / "run")[0].step == 8
@@ -240,8 +240,8 @@ def test_export_writes_the_newest_checkpoint(config, tmp_path, monkeypatch):
     np.testing.assert_array_equal(written["cls.predictions.bias"], params["predictions"]["bias"])
 
 
-def claim(config) -> Run:
-    run = Run(config)
+def claim(config) -> PretrainingRun:
+    run = PretrainingRun(config)
     run.claim_workdir()
     return run
 
@@ -260,7 +260,7 @@ def test_the_model_of_init_decides_on_the_architecture_and_the_config_on_dropout
 ):
     other = dataclasses.replace(config.model, hidden_size=64, hidden_dropout_prob=0.0)
     start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole), model=other)
-    model = Run(start).config.model
+    model = PretrainingRun(start).config.model
     assert (model.hidden_size, model.hidden_dropout_prob) == (32, 0.0)
     assert "hidden_size: 64 -> 32" in capsys.readouterr().out
 
@@ -315,7 +315,7 @@ def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_pat
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
     with pytest.raises(ValueError, match="not the one that the rows there were made with"):
-        Run(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
+        PretrainingRun(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
 
 
 def test_data_without_sentence_pairs_trains_with_finite_losses(

@@ -4,7 +4,7 @@ A config file is Python that defines `config`. `--config` looks in the current f
 the ones that come with the package.
 """
 
-from bertjax.config.config_file import differences, load_config_file
+from bertjax.config.config_file import defaults_of, differences, load_config_file
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
@@ -27,6 +27,7 @@ __all__ = [
     "PretrainConfig",
     "TrainTokenizerConfig",
     "TrainingConfig",
+    "defaults_of",
     "differences",
     "load_config_file",
 ]

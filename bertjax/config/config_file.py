@@ -5,7 +5,7 @@ import difflib
 import importlib.util
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,15 +72,47 @@ def _find_config_file(path: str) -> Path:
 
 
 def differences(
-    now: dict[str, Any], saved: dict[str, Any], ignore: Sequence[str] = ()
+    now: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    ignore: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Names and values of the fields, flattened, in which a config is not what was saved."""
+    """Names and values of the fields, flattened, in which a config differs from a saved one.
+
+    Args:
+        now, saved: the configs as nested dictionaries.
+        ignore: fields that may differ: flattened names, first or last parts of them.
+        defaults: values of fields that the saved config lacks because they were added later.
+    """
     new, old = _flatten(json.loads(json.dumps(now))), _flatten(saved)
+    known = _flatten(json.loads(json.dumps(defaults or {})))
+    old = {key: value for key, value in known.items() if key in new} | old
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
         for key in sorted(new.keys() | old.keys())
-        if not {key, key.split(".")[0]} & {*ignore} and old.get(key) != new.get(key)
+        if not {key, key.split(".")[0], key.split(".")[-1]} & {*ignore}
+        and old.get(key) != new.get(key)
     ]
+
+
+def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
+    """Defaults of the fields of a config and of the dataclasses in it, as nested dictionaries.
+
+    Fields without a default are left out. `default` is the instance that holds the defaults; None:
+    those of the class.
+    """
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        standard = getattr(default, field.name, field.default)
+        if dataclasses.is_dataclass(value):
+            nested = standard if dataclasses.is_dataclass(standard) else None
+            defaults[field.name] = defaults_of(value, nested)
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            defaults[field.name] = [defaults_of(item) for item in value]
+        elif standard is not dataclasses.MISSING:
+            defaults[field.name] = standard
+    return defaults
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

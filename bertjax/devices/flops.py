@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from bertjax.config.model import BertConfig
 
-# Dense bfloat16 peaks of the data sheets, in TFLOP/s for each jax device (a TPU v2 or v3 device is
-# one of the two cores of a chip).
+# Dense bfloat16 peaks of the data sheets, in TFLOP/s for each jax device (a device of TPU v2,
+# v3 or 7x is one of the two cores of a chip).
 PEAK_TFLOPS = {
     "TPU v2": 22.5,
     "TPU v3": 61.5,
@@ -19,6 +19,7 @@ PEAK_TFLOPS = {
     "TPU v5p": 459.0,
     "TPU v6 lite": 918.0,
     "TPU v6e": 918.0,
+    "TPU7x": 1153.5,
     "NVIDIA A100": 312.0,
     "NVIDIA H100": 989.0,
     "NVIDIA H200": 989.0,

@@ -6,6 +6,7 @@ what the world sees (files, lines on the terminal) the first does alone.
 
 import hashlib
 import importlib.util
+import itertools
 import os
 import signal
 import sys
@@ -229,18 +230,54 @@ def fetch(tree: Any, mesh: Mesh) -> Any:
     return jax.device_get(tree)
 
 
-class AgreedStop:
-    """Asks, after each step, whether any host was told to stop; all hear of it at one step.
+class StopSignal:
+    """Turns the first SIGINT or SIGTERM into a request to stop after the step under way."""
 
-    jax's own service watches for SIGTERM, and finds a step that no host has passed. Ctrl-C becomes
+    def __init__(self):
+        self.received = False
+
+    def __call__(self, step: int) -> bool:
+        del step
+        return self.received
+
+    def _receive(self, number: int, frame: Any) -> None:
+        del frame
+        if self.received:
+            raise KeyboardInterrupt
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
+        self.received = True
+
+    def __enter__(self) -> "StopSignal":
+        self._before = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class AgreedStop:
+    """Asks after each step whether a host was told to stop; all hosts learn it at the same step.
+
+    jax's own service watches for SIGTERM and finds a step that no host has passed. Ctrl-C becomes
     a SIGTERM.
     """
+
+    # The service counts the calls of a process and expects them to grow, whatever step a run
+    # resumes at and however many runs a process has.
+    _calls = itertools.count(1)
 
     def __init__(self) -> None:
         self.received = False
 
     def __call__(self, step: int) -> bool:
-        self.received = self.received or multihost_utils.reached_preemption_sync_point(step)
+        del step
+        call = next(AgreedStop._calls)
+        self.received = self.received or multihost_utils.reached_preemption_sync_point(call)
         return self.received
 
     def _receive(self, number: int, frame: Any) -> None:
@@ -253,3 +290,8 @@ class AgreedStop:
 
     def __exit__(self, *exception: object) -> None:
         signal.signal(signal.SIGINT, self._before)
+
+
+def stop_signal() -> StopSignal | AgreedStop:
+    """Turns a stop signal into a request to stop after a step: the same step on all hosts."""
+    return AgreedStop() if jax.process_count() > 1 else StopSignal()

@@ -17,8 +17,13 @@ from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.planning.chips import Topology
 from bertjax.planning.collectives import Collective, collectives
 from bertjax.training.objective import TEACHER
-from bertjax.training.setup import Program, batch_shapes, teacher_of_shape, with_sharding
-from bertjax.training.teacher import head_of_student
+from bertjax.training.pretraining_program import (
+    PretrainingProgram,
+    batch_shapes,
+    teacher_of_shape,
+    with_head,
+)
+from bertjax.training.setup import with_sharding
 from bertjax.weights import init_params, load_model
 
 GB = 1e9
@@ -131,18 +136,16 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     )
 
 
-def _program(config: PretrainConfig, mesh: Any) -> tuple[Program, tuple[Any, ...]]:
+def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
     """The program of a config, and shapes of what its steps take besides state and batch."""
     # The data says whether there are pairs; models with two types of tokens are made for them.
-    config = dataclasses.replace(
-        config, head=head_of_student(config, config.model.type_vocab_size > 1)
-    )
+    config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
-        return Program(config, mesh), ()
+        return PretrainingProgram(config, mesh), ()
     teacher = _teacher(config)
     shapes = jax.eval_shape(lambda: init_params(teacher, 0))
     placed = with_sharding(shapes, sharding.state_sharding(mesh, shapes))
-    return Program(config, mesh, teacher), ({TEACHER: placed},)
+    return PretrainingProgram(config, mesh, teacher), ({TEACHER: placed},)
 
 
 def _teacher(config: PretrainConfig) -> BertWithHead:
@@ -152,9 +155,9 @@ def _teacher(config: PretrainConfig) -> BertWithHead:
     return load_model(name, "masked_lm", dtype=config.dtype).model
 
 
-def _compile(program: Program, phase: Phase, constants: tuple[Any, ...]) -> Any:
+def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ...]) -> Any:
     where = jax.tree.map(lambda s: s.sharding, constants)
-    step = program.train_step(phase, *where)
+    step = program.train_step(phase.accumulation_steps, *where)
     batch = batch_shapes(program.config, phase, program.rows)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, *constants)

@@ -5,17 +5,28 @@ from typing import Any
 
 import jax
 
+# Batches that the host prepares while the device computes earlier ones.
+BATCHES_AHEAD = 2
+
 
 def evaluate(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, float]:
-    """Adds up the sums that `eval_step(params, batch)` gives and returns their means."""
-    sums = [jax.device_get(eval_step(params, batch)) for batch in batches]
-    return means(add_sums(sums))
+    """Adds up the sums that `eval_step(params, batch)` returns, and returns their means.
+
+    The sums are read back once, at the end, so that the device never waits for the host.
+    """
+    sums: list[Any] = []
+    for batch in batches:
+        sums.append(eval_step(params, batch))
+        if len(sums) > BATCHES_AHEAD:
+            # Otherwise the inputs of all batches could be in memory at once.
+            jax.block_until_ready(sums[-1 - BATCHES_AHEAD])
+    return means(add_sums(jax.device_get(sums)))
 
 
 def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Adds (sum, weight) pairs in double precision, in the order given."""
+    """Adds (sum, weight) pairs in double precision, in their order."""
     total: dict[str, tuple[float, float]] = {}
     for item in sums:
         for key, (value, weight) in item.items():
@@ -25,5 +36,5 @@ def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def means(total: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """(sum, weight) pairs -> sum / weight; what was never weighed has no mean and is left out."""
+    """(sum, weight) pairs -> sum / weight; metrics of weight 0 have no mean and are left out."""
     return {key: value / weight for key, (value, weight) in total.items() if weight}

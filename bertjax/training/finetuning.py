@@ -1,22 +1,19 @@
-"""One fine-tuning: a config with one seed, from its data to a model directory."""
+"""Fine-tuning: a run of a task from a model to a model directory (Devlin et al. 2018, 4)."""
 
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
 from bertjax.data.preparation.chunks import write_whole
-from bertjax.devices import sharding
-from bertjax.devices.kernels import choose_unroll
+from bertjax.devices import hosts, sharding
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.sources.custom import CustomSource
@@ -24,14 +21,8 @@ from bertjax.tasks.training_data import TrainingData
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
-from bertjax.training.finetuning_teacher import Teacher, run_identity
-from bertjax.training.hooks import EvaluateAndSave, Interrupted, MetricLogger, StopSignal
-from bertjax.training.loop import fit
-from bertjax.training.objective import TASK_OBJECTIVES, TEACHER, make_loss_fn
-from bertjax.training.optimizer import make_optimizer, make_schedule
-from bertjax.training.state import TrainState, create_train_state, split_params
-from bertjax.training.step import compile_train_step, make_train_step, with_seed
-from bertjax.training.variants import (
+from bertjax.training.objective import TASK_OBJECTIVES
+from bertjax.training.scores import (
     best_metric,
     counted,
     model_facts,
@@ -39,21 +30,34 @@ from bertjax.training.variants import (
     split_prefix,
     splits_of,
 )
-from bertjax.training.workdir import Workdir
-from bertjax.training.writers import MetricWriter
+from bertjax.training.setup import Program
+from bertjax.training.state import TrainState, split_params
+from bertjax.training.teacher import Teacher
+from bertjax.training.trainer import Run, identity_of
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
+from bertjax.weights.fill import fresh
 from bertjax.weights.tagger_weights import with_new_tagger
 
 SCORES = "scores.json"
 
 
-class Run:
-    """One training: a config with one seed, its data, its workdir, and a teacher, if it has one.
+class FinetuningRun(Run):
+    """A fine-tuning run with one seed: its task, its data, its evaluation, its results.
+
+    Args:
+        config: of one run: without seeds and sweep.
+        task: with its source.
+        loaded: the model to start from, with the head of the task.
+        data: the features of the train split.
+        teacher: the model that is distilled, if any.
 
     Raises:
         ValueError: model, data, devices and workdir do not fit together.
     """
+
+    higher_is_better = True
+    keep_checkpoints = 1
 
     def __init__(
         self,
@@ -64,230 +68,185 @@ class Run:
         teacher: Teacher | None = None,
     ):
         self.config, self.task, self.loaded, self.data = config, task, loaded, data
-        self.teacher = teacher
-        self.workdir = Workdir(Path(config.workdir))
-        self.mesh = sharding.make_mesh(config.mesh)
-        self.rows = sharding.batch_sharding(self.mesh)
+        self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
         self.max_length = config.max_length or task.max_length
-        self.model = loaded.model.clone(
-            config=loaded.config,
-            dtype=jnp.dtype(config.dtype),
-            unroll=choose_unroll(
-                config.unroll, config.remat, loaded.config.num_hidden_layers, self.mesh
-            ),
-            remat=config.remat,
-        )
         self.labels = labels_of(task, _class_weights(config, data.class_counts))
+        mesh = sharding.make_mesh(config.mesh)
+        self.shape = plan_rows(
+            data.sizes,
+            batch_size=config.batch_size,
+            num_choices=self.labels.num_choices,
+            multiple_of=mesh.shape["data"] * mesh.shape["fsdp"] * config.accumulation_steps,
+        )
         self.batches_per_epoch = -(-len(data.sizes) // config.batch_size)
         steps = max(1, round(config.num_epochs * self.batches_per_epoch))
-        self.num_steps = min(steps, config.max_steps or steps)
-        self.eval_every = max(1, round(self.batches_per_epoch / config.evals_per_epoch))
         phase = Phase(
-            num_steps=self.num_steps, max_length=self.max_length, batch_size=config.batch_size
+            num_steps=min(steps, config.max_steps or steps),
+            max_length=self.shape.row_length,
+            batch_size=config.batch_size,
         )
-        self.schedule = make_schedule(config.optimizer, [phase])
-        self.tx = make_optimizer(config.optimizer, self.schedule)
-        shapes = jax.eval_shape(
-            lambda: create_train_state(loaded.params, self.tx, self.model.frozen)
+        objective = TASK_OBJECTIVES[task.label_kind]
+        if teacher is not None:
+            objective = distilled_task(
+                task.label_kind, config.distillation_temperature, config.distillation_weight
+            )
+        program = Program(
+            config,
+            loaded.model.clone(config=loaded.config),
+            objective,
+            (phase,),
+            mesh,
+            teacher and teacher.model,
         )
-        self.state_sharding = sharding.state_sharding(self.mesh, shapes)
-        self.state_shapes = jax.tree.map(
-            lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
-            shapes,
-            self.state_sharding,
-        )
-        self.updates = 0  # behind the parameters that `train` returned
+        super().__init__(config, program, (phase,), loaded.tokenizer, teacher)
+        self.early_stopping = EarlyStopping(config.patience, self.best_metric)
+        self.updates = 0  # of the parameters that became the model
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
-        self.predictor = Predictor(task, self.model, loaded.tokenizer, self.max_length, self.mesh)
+        self.predictor = Predictor(task, program.model, loaded.tokenizer, self.max_length, mesh)
 
-    def new_state(self) -> TrainState:
-        """The state before the first step, laid out over the devices."""
-        create = jax.jit(
-            lambda params: create_train_state(params, self.tx, self.model.frozen),
-            out_shardings=self.state_sharding,
-        )
-        return create(jax.device_put(self.loaded.params, self.state_sharding.params))
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The config as run.json keeps it."""
+        return identity_of(self.config, self.teacher)
 
-    def batches(self, first: int) -> Iterator[Any]:
-        """Batches from batch `first` on, on the devices."""
-        unit = self.mesh.shape["data"] * self.mesh.shape["fsdp"] * self.config.accumulation_steps
-        shape = plan_rows(
-            self.data.sizes,
-            batch_size=self.config.batch_size,
-            num_choices=self.labels.num_choices,
-            multiple_of=unit,
-        )
+    @property
+    def data_fingerprint(self) -> str:
+        """A hash of the features of the train split."""
+        return self.data.fingerprint
+
+    def initial_params(self) -> Any:
+        """The parameters of --init."""
+        return self.loaded.params
+
+    def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
+        """Global batches on the devices, from step `first_step` on."""
+        del phase_index
         source = FeatureBatches(
             str(self.data.path),
             self.config.batch_size,
-            shape,
+            self.shape,
             self.labels,
-            self.loaded.tokenizer.pad_token_id,
+            self.tokenizer.pad_token_id,
             seed=self.config.seed,
-            first=first,
+            first=first_step,
         )
         for batch in feature_batches(source, self.config.reader_threads):
             size = len(batch["input_ids"])
-            held = sharding.host_rows(self.rows, size)
-            local = {key: values[held] for key, values in batch.items()}
-            yield sharding.to_devices(local, held, self.rows, size)
+            host_rows = sharding.host_rows(self.program.rows, size)
+            local = {key: values[host_rows] for key, values in batch.items()}
+            yield sharding.to_devices(local, host_rows, self.program.rows, size)
 
-    def evaluate(self, params: Any) -> dict[str, float]:
-        """Metrics on the dev splits, those of the first without its name."""
+    def accumulation_steps(self, phase: Phase) -> int:
+        """Microbatches per update. They divide the rows, not the examples that a phase counts."""
+        del phase
+        return self.config.accumulation_steps
+
+    def eval_and_save_every(self) -> tuple[int, int]:
+        """Every evaluation has its checkpoint."""
+        every = max(1, round(self.batches_per_epoch / self.config.evals_per_epoch))
+        return every, every
+
+    def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
+        """The next batch, and the state of early stopping."""
+        del phase_index
+        return {"batch": phase_step, "patience": self.early_stopping.state}
+
+    def resume(self, progress: Mapping[str, Any]) -> None:
+        """Restores the state of early stopping."""
+        if progress.get("patience"):
+            self.early_stopping.state = dict(progress["patience"])
+
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        """All of them; explains why the number of steps is one of them."""
+        refused = super().refused_changes(changed, saved, step)
+        if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
+            refused.append(
+                "the learning rate decays over all steps, so another number of them changes the "
+                "rate of steps that are already done"
+            )
+        return refused
+
+    def is_finished(self) -> bool:
+        """Whether the dev score has stopped improving."""
+        return self.early_stopping()
+
+    def evaluate(self, params: Any, phase: Phase | None = None) -> dict[str, float]:
+        """Metrics of the dev splits; those of the first split have no prefix."""
+        del phase
         self.dev_scores = {
-            split: self.answer(params, split) for split in splits_of(self.task, "dev")
+            split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
         }
-        return {
+        evaluation = {
             f"eval/{split_prefix(split)}{key}": value
-            for split, found in self.dev_scores.items()
-            for key, value in found.items()
+            for split, scores in self.dev_scores.items()
+            for key, value in scores.items()
         }
+        return self.early_stopping.see(evaluation)
 
-    def answer(self, params: Any, split: str) -> dict[str, float]:
+    def predict_split(self, params: Any, split: str) -> dict[str, float]:
         """Writes the predictions of a split; returns the task's metrics, where labels are known."""
-        folder = self.workdir.path / "predictions"
-        folder.mkdir(exist_ok=True)
         assert self.task.source is not None
-        answered = self.predictor(params, self.task.source.examples(split))
-        written = self.task.written(folder, split, answered)
+        predictions = self.predictor(params, self.task.source.examples(split))
+        if hosts.is_first():
+            folder = self.workdir.path / "predictions"
+            folder.mkdir(exist_ok=True)
+            predictions = self.task.written(folder, split, predictions)
         self.confusion[split] = Counter()
         if self.task.label_kind == "classes":
-            written = counted(written, self.confusion[split])
-        return self.task.score(written)
+            predictions = counted(predictions, self.confusion[split])
+        return self.task.score(predictions)
 
-    def train(self) -> Any:
-        """Trains from the newest checkpoint, or from the start; returns the best parameters.
+    def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
+        """The best checkpoint on the dev split; the last one without a dev split.
 
-        `dev_scores` and the predictions on disk are theirs afterwards.
-
-        Raises:
-            Interrupted: a signal came; the state is saved.
+        `dev_scores` and the predictions on disk are those of this state afterwards.
         """
-        config = self.config
-        self.workdir.claim(run_identity(config, self.teacher), self.data.fingerprint)
-        self.loaded.tokenizer.save(self.workdir.tokenizer)
-        metric = f"eval/{best_metric(self.task)}"
-        checkpointer = Checkpointer(
-            self.workdir.checkpoints, keep=1, metric=metric, higher_is_better=True
-        )
-        try:
-            state, step, done = self._fit(checkpointer, metric)
-            if not done:
-                raise Interrupted(f"stopped after step {step} of {self.num_steps}")
-            best = checkpointer.best_step
-            if best not in (None, step):
-                print(f"step {best} is the best on the dev split; its parameters are kept")
-                state, _ = checkpointer.restore(self.state_shapes, best)
-                self.dev_scores = None
-        finally:
-            checkpointer.close()
-            self.workdir.release()
+        best = checkpointer.best_step
+        if best not in (None, int(state.step)):
+            hosts.say(f"step {best} is the best on the dev split; its parameters are kept")
+            state, _ = checkpointer.restore(self.program.state_shapes, best)
+            self.dev_scores = None
         if self.dev_scores is None:
             self.evaluate(state.params)
         self.updates = int(state.step)
-        return state.params
+        return state
 
-    def _fit(self, checkpointer: Checkpointer, metric: str) -> tuple[TrainState, int, bool]:
-        config = self.config
-        progress: dict[str, Any] = {"pending": None, "patience": None}
-        if checkpointer.latest_step is None:
-            state = self.new_state()
-        else:
-            state, progress = checkpointer.restore(self.state_shapes)
-        step = int(state.step)
-        logger = MetricLogger(
-            MetricWriter(self.workdir.path, step),
-            every=config.log_every,
-            num_steps=self.num_steps,
-            step=step,
-            pending=progress["pending"],
-            name=config.task,
-        )
-        logger.start_phase(0.0, 1.0)
-        patience = EarlyStopping(config.patience, metric, progress["patience"])
-        save = EvaluateAndSave(
-            checkpointer,
-            logger,
-            lambda params: patience.see(self.evaluate(params)),
-            lambda step: {"batch": step, "patience": patience.state},
-            phase=0,
-            eval_every=self.eval_every,
-            save_every=self.eval_every,
-            last_step=self.num_steps,
-        )
-        try:
-            with StopSignal() as stop:
-                if not patience():
-                    state, step = fit(
-                        state,
-                        self.train_step(),
-                        self.batches(step),
-                        step=step,
-                        num_steps=self.num_steps,
-                        hooks=(logger, save),
-                        should_stop=lambda step: stop(step) or patience(),
-                    )
-                done = step >= self.num_steps or patience()
-                if not done:
-                    save.save(step, state)
-        finally:
-            logger.close()
-        return state, step, done
-
-    def train_step(self) -> Any:
-        """The compiled update: (state, batch) -> (state, metrics)."""
-        objective, constants, where = TASK_OBJECTIVES[self.task.label_kind], (), ()
-        if self.teacher is not None:
-            objective = distilled_task(
-                self.task.label_kind,
-                self.config.distillation_temperature,
-                self.config.distillation_weight,
-            )
-            part = {TEACHER: self.teacher.params}
-            where = (sharding.state_sharding(self.mesh, part),)
-            constants = (jax.device_put(part, where[0]),)
-        step = make_train_step(
-            make_loss_fn(self.model, objective, self.teacher and self.teacher.model),
-            objective.weights,
-            self.tx,
-            self.schedule,
-            mesh=self.mesh,
-            accumulation_steps=self.config.accumulation_steps,
-            frozen=(*self.model.frozen, TEACHER),
-            dropout_prng=self.config.dropout_prng,
-        )
-        compiled = compile_train_step(step, self.state_sharding, self.rows, *where)
-        return with_seed(compiled, self.config.seed, *constants)
-
-    def write_results(self, params: Any) -> dict[str, float]:
+    def write_results(self, state: TrainState) -> dict[str, float]:
         """Writes predictions of the test splits, all scores and the model; returns the scores."""
-        found = dict(self.dev_scores or {})
-        found |= {split: self.answer(params, split) for split in splits_of(self.task, "test")}
+        splits = dict(self.dev_scores or {})
+        for split in splits_of(self.task, "test"):
+            splits[split] = self.predict_split(state.params, split)
         scores = {
-            f"{s}/{key}": value for s, values in found.items() for key, value in values.items()
+            f"{split}/{key}": value
+            for split, metrics in splits.items()
+            for key, value in metrics.items()
         }
-        self._save_model(params, scores)
-        write_whole(self.workdir.path / SCORES, json.dumps(scores, indent=2) + "\n")
-        print_confusion(self.confusion, self.task)
+        params = hosts.fetch(state.params, self.program.mesh)
+
+        def write() -> None:
+            self._save_model(params, scores)
+            write_whole(self.workdir.path / SCORES, json.dumps(scores, indent=2) + "\n")
+            print_confusion(self.confusion, self.task)
+
+        hosts.on_first(write)
         return scores
 
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
-        config, tokenizer = self.loaded.config, self.loaded.tokenizer
-        tagger = self.config.feature_tagger
+        config, tagger = self.loaded.config, self.config.feature_tagger
         head = "encoder" if tagger else self.task.head
         description = self.task.description(self.max_length)
         if isinstance(self.task.source, CustomSource):
             description |= self.task.source.description
-        params, of_tagger = jax.device_get(params), None
+        tagger_params = None
         if tagger is not None:
             description["tagger"] = dataclasses.asdict(tagger)
-            of_tagger, params = split_params(params, self.model.frozen)
+            tagger_params, params = split_params(params, self.program.model.frozen)
         card = model_card(
             self.workdir.path.name,
             head,
             config,
-            tokenizer.do_lower_case,
+            self.tokenizer.do_lower_case,
             model_facts(self.config, self.updates, len(self.data.sizes), scores),
             tagger,
         )
@@ -295,12 +254,12 @@ class Run:
             self.workdir.model,
             params,
             config,
-            tokenizer,
+            self.tokenizer,
             head=head,
             extra=self.task.hf_config(),
             card=card,
             files={"task.json": json.dumps(description, indent=2)},
-            tagger=of_tagger,
+            tagger=tagger_params,
         )
         print(f"model written to {self.workdir.model}")
 
@@ -311,12 +270,16 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
         return None
     if not counts.size:
         raise ValueError(
-            f"class_weights={weights!r}: only tasks with one class an example or word take them."
+            f"class_weights={weights!r}: only tasks with one class per example or word take them. "
+            "Leave them out."
         )
     if weights == "balanced":
         return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
     if len(weights) != len(counts):
-        raise ValueError(f"{len(weights)} class_weights, but {len(counts)} classes: one for each.")
+        raise ValueError(
+            f"class_weights has {len(weights)} values, but there are {len(counts)} classes: give "
+            "one value for each class."
+        )
     return tuple(float(weight) for weight in weights)
 
 
@@ -329,8 +292,8 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     tagger = config.feature_tagger
     if tagger is not None and task.label_kind != "tokens":
         raise ValueError(
-            f"feature_layers={list(config.feature_layers)}: a frozen encoder with a tagger is for "
-            f"tasks of tags, conll and tag; {task.name} is fine-tuned: leave it out."
+            f"feature_layers={list(config.feature_layers)}: a tagger on a frozen encoder needs a "
+            f"tagging task (conll or tag), and {task.name} is none: leave it out."
         )
     loaded = load_model(
         config.init,
@@ -342,10 +305,10 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     if tagger is not None:
         loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
     for part in loaded.absent:
-        print(f"{config.init} has no {part} for this task: it starts from its initialisation")
+        hosts.say(f"{config.init} has no {part} for this task: it is initialised at random")
     if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
-        print(
-            f"The classifier of {config.init} has as many classes as the task, and goes on: "
+        hosts.say(
+            f"The classifier of {config.init} has as many classes as the task and is kept: "
             f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
         )
     longest = loaded.config.max_length
@@ -354,12 +317,23 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
             f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "
             f"{longest} tokens: give --max_length={longest}."
         )
-    if config.dropout is None:
-        return loaded
-    # Where a family has no dropout, as DistilBERT behind its attention, it stays without.
-    rates: dict[str, Any] = {
-        name: config.dropout for name in DROPOUT_FIELDS if getattr(loaded.config, name)
-    }
-    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), config.dropout)
+    return loaded if config.dropout is None else _with_dropout(loaded, config.dropout)
+
+
+def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
+    # Where a family has no dropout, as DistilBERT after attention, it stays without.
+    rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
+    rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
     rates["classifier_dropout"] = None
     return loaded._replace(config=dataclasses.replace(loaded.config, **rates))
+
+
+def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """The same model with those parts drawn by another seed that the source lacked.
+
+    Equal to loading it again with that seed.
+    """
+    flat: Any = flatten_dict(loaded.params, sep="/")
+    paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))
+    params = unflatten_dict({**flat, **fresh(loaded.model, paths, seed)}, sep="/")
+    return loaded._replace(params=params)

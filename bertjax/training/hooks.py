@@ -1,8 +1,6 @@
 """What happens between steps: metrics are logged, the model is evaluated, checkpoints are saved."""
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -50,7 +48,7 @@ class MetricLogger:
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
         self._unread: list[dict[str, Any]] = []
         self._flops_per_step, self._peak_flops = 0.0, 1.0
-        self._tokens, self._steps, self._seconds = 0.0, 0, 0.0
+        self._tokens, self._flops, self._steps, self._seconds = 0.0, 0.0, 0, 0.0
         self._since: float | None = None
         self._console = Console(quiet=writer is None)
         self._bar = Progress(
@@ -65,18 +63,25 @@ class MetricLogger:
         self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Says how much work a step is; the first step is not timed, since it compiles."""
+        """Sets the FLOP of the next steps; the first of them is not timed, since it compiles."""
+        self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
+
+    def _stop_clock(self) -> None:
+        if self._since is not None:
+            jax.block_until_ready(self._unread)
+            self._seconds += time.perf_counter() - self._since
         self._since = None
 
     def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
         del state
-        self._unread.append(metrics)
+        self._unread.append({**metrics, "timed": self._since is not None})
         if self._since is None:
             jax.block_until_ready(metrics)
             self._since = time.perf_counter()
         else:
             self._steps += 1
+            self._flops += self._flops_per_step
         if step % self._every == 0 or step == self._num_steps:
             self._write(step)
         self._bar.update(self._task, completed=step)
@@ -84,8 +89,7 @@ class MetricLogger:
     def _read(self) -> None:
         unread = jax.device_get(self._unread)
         self._sums = add_sums([self._sums, *(metrics["sums"] for metrics in unread)])
-        if unread and self._steps:
-            self._tokens += sum(float(m["tokens"]) for m in unread[-self._steps :])
+        self._tokens += sum(float(m["tokens"]) for m in unread if m["timed"])
         self._unread = []
 
     @property
@@ -105,10 +109,11 @@ class MetricLogger:
         values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
         if self._steps:
             values["tokens_per_second"] = self._tokens / seconds
-        if self._steps and self._flops_per_step:
-            values["mfu"] = self._steps * self._flops_per_step / seconds / self._peak_flops
+        if self._flops:
+            values["mfu"] = self._flops / seconds / self._peak_flops
         self.report(step, {f"train/{key}": value for key, value in values.items()})
-        self._sums, self._tokens, self._steps, self._seconds = {}, 0.0, 0, 0.0
+        self._sums, self._tokens, self._flops = {}, 0.0, 0.0
+        self._steps, self._seconds = 0, 0.0
         self._since = time.perf_counter()
 
     def report(self, step: int, values: dict[str, float]) -> None:
@@ -121,12 +126,11 @@ class MetricLogger:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs inside does not count as time of training."""
-        if self._since is not None:
-            jax.block_until_ready(self._unread)
-            self._seconds += time.perf_counter() - self._since
+        """Excludes what runs inside from the time of training."""
+        running = self._since is not None
+        self._stop_clock()
         yield
-        if self._since is not None:
+        if running:
             self._since = time.perf_counter()
 
     def close(self) -> None:
@@ -185,33 +189,3 @@ class EvaluateAndSave:
             progress = {**self._progress(step), "pending": self._logger.pending}
             metrics = evaluation and {**evaluation, "phase": self._phase}
             self._checkpointer.save(step, state, progress, metrics)
-
-
-class StopSignal:
-    """Turns the first SIGINT or SIGTERM into a request to stop after the step under way."""
-
-    def __init__(self):
-        self.received = False
-
-    def __call__(self, step: int) -> bool:
-        del step
-        return self.received
-
-    def _receive(self, number: int, frame: Any) -> None:
-        del frame
-        if self.received:
-            raise KeyboardInterrupt
-        # Not print: the signal may have come in the middle of one.
-        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
-        self.received = True
-
-    def __enter__(self) -> "StopSignal":
-        self._before = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        return self
-
-    def __exit__(self, *exception) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

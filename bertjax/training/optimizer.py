@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bertjax.config import OptimizerConfig, Phase
@@ -125,3 +126,32 @@ def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
     if config.decay_power != 1.0:
         decay = decay**config.decay_power
     return curve.learning_rate * jnp.clip(jnp.where(since < w, warmup, decay), 0.0, 1.0)
+
+
+def difference_before(
+    config: OptimizerConfig, before: Sequence[Phase], after: Sequence[Phase], step: int
+) -> str | None:
+    """How two lists of phases differ in the steps before `step`; None if they do not.
+
+    Compared are each step's rows (phase, row length, batch size, predictions) and learning rate.
+    """
+
+    def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
+        rows = [
+            (i, p.max_length, p.batch_size, p.max_predictions or 0) for i, p in enumerate(phases)
+        ]
+        return np.repeat(np.array(rows), [p.num_steps for p in phases], axis=0)[:step]
+
+    rows, new_rows = rows_of_steps(before), rows_of_steps(after)
+    if rows.shape != new_rows.shape or (rows != new_rows).any():
+        return f"the rows of the {step} steps that are done would change"
+    steps = np.arange(step)
+    rates, new_rates = (np.asarray(make_schedule(config, p)(steps)) for p in (before, after))
+    if (rates == new_rates).all():
+        return None
+    first = int(np.argmax(rates != new_rates))
+    return (
+        f"the learning rate of step {first}, which is done, would change from {rates[first]:.3g} "
+        f"to {new_rates[first]:.3g}; to train longer, add a phase with "
+        "learning_rate_curve='restart'"
+    )

@@ -1,124 +1,108 @@
-"""One pretraining: a config, from its data to the trained state."""
+"""Pretraining: a run from prepared data to a model directory."""
 
 import dataclasses
 import hashlib
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from bertjax.config import Phase, PretrainConfig, differences
+from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import RowFormat, eval_batches, train_batches
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
 from bertjax.devices import hosts, sharding
-from bertjax.model import BertConfig
-from bertjax.tokenization import load_tokenizer
-from bertjax.training.checkpoint import Checkpointer
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training.evaluate import evaluate
-from bertjax.training.hooks import EvaluateAndSave, MetricLogger, StopSignal
-from bertjax.training.loop import fit
-from bertjax.training.objective import TEACHER
-from bertjax.training.setup import Program, make_masking
-from bertjax.training.state import TrainState, create_train_state
-from bertjax.training.step import with_seed
-from bertjax.training.teacher import (
-    Teacher,
-    head_of_student,
-    load_teacher,
-    run_identity,
-    start_of_student,
-)
+from bertjax.training.optimizer import difference_before
+from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
+from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
+from bertjax.training.trainer import Run, identity_of
 from bertjax.training.workdir import Workdir
-from bertjax.weights import load_model
+from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights.card import model_card, training_facts
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 
-# What a run decides on, whatever it starts from. Other rates of dropout tell families apart.
-DECIDED_BY_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+# The run sets these also where --init sets the architecture. Other dropout rates distinguish
+# families.
+DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
-class Run:
-    """A pretraining run: what does not change while it trains, and its workdir.
+class PretrainingRun(Run):
+    """A pretraining run: its data, its start, its evaluation.
 
     Raises:
         ValueError: config, data and devices do not fit together.
     """
 
+    name = "pretraining"
+    best_metric = "eval/mlm_loss"
+    higher_is_better = False
+
     def __init__(self, config: PretrainConfig):
-        if not config.data or not config.workdir or not config.phases:
-            raise ValueError(
-                f"data={config.data!r}, workdir={config.workdir!r}, {len(config.phases)} phases: "
-                "give --config, --data and --workdir."
-            )
-        for name in ("data", "workdir"):
-            if is_remote(getattr(config, name)):
-                raise ValueError(
-                    f"--{name} {getattr(config, name)} is in a bucket: training reads and writes "
-                    "files. Copy data to a disk of each host (gcloud storage rsync), and let the "
-                    "workdir lie on a file system that all hosts share."
-                )
-        self.workdir = Workdir(Path(config.workdir))
+        _check_places(config)
         self.metadata = open_prepared(config.data)
-        self.tokenizer = load_tokenizer(config.data)
-        self.initial = None
-        pairs = self.metadata.objective in ("nsp", "sop")
-        config = dataclasses.replace(config, head=head_of_student(config, pairs))
+        tokenizer = load_tokenizer(config.data)
+        resumes = Workdir(Path(config.workdir)).has_checkpoints
+        config = with_head(config, self.metadata.objective in ("nsp", "sop"))
+        # A run with a checkpoint does not need the model that it started from.
+        self.initial: LoadedModel | None = None
         if config.init is not None:
-            config = dataclasses.replace(config, model=self._model_of_init(config))
-        model = with_pad_token(config.model, self.tokenizer.pad_token_id)
+            config = self._with_model_of_init(config, resumes)
+        model = with_pad_token(config.model, tokenizer.pad_token_id)
         self.config = config = dataclasses.replace(config, model=model)
         self._check_model()
-        self._check_data()
+        self._check_data(tokenizer)
+        teacher = load_masked_lm_teacher(config, tokenizer)
         mesh = sharding.make_mesh(config.mesh)
-        self.teacher: Teacher | None = None
-        if config.distillation.teacher is not None:
-            self.teacher = load_teacher(config, self.tokenizer, mesh)
-        self.program = Program(config, mesh, self.teacher and self.teacher.model)
-        if config.distillation.layers and not self.workdir.has_checkpoints:
-            self.initial = start_of_student(config, self.program.model)
-        self._eval_step = self.program.eval_step()
+        program = PretrainingProgram(config, mesh, teacher and teacher.model)
+        super().__init__(config, program, config.phases, tokenizer, teacher)
+        self.program: PretrainingProgram = program
+        self.keep_checkpoints = config.keep_checkpoints
+        self.loss_weights = config.distillation.loss_weights
+        if config.distillation.layers and not resumes:
+            self.initial = student_of_teacher(config, program.model)
+        self._eval_step = program.eval_step()
 
-    def _model_of_init(self, config: PretrainConfig) -> BertConfig:
-        """The architecture of --init, with the dropout of the config.
-
-        Once the run has a checkpoint it no longer needs the model that it started from.
-        """
-        if self.workdir.has_checkpoints:
-            return BertConfig.from_dict(self.workdir.read()["config"]["model"])
+    def _with_model_of_init(self, config: PretrainConfig, resumes: bool) -> PretrainConfig:
+        """The config with the architecture of --init and the dropout rates of the config."""
+        if resumes:
+            saved = Workdir(Path(config.workdir)).read()["config"]["model"]
+            return dataclasses.replace(config, model=BertConfig.from_dict(saved))
         self.initial = load_model(str(config.init), config.head)
-        dropout = {name: getattr(config.model, name) for name in DECIDED_BY_THE_RUN}
+        dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
         model = dataclasses.replace(self.initial.config, **dropout)
         for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
-            hosts.say(f"--init {config.init} decides on the architecture: {change}")
-        return model
+            hosts.say(f"--init {config.init} determines the architecture: {change}")
+        return dataclasses.replace(config, model=model)
 
     def _check_model(self) -> None:
-        """Refuses, before hours of training, what could not be written in the end."""
+        """Refuses, before hours of training, a model that could not be saved in the end."""
         config_to_hf(self.config.model)
         try:
             architecture(self.config.model, str(self.config.head))
         except ValueError as error:
             raise ValueError(
                 f"{error} {self.config.data} was prepared for {self.metadata.objective}: prepare "
-                "with --objective mlm, or give --head masked_lm, which leaves its pairs alone."
+                "with --objective mlm, or give --head masked_lm, which ignores sentence pairs."
             ) from error
 
-    def _check_data(self) -> None:
-        tokenizer, model = self.tokenizer, self.config.model
+    def _check_data(self, tokenizer: Tokenizer) -> None:
+        model = self.config.model
         if tokenizer.fingerprint != self.metadata.tokenizer_fingerprint:
             raise ValueError(
-                f"The tokenizer in {self.config.data} is not the one that the rows there were made "
-                "with: put that one back, or prepare the data again."
+                f"The tokenizer in {self.config.data} is not the one that the rows were made with: "
+                "restore that one, or prepare the data again."
             )
         if tokenizer.vocab_size > model.vocab_size:
             raise ValueError(
                 f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
-                f"vocab_size={model.vocab_size}: ids beyond it have no embedding. Use "
+                f"vocab_size={model.vocab_size}: larger ids have no embedding. Use "
                 f"--model.vocab_size={tokenizer.vocab_size}."
             )
         if self.initial and self.initial.tokenizer.fingerprint != tokenizer.fingerprint:
@@ -134,48 +118,31 @@ class Run:
                     f"{phase.max_length}."
                 )
 
-    def new_state(self) -> TrainState:
-        """The state before the first step, laid out over the devices."""
-        program = self.program
-        if self.initial is None:
-            return jax.jit(program.fresh_state, out_shardings=program.state_sharding)()
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The config as run.json keeps it."""
+        identity = identity_of(self.config, self.teacher)
+        weights = identity.pop("teacher_weights", None)
+        distillation = identity["distillation"] | {"teacher_weights": weights}
+        return identity | {"distillation": distillation if weights else None}
+
+    @property
+    def data_fingerprint(self) -> str:
+        """A hash of the metadata of the prepared data."""
+        return hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
+
+    def initial_params(self) -> Any:
+        """The parameters of --init, or of the layers of the teacher; they are released here."""
+        initial, self.initial = self.initial, None
+        if initial is None:
+            return None
         source = self.config.init or self.config.distillation.teacher
-        for part in self.initial.absent:
-            hosts.say(f"{source} has no {part}: it starts from its initialisation")
-        create = jax.jit(
-            lambda params: create_train_state(params, program.tx),
-            out_shardings=program.state_sharding,
-        )
-        return create(jax.device_put(self.initial.params, program.state_sharding.params))
+        for part in initial.absent:
+            hosts.say(f"{source} has no {part}: it is initialised at random")
+        return initial.params
 
-    def claim_workdir(self) -> None:
-        """Takes the workdir for this config, or goes on with its run; see `train.workdir`.
-
-        Raises:
-            ValueError: it holds another run, or the hosts do not run the same thing.
-        """
-        fingerprint = hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
-        identity = run_identity(self.config, self.teacher)
-        local = {"data", "workdir", "distributed", "reader_threads"}
-        shared = {key: value for key, value in identity.items() if key not in local}
-        if jax.process_count() > 1:
-            hosts.check_equal(
-                {
-                    "the code or its versions": hosts.code_fingerprint(),
-                    "the config": json.dumps(shared, sort_keys=True),
-                    "the data": fingerprint,
-                }
-            )
-
-        def claim() -> None:
-            self.workdir.claim(identity, fingerprint)
-            self.tokenizer.save(self.workdir.tokenizer)
-
-        hosts.on_first(claim)
-        hosts.on_all(self.workdir.check_shared)
-
-    def batches(self, phase_index: int, first_row: int) -> Iterator[Any]:
-        """Global batches of a phase from `first_row` on, on the devices."""
+    def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
+        """Global batches of a phase on the devices, from step `first_step` of the phase on."""
         phase = self.config.phases[phase_index]
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
@@ -184,101 +151,140 @@ class Run:
             seed=self.config.seed,
             phase=phase_index,
             batch_size=phase.batch_size,
-            first_row=first_row,
+            first_row=first_step * phase.batch_size,
             host_rows=host_rows,
             num_threads=self.config.reader_threads,
         )
         for batch in batches:
             yield self._to_devices(batch, host_rows, phase.batch_size)
 
+    def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
+        """The phase, and its next global row."""
+        row = phase_step * self.config.phases[phase_index].batch_size
+        return {"phase": phase_index, "row": row}
+
+    def eval_and_save_every(self) -> tuple[int, int]:
+        """Steps between evaluations and between checkpoints."""
+        return self.config.eval_every, self.config.save_every
+
+    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
+        """Phases may change as long as every step that is done stays what it was."""
+        refused = [change for change in changed if not change.startswith("phases.")]
+        if len(refused) < len(changed):
+            before = tuple(Phase(**phase) for phase in saved["phases"])
+            reason = difference_before(self.config.optimizer, before, self.config.phases, step)
+            refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
+        return refused
+
     def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
         """How the records of a phase become rows."""
-        most = self.metadata.max_sequences
-        masking = make_masking(self.config, phase, self.tokenizer, most)
-        return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, most)
+        max_sequences = self.metadata.max_sequences
+        masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
+        return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
 
-    def evaluate(self, phase: Phase, params: Any) -> dict[str, float]:
-        """Means on the held-out rows of the phase's length; beside them the unigram entropy.
+    def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
+        """Means over the held-out rows of the phase's length, and their unigram entropy.
 
-        Nothing, if the data has no held-out rows.
+        Empty if the data has no held-out rows.
         """
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return {}
-        micro = phase.batch_size // phase.accumulation_steps
-        host_rows = sharding.host_rows(self.program.rows, micro)
+        rows = phase.batch_size // phase.accumulation_steps
+        host_rows = sharding.host_rows(self.program.rows, rows)
         batches = eval_batches(
             shard_paths(self.config.data, "eval", phase.max_length),
             *self._format(phase),
             seed=self.config.seed,
-            batch_size=micro,
+            batch_size=rows,
             max_rows=self.config.eval_rows,
             host_rows=host_rows,
         )
-        on_devices = (self._to_devices(batch, host_rows, micro) for batch in batches)
-        found = evaluate(
-            lambda params, batch: self._eval_step(params, batch, *self._constants()),
+        constants = self.constants()
+        means = evaluate(
+            lambda params, batch: self._eval_step(params, batch, *constants),
             params,
-            on_devices,
+            (self._to_devices(batch, host_rows, rows) for batch in batches),
         )
-        found["unigram_entropy"] = held_out.unigram_entropy_nats or float("nan")
-        return {f"eval/{key}": value for key, value in found.items()}
+        means["unigram_entropy"] = held_out.unigram_entropy_nats or float("nan")
+        return {f"eval/{key}": value for key, value in means.items()}
 
-    def _constants(self) -> tuple[dict[str, Any], ...]:
-        """What the steps take besides the state: the parameters of the teacher, if there is one."""
-        return () if self.teacher is None else ({TEACHER: self.teacher.params},)
-
-    def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int):
+    def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int) -> Any:
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
-    def train_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
-        """The compiled update of a phase: (state, batch) -> (state, metrics)."""
-        constants = self._constants()
-        train_step = self.program.train_step(phase, *jax.tree.map(lambda x: x.sharding, constants))
-        return with_seed(train_step, self.config.seed, *constants)
-
     def flops_per_row(self, phase: Phase) -> float:
-        """The work of a row; in packed rows tokens attend within their sequences alone."""
+        """FLOP per row and update; in packed rows, tokens attend within their sequences alone."""
         content = self.metadata.splits["train"].lengths[str(phase.max_length)]
         attended = content.attended if self.metadata.max_sequences > 1 else None
         return self.program.flops_per_row(phase, attended)
 
-    def train_phase(
-        self, index: int, state: TrainState, step: int, start: int, tools: "Tools"
-    ) -> tuple[TrainState, int]:
-        """Trains phase `index`, which begins at step `start`, from `step` to its end."""
-        phase = self.config.phases[index]
-        tools.logger.start_phase(self.flops_per_row(phase) * phase.batch_size, tools.peak_flops)
-        end = start + phase.num_steps
-        save = EvaluateAndSave(
-            tools.checkpointer,
-            tools.logger,
-            lambda params: self.evaluate(phase, params),
-            lambda step: {"phase": index, "row": (step - start) * phase.batch_size},
-            phase=index,
-            eval_every=self.config.eval_every,
-            save_every=self.config.save_every,
-            last_step=end,
+    def flops_per_step(self, phase: Phase) -> float:
+        """FLOP per update."""
+        return self.flops_per_row(phase) * phase.batch_size
+
+
+def _check_places(config: PretrainConfig) -> None:
+    if not config.data or not config.workdir or not config.phases:
+        raise ValueError(
+            f"data={config.data!r}, workdir={config.workdir!r}, {len(config.phases)} phases: "
+            "give --config, --data and --workdir."
         )
-        state, step = fit(
-            state,
-            self.train_step(phase),
-            self.batches(index, (step - start) * phase.batch_size),
-            step=step,
-            num_steps=end,
-            hooks=(tools.logger, save),
-            should_stop=tools.stop,
+    for name in ("data", "workdir"):
+        if is_remote(getattr(config, name)):
+            raise ValueError(
+                f"--{name} {getattr(config, name)} is in a bucket: training reads and writes "
+                "files. Copy the data to a disk of each host (gcloud storage rsync), and put the "
+                "workdir on a file system that all hosts share."
+            )
+
+
+def pretrain(config: PretrainConfig) -> Path:
+    """Trains all phases from the newest checkpoint, or from the start, and writes the model.
+
+    Returns:
+        The model directory.
+
+    Raises:
+        Interrupted: a stop signal arrived; the state is saved.
+        ValueError: config, data and workdir do not fit together.
+    """
+    use_compilation_cache()
+    if config.workdir:
+        hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
+    run = hosts.on_all(lambda: PretrainingRun(config))
+    state = run.train()
+    params = hosts.fetch(state.params, run.program.mesh)
+    head = str(run.config.head)
+    hosts.on_first(
+        lambda: _write_model(
+            run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
         )
-        if step < end:
-            save.save(step, state)
-        return state, step
+    )
+    return run.workdir.model
 
 
-@dataclasses.dataclass
-class Tools:
-    """What the phases of a run share while it trains."""
+def export(workdir: str | Path) -> Path:
+    """Writes the model of the newest checkpoint of a run, also while the run goes on.
 
-    checkpointer: Checkpointer
-    logger: MetricLogger
-    stop: StopSignal | hosts.AgreedStop
-    peak_flops: float
+    Returns:
+        The model directory.
+
+    Raises:
+        FileNotFoundError: there is no run, or it has no checkpoint yet.
+    """
+    loaded = load_model(workdir, None)
+    if loaded.source.kind != "run":
+        raise FileNotFoundError(f"No run in {workdir}: give --workdir of one.")
+    place, step = Workdir(Path(workdir)), int(loaded.source.config["step"])
+    _write_model(place, loaded.params, loaded.config, loaded.tokenizer, loaded.head, step)
+    return place.model
+
+
+def _write_model(
+    workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, head: str, step: int
+) -> None:
+    """Writes the model directory with a model card that says how far training has come."""
+    facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
+    card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
+    save_hf(workdir.model, params, model, tokenizer, head=head, card=card)
+    print(f"model of step {step:,} written to {workdir.model}")

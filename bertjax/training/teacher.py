@@ -1,68 +1,48 @@
-"""The teacher of a pretraining: read anew at every start, never part of a checkpoint."""
+"""Teachers of a distillation: read anew at every start, never part of a checkpoint."""
 
-import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh
-
-from bertjax.config import PretrainConfig
-from bertjax.devices import sharding
+from bertjax.config import FinetuneConfig, PretrainConfig
+from bertjax.inference.saved_task import load_with_task
 from bertjax.model import BertWithHead
+from bertjax.tasks import Task
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.student import fingerprint, student_params
 
+# Kinds of labels that are named classes, whose order each model chooses for itself.
+NAMED = ("classes", "multi_label", "tokens")
+
 
 class Teacher(NamedTuple):
-    """A masked LM, its parameters laid out over the devices, and a hash of them."""
+    """A teacher: its model, its parameters (numpy), and a hash of them."""
 
     model: BertWithHead
     params: dict[str, Any]
     fingerprint: str
 
 
-def head_of_student(config: PretrainConfig, pairs: bool) -> Literal["pretraining", "masked_lm"]:
-    """What the model is to answer: pairs, only if a loss trains that; `pairs`: the data has them.
+def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teacher | None:
+    """The teacher of a pretraining run, None without one.
 
     Raises:
-        ValueError: it is to have a head that nothing trains, or to lack one.
+        FileNotFoundError: the directory or hub name does not exist.
+        ValueError: the model has no MLM head, or does not fit the student or the data.
     """
-    lessons = config.distillation
-    if lessons.teacher is None:
-        return config.head or ("pretraining" if pairs else "masked_lm")
-    trained = "pretraining" if lessons.nsp else "masked_lm"
-    if config.head not in (None, trained):
-        raise ValueError(
-            f"head={config.head!r} at distillation.nsp={lessons.nsp:g}: a student that answers "
-            "sentence pairs needs that loss, and no other has it. Leave --head out."
-        )
-    return trained
+    if config.distillation.teacher is None:
+        return None
+    loaded = load_model(config.distillation.teacher, "masked_lm")
+    _check_masked_lm(config, loaded, tokenizer)
+    return Teacher(loaded.model, loaded.params, fingerprint(loaded.params))
 
 
-def load_teacher(config: PretrainConfig, tokenizer: Tokenizer, mesh: Mesh) -> Teacher:
-    """The teacher that the config names.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it has no MLM head, or does not fit the student or the data.
-    """
-    lessons = config.distillation
-    loaded = load_model(str(lessons.teacher), "masked_lm")
-    _check(config, loaded, tokenizer)
-    model = loaded.model.clone(dtype=jnp.dtype(config.dtype))
-    where = sharding.state_sharding(mesh, loaded.params)
-    return Teacher(model, jax.device_put(loaded.params, where), fingerprint(loaded.params))
-
-
-def _check(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tokenizer) -> None:
-    teacher, student, lessons = loaded.config, config.model, config.distillation
-    name = f"--distillation.teacher {lessons.teacher}"
+def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tokenizer) -> None:
+    teacher, student, distillation = loaded.config, config.model, config.distillation
+    name = f"--distillation.teacher {distillation.teacher}"
     if loaded.absent:
         raise ValueError(
-            f"{name} has no {', '.join(loaded.absent)}: only a masked LM has soft targets; take "
-            "the pretrained model, not one that was fine-tuned."
+            f"{name} has no {', '.join(loaded.absent)}: only a masked LM has soft targets. Name "
+            "the pretrained model, not a fine-tuned one."
         )
     if loaded.tokenizer.fingerprint != tokenizer.fingerprint:
         raise ValueError(
@@ -74,10 +54,10 @@ def _check(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tokenizer) ->
             f"{name} has vocab_size={teacher.vocab_size}, the student {student.vocab_size}: give "
             f"--model.vocab_size={teacher.vocab_size}."
         )
-    if lessons.cosine and teacher.hidden_size != student.hidden_size:
+    if distillation.cosine and teacher.hidden_size != student.hidden_size:
         raise ValueError(
-            f"{name} has hidden_size={teacher.hidden_size}, the student {student.hidden_size}, and "
-            f"hidden states of other widths have no cosine: give --distillation.cosine=0 or "
+            f"{name} has hidden_size={teacher.hidden_size}, the student {student.hidden_size}: the "
+            "cosine of hidden states needs equal widths. Give --distillation.cosine=0 or "
             f"--model.hidden_size={teacher.hidden_size}."
         )
     longest = max(phase.max_length for phase in config.phases)
@@ -88,23 +68,66 @@ def _check(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tokenizer) ->
         )
 
 
-def start_of_student(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
-    """The chosen layers of the teacher, with its embeddings and heads, as a student.
+def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
+    """A student that starts from the chosen layers, the embeddings and the heads of its teacher.
 
     Raises:
         ValueError: they do not fit the student.
     """
-    lessons = config.distillation
-    teacher = load_model(str(lessons.teacher), config.head, seed=config.seed)
-    params, absent = student_params(teacher, model, lessons.layers, config.seed)
+    distillation = config.distillation
+    teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
+    params, absent = student_params(teacher, model, distillation.layers, config.seed)
     return teacher._replace(model=model, params=params, config=model.config, absent=absent)
 
 
-def run_identity(config: PretrainConfig, teacher: Teacher | None) -> dict[str, Any]:
-    """The config as the workdir keeps it: a teacher is known by its weights, too."""
-    found = dataclasses.asdict(config)
-    if teacher is None:
-        return found | {"distillation": None}
-    return found | {
-        "distillation": found["distillation"] | {"teacher_weights": teacher.fingerprint}
-    }
+def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Teacher | None:
+    """The teacher of a fine-tuning run with its classes in the task's order, None without one.
+
+    Raises:
+        FileNotFoundError: the model does not exist.
+        ValueError: it was fine-tuned on another task, has other classes or another tokenizer.
+    """
+    if config.teacher is None:
+        return None
+    name = f"--teacher {config.teacher}"
+    if task.label_kind == "regression" and config.temperature is not None:
+        raise ValueError(
+            f"temperature={config.temperature}: the labels of {task.name} are numbers, and numbers "
+            "have no temperature; leave it out."
+        )
+    loaded, teacher_task, _ = load_with_task(config.teacher)
+    if teacher_task.label_kind != task.label_kind:
+        raise ValueError(
+            f"{name} predicts {teacher_task.label_kind}, {task.name} needs {task.label_kind}: name "
+            "a model that was fine-tuned on this task."
+        )
+    if loaded.tokenizer.fingerprint != student.tokenizer.fingerprint:
+        raise ValueError(
+            f"The tokenizer of {name} is not that of --init {config.init}, and both must read the "
+            "same tokens: choose a teacher or a student with the tokenizer of the other."
+        )
+    longest, max_length = loaded.config.max_length, config.max_length or task.max_length
+    if max_length > longest:
+        raise ValueError(
+            f"max_length={max_length}, but {name} reads at most {longest} tokens: give "
+            f"--max_length={longest}."
+        )
+    params = loaded.params
+    if task.label_kind in NAMED:
+        params = _reordered(params, teacher_task.labels, task.labels, name)
+    return Teacher(loaded.model, params, fingerprint(params))
+
+
+def _reordered(
+    params: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
+) -> dict[str, Any]:
+    """The parameters with the classes of the classifier in the order of `labels`."""
+    if sorted(teacher_labels) != sorted(labels):
+        raise ValueError(
+            f"{name} has the classes {', '.join(teacher_labels)}, the task has "
+            f"{', '.join(labels)}: they must be the same, in any order. Where only their names "
+            "differ, correct id2label in the config.json of the teacher."
+        )
+    order = [teacher_labels.index(label) for label in labels]
+    classifier = {key: value[..., order] for key, value in params["classifier"].items()}
+    return params | {"classifier": classifier}

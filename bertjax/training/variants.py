@@ -1,27 +1,178 @@
-"""The runs that a fine-tuning command stands for, and the table of their scores."""
+"""One call of fine-tuning: a single run, one run per seed, or a sweep over the paper's grid."""
 
 import dataclasses
+import functools
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from bertjax.config import FinetuneConfig
-from bertjax.tasks import Example, Prediction, Task
+from bertjax.config import FinetuneConfig, defaults_of
+from bertjax.data.preparation.chunks import write_whole
+from bertjax.devices import hosts
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.tasks import Task, TaskOptions, make_task
+from bertjax.tasks.exports import SUBMISSION
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.submission import add_to_submission_zip
+from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
+from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
+from bertjax.training.scores import grading_metric, print_scores, splits_of
+from bertjax.training.teacher import Teacher, load_task_teacher
+from bertjax.training.trainer import identity_of
+from bertjax.training.workdir import Workdir
+from bertjax.weights import LoadedModel
 
 # Devlin et al. 2018, A.3.
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
-# A table of more classes than these is no longer read.
-MOST_CLASSES_SHOWN = 20
 
-Scores = Mapping[str, Mapping[str, float]]
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneResult:
+    """What fine-tuning returns.
+
+    Attributes:
+        runs: scores of each run, by its name; a single run has the name "".
+        best: the name of the run that became the model.
+        directory: the model directory.
+    """
+
+    runs: dict[str, dict[str, float]]
+    best: str
+    directory: Path
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores of the model by split and metric, as fractions: {"dev/accuracy": 0.9}."""
+        return self.runs[self.best]
+
+    @functools.cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl of the best run: training losses and evaluations by step."""
+        file = self.directory.parent / self.best / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+    @functools.cached_property
+    def model(self) -> Pretrained:
+        """The fine-tuned model, loaded when it is first used."""
+        return load_pretrained(self.directory, head=None)
+
+
+def finetune(config: FinetuneConfig) -> FinetuneResult:
+    """Fine-tunes with every seed, or with every configuration of the sweep.
+
+    Raises:
+        Interrupted: a stop signal arrived; the state is saved.
+        ValueError: config, data and workdir do not fit together.
+    """
+    config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
+    use_compilation_cache()
+    workdir = Path(config.workdir)
+    hosts.connect(config.distributed, Workdir(workdir).meeting_place)
+    runs = variants(config)
+    # Of several runs, only the best is submitted, at the end.
+    options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
+    with tempfile.TemporaryDirectory() as folder:
+        task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, Path(folder)))
+        scores = {}
+        for name, variant in runs:
+            if variant.seed != runs[0][1].seed:
+                loaded = reinitialized(loaded, variant.seed)
+            scores[name] = _train(variant, task, loaded, data, teacher, name)
+    metric = grading_metric(task)
+    best = max(scores, key=lambda name: scores[name].get(metric or "", 0.0))
+    if len(runs) > 1:
+        hosts.on_first(lambda: _publish(workdir, best, scores, config.submission))
+    if hosts.is_first():
+        print_scores(scores, task)
+    return FinetuneResult(scores, best, workdir / "model")
+
+
+def _load(
+    config: FinetuneConfig, options: FinetuneConfig, folder: Path
+) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
+    """Task, model, features and teacher, which all runs share."""
+    task = make_task(config.task, task_options(options))
+    if (options.sweep or options.patience) and not splits_of(task, "dev"):
+        raise ValueError("--sweep and --patience choose by a dev split, and there is none.")
+    loaded = load_for_task(config, task)
+    teacher = load_task_teacher(config, task, loaded)
+    max_length = config.max_length or task.max_length
+    data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
+    check_splits(task, loaded.tokenizer, max_length)
+    for reason, count in getattr(task.source, "counts", {}).items():
+        hosts.say(f"{reason}: {count:,}")
+    return task, loaded, data, teacher
+
+
+def _train(
+    config: FinetuneConfig,
+    task: Task,
+    loaded: LoadedModel,
+    data: TrainingData,
+    teacher: Teacher | None,
+    name: str,
+) -> dict[str, float]:
+    """Trains one run, unless it is one of several and finished before; returns its scores."""
+    workdir = Workdir(Path(config.workdir))
+    finished = workdir.path / SCORES
+    if name and finished.is_file():
+        workdir.check(identity_of(config, teacher), data.fingerprint, defaults=defaults_of(config))
+        return json.loads(finished.read_text(encoding="utf-8"))
+    run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
+    scores = run.write_results(run.train())
+    if name:  # The checkpoints of one run of many are not needed again.
+        hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
+    return scores
+
+
+def _publish(
+    workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
+) -> None:
+    """Copies model and predictions of the best run to the top of the workdir."""
+    for part in ("model", "predictions"):
+        beside = workdir / f"{part}.writing"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(workdir / best / part, beside)
+        shutil.rmtree(workdir / part, ignore_errors=True)
+        beside.rename(workdir / part)
+    write_whole(workdir / SCORES, json.dumps(scores, indent=2) + "\n")
+    made = workdir / "predictions" / SUBMISSION
+    if submission and made.is_file():  # The task has a test split.
+        with zipfile.ZipFile(made) as files:
+            texts = {name: files.read(name).decode() for name in files.namelist()}
+        add_to_submission_zip(submission, texts)
+
+
+def task_options(config: FinetuneConfig) -> TaskOptions:
+    """What the config says of the task's data."""
+    return TaskOptions(
+        data_dir=config.data_dir,
+        tfds_data_dir=config.tfds_data_dir,
+        train=config.train,
+        dev=config.dev,
+        test=config.test,
+        columns=Columns(
+            text=config.text_column,
+            pair=config.pair_column,
+            label=config.label_column,
+            id=config.id_column,
+            choices=config.choice_columns,
+        ),
+        label_separator=config.label_separator,
+        submission=config.submission,
+        span_options={
+            name: getattr(config, name)
+            for name in ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+            if getattr(config, name) != getattr(FinetuneConfig, name)
+        },
+    )
 
 
 def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
@@ -47,89 +198,3 @@ def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
 def _variant(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, FinetuneConfig]:
     alone = {"sweep": False, "seeds": 1, "workdir": f"{config.workdir}/{name}"}
     return name, dataclasses.replace(config, **alone, **changes)
-
-
-def splits_of(task: Task, kind: str) -> list[str]:
-    """The splits of a task that are for `kind`: dev or test."""
-    splits = task.source.splits if task.source else ()
-    return [split for split in splits if split.split("_")[0] == kind]
-
-
-def split_prefix(split: str) -> str:
-    """What the metrics of a dev split are called by: nothing, or "matched_"."""
-    return "" if split == "dev" else split.removeprefix("dev_") + "_"
-
-
-def best_metric(task: Task) -> str:
-    """The name of the metric that chooses the best checkpoint, of the first dev split."""
-    dev = splits_of(task, "dev")
-    return (split_prefix(dev[0]) if dev else "") + task.best_metric
-
-
-def grading_metric(task: Task) -> str | None:
-    """The same metric as scores name it; None without a dev split."""
-    dev = splits_of(task, "dev")
-    return f"{dev[0]}/{task.best_metric}" if dev else None
-
-
-def print_scores(scores: Scores, task: Task) -> None:
-    """A table of all runs; with several, their mean and standard deviation or the best."""
-    names = sorted({key for found in scores.values() for key in found})
-    if not names:
-        return
-    table = Table("", *names, title=task.name)
-    for name, found in scores.items():
-        table.add_row(name or "score", *(_shown(key, found[key]) for key in names))
-    if len(scores) > 1:
-        every = np.array([[found[key] for key in names] for found in scores.values()])
-        table.add_section()
-        for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
-            table.add_row(name, *map(_shown, names, row))
-    Console(width=max(80, 24 * (len(names) + 1))).print(table)
-    metric = grading_metric(task)
-    if len(scores) > 1 and metric in names:
-        print(f"best by {metric}: {max(scores, key=lambda name: scores[name][metric])}")
-
-
-def _shown(key: str, value: float) -> str:
-    """Fractions in per cent; counts and thresholds of SQuAD 2.0 as they are."""
-    return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
-
-
-def counted(
-    pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
-) -> Iterator[tuple[Example, Prediction]]:
-    """Passes predictions on and counts (label, predicted) of those that are labelled."""
-    for example, prediction in pairs:
-        if example.label is not None:
-            counts[example.label, prediction["label"]] += 1
-        yield example, prediction
-
-
-def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Task) -> None:
-    """A table a split: how often each class (a row) was taken for each other (a column)."""
-    for split, counts in confusion.items():
-        if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
-            continue
-        names = [escape(label) for label in task.labels]  # "[x]" is no markup of rich's
-        table = Table("label, predicted:", *names, title=f"{task.name} {split}")
-        for name, gold in zip(names, task.labels, strict=True):
-            table.add_row(name, *(f"{counts[gold, answer]:,}" for answer in task.labels))
-        Console(width=max(80, 16 * (len(task.labels) + 1))).print(table)
-
-
-def model_facts(
-    config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
-) -> list[tuple[str, Any]]:
-    """What the card of a fine-tuned model says of its training; `updates` are those of its step."""
-    return [
-        ("task", config.task),
-        ("started from", config.init),
-        *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
-        *([("taught by", config.teacher)] if config.teacher else []),
-        ("training features", f"{features:,}"),
-        ("updates", f"{updates:,} of {config.batch_size} features"),
-        ("learning rate", f"{config.optimizer.learning_rate:g}"),
-        ("seed", config.seed),
-        *((key, f"{value:.4f}") for key, value in scores.items()),
-    ]

@@ -1,9 +1,9 @@
-"""The folder of a run: whose it is, and what lies where.
+"""The folder of a run: which run it belongs to, and where its files are.
 
-run.json         the config, and a hash of the data's metadata
-run.lock         held by the process that writes here, and says which it is
-tokenizer/       what the data was prepared with
-checkpoints/     Orbax
+run.json         the config, and a hash of the data
+run.lock         held by the process that writes here; names that process
+tokenizer/       the tokenizer that the data was prepared with
+checkpoints/     Orbax checkpoints
 metrics.jsonl, events.out.tfevents.*
 model/           the Hugging Face directory
 hosts/           marks of hosts that wait for each other
@@ -12,6 +12,7 @@ hosts/           marks of hosts that wait for each other
 import json
 import os
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,17 +24,17 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# What may differ between a run and its continuation: it changes no update. A teacher may have
-# moved, for `teacher_weights` says who it is.
+# Fields that may differ between a run and its continuation, since no update depends on them. Files
+# and a teacher may have moved: hashes of their content identify them.
 MAY_CHANGE = (
     "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
-    "save_every keep_checkpoints reader_threads peak_tflops submission tfds_data_dir teacher "
-    "distillation.teacher"
+    "save_every keep_checkpoints reader_threads peak_tflops submission train dev test data_dir "
+    "tfds_data_dir teacher distillation.teacher accumulation_steps"
 ).split()
 
 
 class Workdir:
-    """Paths in the folder of a run, and the claim to it."""
+    """Paths in the folder of a run, and the lock on it."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -49,10 +50,10 @@ class Workdir:
     @property
     def has_checkpoints(self) -> bool:
         """Whether there is a checkpoint that was written whole."""
-        return any(entry.name.isdigit() for entry in self.checkpoints.glob("*"))
+        return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """What the run was started with: its config and the hash of its data.
+        """The content of run.json: the config of the run and the hash of its data.
 
         Raises:
             ValueError: run.json is damaged.
@@ -73,21 +74,43 @@ class Workdir:
             evaluations = [line for line in lines if '"eval/' in line and line.endswith("\n")]
         return json.loads(evaluations[-1]) if evaluations else None
 
-    def check(self, config: dict[str, Any], data_fingerprint: str | None = None) -> None:
-        """Compares the run that is here with a config, and with its data if they are known.
+    @property
+    def newest_step(self) -> int:
+        """The step of the newest whole checkpoint; 0 without one."""
+        names = (entry.name for entry in self.checkpoints.glob("*"))
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def check(
+        self,
+        config: Mapping[str, Any],
+        data_fingerprint: str | None = None,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        allow: Callable[[list[str], dict[str, Any], int], list[str]] | None = None,
+    ) -> None:
+        """Compares the run in this folder with a config, and with its data if they are known.
+
+        Args:
+            config: the identity of the run; see `trainer.Run.identity`.
+            data_fingerprint: a hash of the training data.
+            defaults: values of fields that run.json may lack because they are newer than the run.
+            allow: (differences, saved config, newest step) -> the differences that are refused,
+                with reasons; None: all of them.
 
         Raises:
             ValueError: it is the run of another config or data.
         """
         saved = self.read()
-        changed = differences(config, saved["config"], ignore=MAY_CHANGE)
+        changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
+        if changed and allow is not None:
+            changed = allow(changed, saved["config"], self.newest_step)
         if data_fingerprint not in (None, saved["data_fingerprint"]):
             where = saved["config"].get("data") or saved["config"].get("train")
-            changed.append("the data is not what stood in " + (where or "the task's files"))
+            changed.append("the data is not that of " + (where or "the task's files"))
         if changed:
             raise ValueError(
                 f"{self.path} holds a run of another config: {'; '.join(changed)}. Choose another "
-                "--workdir, or go on with the old config; --init starts a new run from its model."
+                "--workdir, or resume with the old config; --init starts a new run from its model."
             )
 
     def _holds_something(self) -> bool:
@@ -95,7 +118,7 @@ class Workdir:
         return any(entry not in ours for entry in self.path.iterdir())
 
     def check_shared(self) -> None:
-        """Makes sure that this host sees what the first one wrote.
+        """Checks that this host sees the files of the first host.
 
         Raises:
             ValueError: it does not.
@@ -106,19 +129,21 @@ class Workdir:
                 "lie where all hosts see it, on a shared file system."
             )
 
-    def claim(self, config: dict[str, Any], data_fingerprint: str) -> None:
-        """Takes the folder for a config, or finds that its run is to go on.
+    def claim(self, config: Mapping[str, Any], data_fingerprint: str, **checks: Any) -> None:
+        """Takes the folder for a config, or finds that its run is to be resumed.
 
-        Without a checkpoint there is nothing to lose, so another config may take it over. No other
-        process can claim it then, until `release`.
+        Without a checkpoint nothing can be lost, so another config may take the folder. No other
+        process can claim it until `release`. `checks` are the keyword arguments of `check`.
 
         Raises:
-            ValueError: it holds the run of another config or data, or files that are not a run's;
-                or another process writes here.
+            ValueError: it holds the run of another config or data, or files that are not those of
+                a run; or another process writes here.
         """
         if self.has_checkpoints and self._run.is_file():
-            self.check(config, data_fingerprint)
+            self.check(config, data_fingerprint, **checks)
             self._take_lock()
+            # A run that was extended has the new phases from now on.
+            self._write_run(config, data_fingerprint)
         elif self.path.exists() and not self._run.is_file() and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
@@ -126,8 +151,11 @@ class Workdir:
         else:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
-            content = {"config": config, "data_fingerprint": data_fingerprint}
-            write_whole(self._run, json.dumps(content, indent=2) + "\n")
+            self._write_run(config, data_fingerprint)
+
+    def _write_run(self, config: Mapping[str, Any], data_fingerprint: str) -> None:
+        content = {"config": config, "data_fingerprint": data_fingerprint}
+        write_whole(self._run, json.dumps(content, indent=2) + "\n")
 
     def _take_lock(self) -> None:
         self._held = self._lock.open("a+", encoding="utf-8")
@@ -149,7 +177,7 @@ class Workdir:
         self._held.flush()
 
     def release(self) -> None:
-        """Lets other processes claim the folder; the end of this process does, too."""
+        """Lets other processes claim the folder, as the end of this process also does."""
         if self._held is not None:
             self._held.close()
             self._held = None

@@ -51,14 +51,20 @@ sys.exit(status)
 """
 
 
+FINETUNING = PROGRAM.replace("pretrain", "finetune")
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory, prepared, tokenizer):
-    """Starts a pretraining of `processes` processes with so many devices each."""
+    """Starts a command in `processes` processes with `devices` devices each."""
     folder = tmp_path_factory.mktemp("hosts")
     config = folder / "config.py"
     config.write_text(CONFIG.format(vocab=tokenizer.vocab_size, steps=STEPS, batch=BATCH))
 
-    def start(workdir: Path, processes: int, devices: int, *flags: str, each=()):
+    pretraining = ("--config", str(config), "--data", str(prepared))
+
+    def start(workdir: Path, processes: int, devices: int, *flags: str, each=(), command=PROGRAM):
+        own_flags = pretraining if command == PROGRAM else ()
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
@@ -73,8 +79,8 @@ def job(tmp_path_factory, prepared, tokenizer):
             started.append(
                 subprocess.Popen(
                     [
-                        *(sys.executable, "-c", PROGRAM, "--config", str(config)),
-                        *("--data", str(prepared), "--workdir", str(workdir), *flags, *own),
+                        *(sys.executable, "-c", command, *own_flags),
+                        *("--workdir", str(workdir), *flags, *own),
                         *(join if processes > 1 else ()),
                     ],
                     env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"},
@@ -170,3 +176,27 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
     texts = outputs([started[0], started[2]], status=1)
     assert all("process 1 never came" in text for text in texts)
     assert "process 2 of 3 waited 20 s" in texts[1]
+
+
+@pytest.mark.slow
+def test_fine_tuning_in_two_processes_equals_one_and_each_reads_its_own_rows(
+    job, encoder, files, tmp_path
+):
+    flags = (
+        *("--task", "classify", "--train", files["classify"]["train"], "--init", str(encoder)),
+        *("--dev", files["classify"]["dev"], "--max_length", "32", "--batch_size", "16"),
+        *("--max_steps", "20", "--num_epochs", "10", "--log_every", "1", "--reader_threads", "1"),
+        *("--dropout", "0.1", "--optimizer.learning_rate", "1e-3"),
+    )
+    (one,) = outputs(job(tmp_path / "one", 1, 4, *flags, command=FINETUNING))
+    two = outputs(job(tmp_path / "two", 2, 2, *flags, command=FINETUNING))
+    assert len(losses(tmp_path / "one")) == 20
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    for file in ("scores.json", "predictions/dev.jsonl"):
+        assert (tmp_path / "two" / file).is_file()
+    scores = [json.loads((tmp_path / run / "scores.json").read_text()) for run in ("one", "two")]
+    assert scores[0] == scores[1]
+    reads = [int(text.split("ROWS READ ")[1].split()[0]) for text in (one, *two)]
+    # Rows are packed, so that a host's rows hold about its share of the examples.
+    assert sum(reads[1:]) <= 1.2 * reads[0]
+    assert all(0.3 * reads[0] <= read <= 0.7 * reads[0] for read in reads[1:])

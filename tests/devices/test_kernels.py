@@ -13,7 +13,7 @@ from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_unroll
 from bertjax.model import BertConfig, BertForPreTraining
-from bertjax.training.setup import Program, batch_shapes
+from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
 from bertjax.weights import init_params
 
 
@@ -58,9 +58,9 @@ def temporary_bytes(model: BertConfig, remat: Literal["none", "full"]) -> int:
         remat=remat,
     )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    program = Program(config, mesh)
+    program = PretrainingProgram(config, mesh)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
-    lowered = program.train_step(phase).lower(
+    lowered = program.train_step(phase.accumulation_steps).lower(
         program.state_shapes, batch_shapes(config, phase, program.rows), seed
     )
     return lowered.compile().memory_analysis().temp_size_in_bytes

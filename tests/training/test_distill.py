@@ -14,9 +14,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.tokenization import train_wordpiece
-from bertjax.training import pretraining as module
+from bertjax.training import trainer as module
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.pretraining import Run
+from bertjax.training.pretraining import PretrainingRun
 from bertjax.weights import load_model, save_hf
 
 
@@ -49,7 +49,7 @@ def lines_of(workdir):
 
 def last_state(config, workdir):
     checkpointer = Checkpointer(workdir / "checkpoints")
-    run = Run(dataclasses.replace(config, workdir=str(workdir)))
+    run = PretrainingRun(dataclasses.replace(config, workdir=str(workdir)))
     state, _ = checkpointer.restore(run.program.state_shapes)
     checkpointer.close()
     return state
@@ -173,7 +173,7 @@ def test_teachers_that_do_not_fit_are_refused(config, teachers, tmp_path, teache
 def test_a_start_that_does_not_fit_is_refused(config):
     here = dataclasses.replace(config, workdir="nowhere", head="pretraining")
     with pytest.raises(ValueError, match="head='pretraining' at distillation.nsp=0"):
-        Run(here)
+        PretrainingRun(here)
     with pytest.raises(ValueError, match="leave the other out"):
         dataclasses.replace(config, init="somewhere")
     lessons = dataclasses.replace(config.distillation, layers=(0, 1))

@@ -8,11 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.data.batches.features import decode_feature
 from bertjax.data.batches.finetuning_batches import FeatureBatches, row_shape
+from bertjax.tasks import make_task
 from bertjax.tasks.training_data import write_training_data
+from bertjax.training.finetuning import FinetuningRun, load_for_task
+from bertjax.training.variants import task_options
 from bertjax.weights import save_hf
 
 pytestmark = pytest.mark.parity
@@ -57,7 +59,7 @@ def their_losses(torch, model, batches, run):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         for group in adam.param_groups:
-            group["lr"] = float(run.schedule(step))
+            group["lr"] = float(run.program.schedule(step))
         adam.step()
         adam.zero_grad()
         losses.append(loss.item())
@@ -66,15 +68,15 @@ def their_losses(torch, model, batches, run):
 
 def compare(torch, transformers, config, folder, steps):
     """Losses of `steps` updates of ours and of PyTorch's, from the same weights and batches."""
-    task = finetune.make_task(config.task, finetune.task_options(config))
-    loaded = finetune.load_for_task(config, task)
+    task = make_task(config.task, task_options(config))
+    loaded = load_for_task(config, task)
     data = write_training_data(
         task, loaded.tokenizer, config.max_length or 128, folder / "train.array_record"
     )
-    run = finetune.Run(config, task, loaded, data)
-    state, step = run.new_state(), run.train_step()
+    run = FinetuningRun(config, task, loaded, data)
+    state, step = run.new_state(), run.train_step(run.phases[0])
     ours = []
-    for _, batch in zip(range(steps), run.batches(0), strict=False):
+    for _, batch in zip(range(steps), run.batches(0, 0), strict=False):
         state, metrics = step(state, batch)
         total, weight = metrics["sums"]["loss"]
         ours.append(float(total / weight))

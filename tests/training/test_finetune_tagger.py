@@ -18,7 +18,7 @@ from bertjax import convert, finetune, predict
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.convert import ConvertConfig
 from bertjax.predict import PredictConfig
-from bertjax.training import finetuning
+from bertjax.training import trainer
 from bertjax.training.hooks import Interrupted
 from bertjax.weights import load_model
 
@@ -134,7 +134,7 @@ def test_the_directory_is_an_encoder_that_tells_of_the_tagger(whole, encoder, tm
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir))
-    original = finetuning.fit
+    original = trainer.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -144,7 +144,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "fit", fit)
+        patch.setattr(trainer, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)

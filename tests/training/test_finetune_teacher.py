@@ -14,9 +14,10 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.saved_task import load_with_task
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
-from bertjax.training import finetuning
-from bertjax.training.finetuning_teacher import load_teacher
+from bertjax.training import finetuning, trainer
 from bertjax.training.hooks import Interrupted
+from bertjax.training.teacher import load_task_teacher
+from bertjax.training.variants import task_options
 from bertjax.weights import load_model, save_hf
 
 
@@ -76,7 +77,7 @@ def saved_teacher(tmp_path_factory, encoder, encoder_with_head, tokenizer):
 
 
 def loaded_for(config):
-    task = make_task(config.task, finetune.task_options(config))
+    task = make_task(config.task, task_options(config))
     return task, finetuning.load_for_task(config, task)
 
 
@@ -84,7 +85,7 @@ def test_the_classes_of_a_teacher_are_put_in_the_order_of_the_task(config, saved
     here = dataclasses.replace(config, teacher=saved_teacher(["low", "high"]))
     task, loaded = loaded_for(here)
     assert task.labels == ("high", "low")
-    teacher = load_teacher(here, task, loaded)
+    teacher = load_task_teacher(here, task, loaded)
     saved = load_with_task(here.teacher)[0].params["classifier"]
     for name, values in teacher.params["classifier"].items():
         np.testing.assert_array_equal(values, saved[name][..., ::-1])
@@ -96,7 +97,7 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
     def teach(labels, **given):
         fields = {k: given.pop(k) for k in ("max_length", "temperature") if k in given}
         here = dataclasses.replace(config, teacher=saved_teacher(labels, **given), **fields)
-        load_teacher(here, task, loaded)
+        load_task_teacher(here, task, loaded)
 
     with pytest.raises(ValueError, match="knows the classes low, mid; the task has high, low"):
         teach(["low", "mid"])
@@ -111,7 +112,7 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
         config, task="regress", **files["regress"], temperature=3.0, teacher="anywhere"
     )
     with pytest.raises(ValueError, match="is about numbers, which have none"):
-        load_teacher(numbers, *loaded_for(numbers))
+        load_task_teacher(numbers, *loaded_for(numbers))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def json_lines(path):
 
 def run_until(config, step, monkeypatch):
     """Runs until `step` updates are done, as a SIGTERM then would make it."""
-    fit = finetuning.fit
+    fit = trainer.fit
 
     def interrupted(*args, hooks, **kwargs):
         def interrupt(done, state, metrics):
@@ -145,7 +146,7 @@ def run_until(config, step, monkeypatch):
         return fit(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "fit", interrupted)
+        patch.setattr(trainer, "fit", interrupted)
         with pytest.raises(Interrupted):
             finetune.run(config)
 

@@ -13,7 +13,7 @@ from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
 from bertjax.training.objective import make_loss_fn
-from bertjax.training.pretraining import Run
+from bertjax.training.pretraining import PretrainingRun
 from bertjax.weights import init_params
 
 
@@ -43,7 +43,7 @@ def one_a_row(batch):
     return stack(rows)
 
 
-def packed_run(documents, tokenizer, folder, model, length) -> Run:
+def packed_run(documents, tokenizer, folder, model, length) -> PretrainingRun:
     """A run on packed rows of documents that are shorter than a row."""
     input_file = folder / "text.txt"
     input_file.write_text("\n\n".join(documents))
@@ -58,7 +58,7 @@ def packed_run(documents, tokenizer, folder, model, length) -> Run:
         text_format="lines",
     )
     prepare.run(data)
-    return Run(
+    return PretrainingRun(
         PretrainConfig(
             data=data.output,
             workdir=str(folder / "run"),
@@ -70,7 +70,7 @@ def packed_run(documents, tokenizer, folder, model, length) -> Run:
     )
 
 
-def check_equal_to_sequences_alone(run: Run) -> None:
+def check_equal_to_sequences_alone(run: PretrainingRun) -> None:
     batch = jax.device_get(next(run.batches(0, 0)))
     alone = one_a_row(batch)
     assert len(alone["input_ids"]) > 1.5 * len(batch["input_ids"])
@@ -98,7 +98,7 @@ def check_equal_to_sequences_alone(run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(corpus, sentences, tmp_path_factory, tiny_config, tokenizer) -> Run:
+def run(corpus, sentences, tmp_path_factory, tiny_config, tokenizer) -> PretrainingRun:
     model = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
     folder = tmp_path_factory.mktemp("packed")
     short = [" ".join(sentence.split()[:5]) for sentence in sentences]
@@ -123,7 +123,7 @@ def test_every_sequence_has_its_share_of_masked_tokens(run):
 @pytest.mark.slow
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
-    before = Run(config).evaluate(config.phases[0], run.new_state().params)
+    before = PretrainingRun(config).evaluate(run.new_state().params, config.phases[0])
     pretrain.run(config)
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in metrics.splitlines()]

@@ -1,0 +1,143 @@
+"""The program of a pretraining config: model, objective, masking and FLOP count, without data."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.config import Phase, PretrainConfig
+from bertjax.config.model import BertConfig
+from bertjax.data.batches.batch import Batch, stack
+from bertjax.data.batches.masking import Masking
+from bertjax.data.batches.pretraining_batches import RowFormat, make_row
+from bertjax.data.records import Row
+from bertjax.devices import sharding
+from bertjax.devices.flops import train_flops_per_row
+from bertjax.model import HEADS, BertWithHead
+from bertjax.tokenization import Tokenizer
+from bertjax.training.distillation import distilled_pretraining
+from bertjax.training.objective import PRETRAINING
+from bertjax.training.setup import Program
+
+# Token ids of random rows; their meaning does not affect the time of a step.
+CLS, SEP, MASK = 1, 2, 3
+
+
+class PretrainingProgram(Program):
+    """The program of a `PretrainConfig` whose `head` is set; the arguments are those of `Program`.
+
+    Raises:
+        ValueError: config and mesh do not fit together.
+    """
+
+    def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
+        for phase in config.phases:
+            sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
+        objective = PRETRAINING if teacher is None else distilled_pretraining(config.distillation)
+        model = HEADS[str(config.head)](config.model)
+        super().__init__(config, model, objective, config.phases, mesh, teacher)
+        self._config = config
+
+    def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
+        """FLOP per row and update; a teacher has the forward pass only, a third of the FLOP.
+
+        `attended` is that of `train_flops_per_row`.
+        """
+        predictions = max_predictions(self._config, phase)
+        if self.teacher is None:
+            return train_flops_per_row(self._config.model, phase.max_length, predictions, attended)
+        if not self.objective.inputs:  # logits are computed at all tokens
+            predictions = phase.max_length
+        student, teacher = (
+            train_flops_per_row(model, phase.max_length, predictions, attended)
+            for model in (self._config.model, self.teacher.config)
+        )
+        return student + teacher / 3
+
+
+def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
+    """The masked LM of an architecture as a teacher, without parameters."""
+    return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
+
+
+def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
+    """The largest number of predicted tokens per row."""
+    if config.predict == "next_token":
+        return phase.max_length
+    if phase.max_predictions is not None:
+        return phase.max_predictions
+    wanted = phase.max_length * config.mlm_probability
+    # Each of several sequences rounds its own share, up by one half at most.
+    return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
+
+
+def make_masking(
+    config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
+) -> Masking:
+    """The masking of the rows of a phase, which hold at most `max_sequences` sequences."""
+    whole_words = config.whole_word_masking or config.max_ngram > 1
+    return Masking(
+        probability=config.mlm_probability,
+        max_predictions=max_predictions(config, phase, max_sequences),
+        vocab_size=tokenizer.vocab_size,
+        mask_token_id=tokenizer.mask_token_id,
+        never_masked=(tokenizer.cls_token_id, tokenizer.sep_token_id),
+        word_starts=tokenizer.word_starts if whole_words else None,
+        max_ngram=config.max_ngram,
+        never_drawn=tokenizer.special_ids if config.random_words == "ordinary" else (),
+        predict=config.predict,
+    )
+
+
+def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
+    """A batch of `count` full rows with one sequence of random ids each, masked by the config."""
+    rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
+    masking = Masking(
+        probability=config.mlm_probability,
+        max_predictions=max_predictions(config, phase),
+        vocab_size=vocab_size,
+        mask_token_id=MASK,
+        never_masked=(CLS, SEP),
+        predict=config.predict,
+    )
+    rows = []
+    for _ in range(count):
+        ids = rng.integers(min(MASK + 1, vocab_size - 1), vocab_size, length)
+        ids[0], ids[length // 2], ids[-1] = CLS, SEP, SEP
+        row = Row(ids, (length,), (length // 2 + 1,), (int(rng.integers(2)),))
+        rows.append(make_row(row, masking, RowFormat(length, 0), rng))
+    return stack(rows)
+
+
+def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
+    """Shapes and dtypes of a global batch of unpacked rows with the sharding `rows`."""
+    return {
+        key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)
+        for key, value in random_rows(config, phase, 1).items()
+    }
+
+
+def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
+    """The config with `head` set.
+
+    Args:
+        has_pairs: whether the data has sentence pairs.
+
+    Raises:
+        ValueError: the distillation does not train the head that the config names.
+    """
+    distillation = config.distillation
+    if distillation.teacher is None:
+        head = config.head or ("pretraining" if has_pairs else "masked_lm")
+        return dataclasses.replace(config, head=head)
+    trained = "pretraining" if distillation.nsp else "masked_lm"
+    if config.head not in (None, trained):
+        raise ValueError(
+            f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: the head for "
+            "sentence pairs is trained by that loss alone. Leave --head out, or set "
+            "--distillation.nsp."
+        )
+    return dataclasses.replace(config, head=trained)

@@ -1,0 +1,104 @@
+"""Tables of the scores of fine-tuning runs, and the facts of their model card."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertjax.config import FinetuneConfig
+from bertjax.tasks import Example, Prediction, Task
+
+# A table of more classes than these is no longer read.
+MOST_CLASSES_SHOWN = 20
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+def splits_of(task: Task, kind: str) -> list[str]:
+    """The splits of a task that are for `kind`: dev or test."""
+    splits = task.source.splits if task.source else ()
+    return [split for split in splits if split.split("_")[0] == kind]
+
+
+def split_prefix(split: str) -> str:
+    """What the metrics of a dev split are called by: nothing, or "matched_"."""
+    return "" if split == "dev" else split.removeprefix("dev_") + "_"
+
+
+def best_metric(task: Task) -> str:
+    """The name of the metric that chooses the best checkpoint, of the first dev split."""
+    dev = splits_of(task, "dev")
+    return (split_prefix(dev[0]) if dev else "") + task.best_metric
+
+
+def grading_metric(task: Task) -> str | None:
+    """The same metric as scores name it; None without a dev split."""
+    dev = splits_of(task, "dev")
+    return f"{dev[0]}/{task.best_metric}" if dev else None
+
+
+def print_scores(scores: Scores, task: Task) -> None:
+    """A table of all runs; with several, their mean and standard deviation or the best."""
+    names = sorted({key for found in scores.values() for key in found})
+    if not names:
+        return
+    table = Table("", *names, title=task.name)
+    for name, found in scores.items():
+        table.add_row(name or "score", *(_shown(key, found[key]) for key in names))
+    if len(scores) > 1:
+        every = np.array([[found[key] for key in names] for found in scores.values()])
+        table.add_section()
+        for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
+            table.add_row(name, *map(_shown, names, row))
+    Console(width=max(80, 24 * (len(names) + 1))).print(table)
+    metric = grading_metric(task)
+    if len(scores) > 1 and metric in names:
+        print(f"best by {metric}: {max(scores, key=lambda name: scores[name][metric])}")
+
+
+def _shown(key: str, value: float) -> str:
+    """Fractions in per cent; counts and thresholds of SQuAD 2.0 as they are."""
+    return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
+
+
+def counted(
+    pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
+) -> Iterator[tuple[Example, Prediction]]:
+    """Passes predictions on and counts (label, predicted) of those that are labelled."""
+    for example, prediction in pairs:
+        if example.label is not None:
+            counts[example.label, prediction["label"]] += 1
+        yield example, prediction
+
+
+def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Task) -> None:
+    """A table a split: how often each class (a row) was taken for each other (a column)."""
+    for split, counts in confusion.items():
+        if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
+            continue
+        names = [escape(label) for label in task.labels]  # "[x]" is no markup of rich's
+        table = Table("label, predicted:", *names, title=f"{task.name} {split}")
+        for name, gold in zip(names, task.labels, strict=True):
+            table.add_row(name, *(f"{counts[gold, answer]:,}" for answer in task.labels))
+        Console(width=max(80, 16 * (len(task.labels) + 1))).print(table)
+
+
+def model_facts(
+    config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
+) -> list[tuple[str, Any]]:
+    """What the card of a fine-tuned model says of its training; `updates` are those of its step."""
+    return [
+        ("task", config.task),
+        ("started from", config.init),
+        *([("trained", f"the {config.tagger} tagger alone")] if config.feature_layers else []),
+        *([("taught by", config.teacher)] if config.teacher else []),
+        ("training features", f"{features:,}"),
+        ("updates", f"{updates:,} of {config.batch_size} features"),
+        ("learning rate", f"{config.optimizer.learning_rate:g}"),
+        ("seed", config.seed),
+        *((key, f"{value:.4f}") for key, value in scores.items()),
+    ]

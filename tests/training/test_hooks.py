@@ -1,0 +1,66 @@
+"""Metrics between steps: MFU over phases, evaluation without waiting for each batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.devices.flops import PEAK_TFLOPS
+from bertjax.planning.chips import CHIPS
+from bertjax.training import evaluate as module
+from bertjax.training import hooks
+
+
+class Lines:
+    """A writer that keeps what it is given."""
+
+    def __init__(self):
+        self.values = []
+
+    def write(self, step, values):
+        self.values.append(values)
+
+    def close(self):
+        pass
+
+
+def test_mfu_of_a_line_over_two_phases_counts_the_flop_of_each_step(monkeypatch):
+    clock = iter(np.arange(0.0, 100.0, 1.0))
+    monkeypatch.setattr(hooks.time, "perf_counter", lambda: next(clock))
+    lines = Lines()
+    logger = hooks.MetricLogger(lines, every=6, num_steps=6, step=0)
+    metrics = {
+        "sums": {"loss": (jnp.ones(()), jnp.ones(()))},
+        "tokens": jnp.ones(()),
+        "learning_rate": jnp.ones(()),
+        "grad_norm": jnp.ones(()),
+    }
+    logger.start_phase(10.0, 100.0)
+    for step in (1, 2, 3):
+        logger(step, None, metrics)
+    logger.start_phase(40.0, 100.0)
+    for step in (4, 5, 6):
+        logger(step, None, metrics)
+    logger.close()
+    (values,) = lines.values
+    # The first step of each phase compiles and is not timed: two steps of 10 and two of 40 FLOP.
+    # The clock advances by a second per reading: one is measured in each phase.
+    assert values["train/mfu"] == (2 * 10 + 2 * 40) / 2.0 / 100.0
+
+
+def test_evaluation_reads_the_device_once_and_adds_up_all_batches(monkeypatch):
+    reads = []
+
+    def device_get(tree):
+        reads.append(tree)
+        return jax.tree.map(np.asarray, tree)
+
+    monkeypatch.setattr(module.jax, "device_get", device_get)
+    step = jax.jit(lambda params, batch: {"loss": (batch.sum(), batch.size * jnp.ones(()))})
+    batches = [np.full(4, value, np.float32) for value in range(8)]
+    assert module.evaluate(step, None, batches) == {"loss": 3.5}
+    assert len(reads) == 1
+
+
+def test_every_tpu_that_can_be_planned_for_has_a_peak():
+    assert {chip.kind for chip in CHIPS.values()} <= PEAK_TFLOPS.keys()
+    assert all(chip.tflops > 0 for chip in CHIPS.values())

@@ -1,0 +1,102 @@
+"""Which changes of a config allow a run to be resumed, and what the refusal of others says."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
+from bertjax.training.optimizer import difference_before
+from bertjax.training.workdir import Workdir
+
+PHASES = (
+    Phase(num_steps=10, max_length=16, batch_size=8),
+    Phase(
+        num_steps=10,
+        max_length=32,
+        batch_size=4,
+        learning_rate_curve="restart",
+        learning_rate=1e-3,
+        warmup_steps=2,
+    ),
+)
+CONFIG = PretrainConfig(phases=PHASES, optimizer=OptimizerConfig(warmup_steps=2))
+
+
+def workdir_of(tmp_path, config, step=12):
+    """A workdir with a checkpoint of `step`."""
+    workdir = Workdir(tmp_path / "run")
+    workdir.claim(dataclasses.asdict(config), "data")
+    workdir.release()
+    (workdir.checkpoints / str(step)).mkdir(parents=True)
+    return workdir
+
+
+def resume(workdir, config, **checks):
+    workdir.claim(dataclasses.asdict(config), "data", **checks)
+    workdir.release()
+
+
+def test_what_no_update_depends_on_may_change(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    phase = dataclasses.replace(PHASES[0], accumulation_steps=2)
+    changes = {"data": "elsewhere", "unroll": 2, "remat": "full", "eval_rows": 7}
+    resume(workdir, dataclasses.replace(CONFIG, phases=(phase, PHASES[1]), **changes))
+    with pytest.raises(ValueError, match=r"another config: optimizer.b1: 0.9 -> 0.8; seed: 0 -> 1"):
+        optimizer = dataclasses.replace(CONFIG.optimizer, b1=0.8)
+        resume(workdir, dataclasses.replace(CONFIG, seed=1, optimizer=optimizer))
+
+
+def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    file = workdir.path / "run.json"
+    content = json.loads(file.read_text())
+    del content["config"]["max_ngram"], content["config"]["model"]["qa_dropout"]
+    del content["config"]["phases"][1]["max_predictions"]
+    file.write_text(json.dumps(content))
+    resume(workdir, CONFIG, defaults=defaults_of(CONFIG))
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="max_ngram: 1 -> 3"):
+        resume(workdir, dataclasses.replace(CONFIG, max_ngram=3), defaults=defaults_of(CONFIG))
+
+
+def test_defaults_do_not_hide_a_missing_phase():
+    one = dataclasses.asdict(dataclasses.replace(CONFIG, phases=PHASES[:1]))
+    changed = differences(dataclasses.asdict(CONFIG), one, defaults=defaults_of(CONFIG))
+    assert "phases.1.num_steps: None -> 10" in changed
+
+
+def test_files_of_a_fine_tuning_may_move_since_their_content_is_compared(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    workdir.claim({"task": "classify", "train": "a/train.csv", "dev": "a/dev.csv"}, "hash")
+    workdir.release()
+    (workdir.checkpoints / "1").mkdir(parents=True)
+    moved = {"task": "classify", "train": "b/train.csv", "dev": "b/dev.csv"}
+    workdir.check(moved, "hash")
+    with pytest.raises(ValueError, match="the data is not that of a/train.csv"):
+        workdir.check(moved, "another")
+
+
+@pytest.mark.parametrize(
+    ("steps", "done", "allowed"), [((10, 30), 10, True), ((10, 30), 11, True), ((20, 10), 5, False)]
+)
+def test_steps_can_be_added_where_the_steps_that_are_done_stay_what_they_were(steps, done, allowed):
+    # The second phase has a curve of its own: before its first steps with a decayed rate, the
+    # curve may still become longer.
+    config = OptimizerConfig(warmup_steps=2, schedule="hf")
+    after = tuple(
+        dataclasses.replace(phase, num_steps=n) for phase, n in zip(PHASES, steps, strict=True)
+    )
+    reason = difference_before(config, PHASES, after, done)
+    assert (reason is None) == allowed
+    if not allowed:
+        assert "the learning rate of step 3, which is done, would change from" in reason
+        assert "learning_rate_curve='restart'" in reason
+
+
+def test_a_phase_can_be_added_at_the_end_and_rows_that_are_done_cannot_change():
+    config = OptimizerConfig(warmup_steps=2)
+    more = (*PHASES, dataclasses.replace(PHASES[1], num_steps=50))
+    assert difference_before(config, PHASES, more, 20) is None
+    other = (dataclasses.replace(PHASES[0], batch_size=16), PHASES[1])
+    assert "rows of the 15 steps" in str(difference_before(config, PHASES, other, 15))
