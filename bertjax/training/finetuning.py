@@ -120,18 +120,18 @@ class Run:
         )
         source = FeatureBatches(
             str(self.data.path),
+            self.data.sizes,
             self.config.batch_size,
             shape,
             self.labels,
             self.loaded.tokenizer.pad_token_id,
             seed=self.config.seed,
             first=first,
+            host_rows_of=lambda size: sharding.host_rows(self.rows, size),
         )
-        for batch in feature_batches(source, self.config.reader_threads):
-            size = len(batch["input_ids"])
-            held = sharding.host_rows(self.rows, size)
-            local = {key: values[held] for key, values in batch.items()}
-            yield sharding.to_devices(local, held, self.rows, size)
+        for size, batch in feature_batches(source, self.config.reader_threads):
+            host_rows = sharding.host_rows(self.rows, size)
+            yield sharding.to_devices(batch, host_rows, self.rows, size)
 
     def evaluate(self, params: Any) -> dict[str, float]:
         """Metrics on the dev splits, those of the first without its name."""
