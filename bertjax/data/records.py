@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
+from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.storage import is_remote, place, written_locally
 
 FORMAT_VERSION = 1
@@ -294,7 +295,7 @@ class Metadata:
     inputs: list[list]
     tokenizer_fingerprint: str
     vocab_size: int
-    objective: str
+    objective: ObjectiveName
     max_lengths: list[int]
     chunks: int
     counts: dict[str, int]
@@ -305,6 +306,11 @@ class Metadata:
     def max_sequences(self) -> int:
         """Sequences of a row at most: one, where rows are not packed."""
         return self.settings["max_sequences"] if self.settings.get("pack") else 1
+
+    @property
+    def has_sentence_pairs(self) -> bool:
+        """Whether the sequences are sentence pairs with a label to predict."""
+        return OBJECTIVES[self.objective].has_sentence_pairs
 
     def to_json(self) -> str:
         """JSON, with lists of numbers on one line."""

@@ -66,8 +66,8 @@ class Run:
         self.metadata = open_prepared(config.data)
         self.tokenizer = load_tokenizer(config.data)
         self.initial = None
-        pairs = self.metadata.objective in ("nsp", "sop")
-        config = dataclasses.replace(config, head=head_of_student(config, pairs))
+        head = head_of_student(config, self.metadata.has_sentence_pairs)
+        config = dataclasses.replace(config, head=head)
         if config.init is not None:
             config = dataclasses.replace(config, model=self._model_of_init(config))
         model = with_pad_token(config.model, self.tokenizer.pad_token_id)

@@ -18,14 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.data.preparation.encode import SentenceEncoder
+from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.preparation.packing import pack
-from bertjax.data.preparation.segments import (
-    PAIRED,
-    Example,
-    Objective,
-    full_sentences,
-    make_examples,
-)
+from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
 from bertjax.data.storage import is_remote, place
 from bertjax.data.text.documents import Document, sentences_of
@@ -65,7 +60,7 @@ class ChunkSettings:
     """What decides the examples of a chunk; fields as in `PrepareConfig`."""
 
     output: str
-    objective: Objective
+    objective: ObjectiveName
     max_lengths: tuple[int, ...]
     dupe_factor: int
     short_seq_prob: float
@@ -98,7 +93,7 @@ class ChunkPreparer:
     """Prepares chunks one after the other, keeping the words that it has met."""
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
-        self._settings = settings
+        self._settings, self._objective = settings, OBJECTIVES[settings.objective]
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode
         self._width = array(self._typecode).itemsize
@@ -181,7 +176,7 @@ class ChunkPreparer:
 
         name = shard_name(split, length, number)
         written = write_shard(place(self._settings.output) / name, records())
-        alone = len(documents) == 1 and self._settings.objective == "nsp"
+        alone = len(documents) == 1 and self._objective.needs_second_document
         return {
             "file": name if written else None,
             "records": written,
@@ -212,37 +207,27 @@ class ChunkPreparer:
         documents: list[list[int]],
         ids: bytes,
     ) -> Iterator[_Sequence]:
-        settings, objective = self._settings, self._settings.objective
+        settings, objective = self._settings, self._objective
         rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
-        room = length - self._layout.num_special_tokens(pair=objective in PAIRED)
-        shift = duplicate > 0
-        if objective == "full_sentences":
-            for row in full_sentences(documents, max_tokens=room, rng=rng, shift=shift):
-                yield self._single(row, ids)
-            return
-        for example in make_examples(
-            documents,
-            objective,
-            max_tokens=room,
-            short_seq_prob=settings.short_seq_prob,
-            rng=rng,
-            shift=shift,
-        ):
-            if example.label == NO_LABEL:
-                yield self._single([(example.a_start, example.a_end)], ids)
-            else:
-                yield self._pair(example, ids)
+        options = ExampleOptions(
+            length - self._layout.num_special_tokens(pair=objective.has_sentence_pairs),
+            settings.short_seq_prob,
+            shift=duplicate > 0,
+        )
+        build = self._pair if objective.has_sentence_pairs else self._single
+        for example in objective.make_examples(documents, options, rng):
+            yield build(example, ids)
 
-    def _single(self, parts: list[tuple[int, int]], ids: bytes) -> _Sequence:
-        """`[CLS] part [SEP] part [SEP]...`, all of token type 0."""
+    def _single(self, segments: Segments, ids: bytes) -> _Sequence:
+        """`[CLS] segment [SEP] segment [SEP] ...`, all of token type 0."""
         width, sep = self._width, self._sep
-        size = 1 + sum(end - start + 1 for start, end in parts)
-        text = sep.join([ids[start * width : end * width] for start, end in parts])
+        size = 1 + sum(end - start + 1 for start, end in segments)
+        text = sep.join([ids[start * width : end * width] for start, end in segments])
         return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
 
-    def _pair(self, example: Example, ids: bytes) -> _Sequence:
+    def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
         """`[CLS] A [SEP] B [SEP]`, with as many separators between as the family has."""
-        a_start, a_end, b_start, b_end, label = example
+        a_start, a_end, b_start, b_end, label = pair
         width, layout = self._width, self._layout
         a_length = a_end - a_start + 1 + layout.separators
         size = a_length + b_end - b_start + 1

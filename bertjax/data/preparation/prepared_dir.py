@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, write_whole
+from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.records import (
     METADATA_FILE,
     LengthSummary,
@@ -287,11 +288,12 @@ def _check_enough(
             f"(size {inputs[0][1]}).{left_out} Give files with text."
         )
     documents = sum(summary.documents for summary in splits.values())
-    if settings["objective"] == "nsp" and documents == 1:
+    if OBJECTIVES[settings["objective"]].needs_second_document and documents == 1:
+        others = [name for name, known in OBJECTIVES.items() if not known.needs_second_document]
         raise TooLittleText(
-            "The input is a single document, and next-sentence pairs need a second one to draw "
-            "random sentences from: give more files, part documents by blank lines with "
-            "--text_format lines, or choose --objective sop, mlm or full_sentences."
+            f"The input is a single document, but --objective {settings['objective']} needs a "
+            "second one to draw random sentences from: add files, separate documents by blank "
+            f"lines with --text_format lines, or choose --objective {' or '.join(others)}."
         )
 
 
