@@ -9,6 +9,7 @@ A record is a row of one or several sequences, unpadded and unmasked, little-end
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import struct
@@ -414,3 +415,10 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
             "one of these, or prepare another --max_length."
         )
     return [os.path.join(directory, shard.file) for shard in lengths[str(max_length)].shards]
+
+
+def unigram_entropy(counts: Iterable[int]) -> float:
+    """Returns the entropy, in nats, of tokens that occur `counts` times each."""
+    counts = [count for count in counts if count]
+    total = sum(counts)
+    return -sum(n / total * math.log(n / total) for n in counts)

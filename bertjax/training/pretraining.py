@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import RowFormat, eval_batches, train_batches
+from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
 from bertjax.devices import hosts, sharding
@@ -66,6 +66,7 @@ class Run:
         self.metadata = open_prepared(config.data)
         self.tokenizer = load_tokenizer(config.data)
         self.initial = None
+        self._held_out: dict[Phase, HeldOutRows] = {}
         head = head_of_student(config, self.metadata.has_sentence_pairs)
         config = dataclasses.replace(config, head=head)
         if config.init is not None:
@@ -207,21 +208,22 @@ class Run:
             return {}
         micro = phase.batch_size // phase.accumulation_steps
         host_rows = sharding.host_rows(self.program.rows, micro)
-        batches = eval_batches(
-            shard_paths(self.config.data, "eval", phase.max_length),
-            *self._format(phase),
-            seed=self.config.seed,
-            batch_size=micro,
-            max_rows=self.config.eval_rows,
-            host_rows=host_rows,
-        )
+        if phase not in self._held_out:
+            self._held_out[phase] = HeldOutRows(
+                shard_paths(self.config.data, "eval", phase.max_length),
+                *self._format(phase),
+                seed=self.config.seed,
+                max_rows=self.config.eval_rows,
+            )
+        rows = self._held_out[phase]
+        batches = rows.batches(micro, host_rows)
         on_devices = (self._to_devices(batch, host_rows, micro) for batch in batches)
         found = evaluate(
             lambda params, batch: self._eval_step(params, batch, *self._constants()),
             params,
             on_devices,
         )
-        found["unigram_entropy"] = held_out.unigram_entropy_nats or float("nan")
+        found["unigram_entropy"] = rows.unigram_entropy
         return {f"eval/{key}": value for key, value in found.items()}
 
     def _constants(self) -> tuple[dict[str, Any], ...]:

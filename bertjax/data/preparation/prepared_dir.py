@@ -7,7 +7,6 @@ metadata.json           written last, so its presence means that everything is t
 """
 
 import json
-import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -22,6 +21,7 @@ from bertjax.data.records import (
     Shard,
     SplitSummary,
     open_prepared,
+    unigram_entropy,
 )
 from bertjax.data.storage import remove_folder
 
@@ -226,7 +226,7 @@ def finish(
         if documents:
             splits[split] = _add_up([summary[split] for summary in summaries], settings)
     if EVAL in splits:
-        entropy = unigram_entropy(unigrams)
+        entropy = unigram_entropy(unigrams.values())
         splits[EVAL] = SplitSummary(**{**vars(splits[EVAL]), "unigram_entropy_nats": entropy})
     _check_enough(splits, settings, plan["inputs"], counts)
     metadata = Metadata(
@@ -295,9 +295,3 @@ def _check_enough(
             "second one to draw random sentences from: add files, separate documents by blank "
             f"lines with --text_format lines, or choose --objective {' or '.join(others)}."
         )
-
-
-def unigram_entropy(counts: dict[str, int] | Counter) -> float:
-    """Entropy in nats of tokens that occur so often."""
-    total = sum(counts.values())
-    return -sum(n / total * math.log(n / total) for n in counts.values() if n)
