@@ -236,7 +236,7 @@ def test_any_number_of_processes_and_parts_gives_the_same_bytes(config, tmp_path
     two = prepare.run(dataclasses.replace(config, output=str(tmp_path / "two"), num_processes=2))
     parts = dataclasses.replace(config, output=str(tmp_path / "parts"))
     assert prepare.run(dataclasses.replace(parts, shard="1/2")) is None
-    with pytest.raises(FileNotFoundError, match="half-written"):
+    with pytest.raises(FileNotFoundError, match="incomplete"):
         open_prepared(parts.output)
     with pytest.raises(ValueError, match="lacks chunks"):
         prepare.run(dataclasses.replace(parts, merge=True))
@@ -298,7 +298,7 @@ def test_a_run_that_stopped_goes_on_and_gives_the_same(config, tmp_path, monkeyp
         stop_after(patch, chunks, where, calls, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             prepare.run(config)
-    with pytest.raises(FileNotFoundError, match="half-written"):
+    with pytest.raises(FileNotFoundError, match="incomplete"):
         open_prepared(config.output)
     finished = {path.name: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
     assert bool(finished) == bool(calls)
@@ -527,7 +527,7 @@ def test_a_corpus_without_text_is_refused_and_leaves_no_data(config, tmp_path, c
     path = tmp_path / "empty.txt"
     path.write_text(content)
     config = dataclasses.replace(config, input=(str(path),))
-    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt") as error:
+    with pytest.raises(ValueError, match=r"contains no text: .*empty.txt") as error:
         prepare.run(config)
     assert ("Left out" in str(error.value)) == ("\x01" in content)
     path.write_text("ba. bo.\n\nbub. ding.\n")

@@ -329,7 +329,7 @@ class Metadata:
         version = fields.get("format_version") if isinstance(fields, dict) else None
         if version != FORMAT_VERSION:
             raise ValueError(
-                f"its format version is {version}, expected {FORMAT_VERSION}: prepare the data again"
+                f"the format version is {version}, expected {FORMAT_VERSION}: prepare it again"
             )
         fields["splits"] = {
             split: SplitSummary(

@@ -182,7 +182,7 @@ def test_ids_beyond_the_vocabulary_are_refused():
 
 
 def test_a_row_longer_than_the_batch_is_refused():
-    with pytest.raises(ValueError, match="30 values do not fit in 24"):
+    with pytest.raises(ValueError, match="30 values do not fit in a length of 24"):
         make_row(row_of(30), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
 
 
