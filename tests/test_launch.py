@@ -80,9 +80,9 @@ def test_a_run_starts_on_all_hosts_with_flags_that_pretrain_knows():
     ("arguments", "message"),
     [
         (["creat", "--name", "n"], "unknown command 'creat'"),
-        (["create", "--name", "n"], "give --name and --zone"),
+        (["create", "--name", "n"], "--name and --zone are required"),
         (["run", *SLICE], "needs the flags of bertjax.pretrain"),
-        (["run", *SLICE, "--config", "c"], "stand behind --"),
+        (["run", *SLICE, "--config", "c"], "follow --"),
         (["mount", *SLICE], "needs --nfs"),
         (["create", "--zone"], "--zone needs a value"),
     ],

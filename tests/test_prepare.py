@@ -396,7 +396,7 @@ def test_a_finished_run_is_not_done_again(config, monkeypatch, capsys):
     metadata = prepare.run(config)
     stop_after(monkeypatch, chunks, "write_shard", 0, Stop())
     assert prepare.run(config) == metadata
-    assert "complete already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x" * 1000)])

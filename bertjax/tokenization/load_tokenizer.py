@@ -181,8 +181,8 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
             )
     if any(other != vocabularies[0] for other in vocabularies[1:]):
         raise ValueError(
-            f"{source.directory} has two tokenizers: the entries or merges in tokenizer.json differ "
-            "from vocab.json and merges.txt. Delete the wrong files."
+            f"{source.directory} has two tokenizers: the vocabulary or merges in tokenizer.json "
+            "differ from vocab.json and merges.txt. Delete the wrong files."
         )
     settings = _with_config(source, settings, ("add_prefix_space",), None)
     return ByteLevelBPETokenizer(*vocabularies[0], **settings, **source.common())
@@ -211,7 +211,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
         if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in json_pieces]:
             raise ValueError(
                 f"{source.directory} has two tokenizers: the {len(json_pieces)} pieces in "
-                f"tokenizer.json differ from the {len(pieces)} in {source.bare}. Delete one of them."
+                f"tokenizer.json differ from the {len(pieces)} in {source.bare}. Delete one file."
             )
         pieces, charsmap = json_pieces, source.json.charsmap()
         _refuse_added_tokens(source.json, dict(pieces))

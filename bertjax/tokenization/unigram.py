@@ -200,8 +200,8 @@ def parse_sentencepiece(
         ) from error
     if not model.pieces or model.trainer_spec.model_type != _UNIGRAM:
         raise ValueError(
-            f"{file} has {len(model.pieces)} pieces and model_type={model.trainer_spec.model_type}: "
-            "only unigram models of SentencePiece (1) are supported."
+            f"{file} has {len(model.pieces)} pieces and model_type="
+            f"{model.trainer_spec.model_type}: only unigram models (1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     return (

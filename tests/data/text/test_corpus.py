@@ -110,7 +110,7 @@ def test_json_lines_with_another_field(tmp_path):
     rows = [{"body": "One. Two."}, {"body": None}, {"body": ""}, {"body": "Three.\n\nFour."}]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
     assert read(path, text_field="body") == [["One.", "Two."], [], ["Three.", "Four."]]
-    with pytest.raises(ValueError, match=r"a.jsonl, line 1 has no field 'text'.*\['body'\]"):
+    with pytest.raises(ValueError, match=r"a.jsonl, line 1 has no text field 'text'.*\['body'\]"):
         read(path)
 
 
@@ -123,7 +123,7 @@ def test_bad_json_names_file_and_line(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": \n')
     with pytest.raises(ValueError, match="a.jsonl, line 2 is not JSON"):
         read(path)
-    with pytest.raises(ValueError, match="b.json, line 1 has no field"):
+    with pytest.raises(ValueError, match="b.json, line 1 has no text field"):
         read(write(tmp_path / "b.json", '["a", "b"]'))
     half = write(tmp_path / "c.jsonl", '{"text": "a \\ud83d b"}')
     with pytest.raises(ValueError, match="line 1 contains an unpaired surrogate"):
