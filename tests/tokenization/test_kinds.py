@@ -141,10 +141,7 @@ def test_files_of_two_kinds_are_refused(kinds, tmp_path):
     (tmp_path / "vocab.txt").unlink()
     config = tmp_path / "tokenizer_config.json"
     said = json.loads(config.read_text())
-    for name, message in (
-        ("BertTokenizer", "different tokenizers"),
-        ("GPT2Tokenizer", "supported"),
-    ):
+    for name, message in (("BertTokenizer", "different"), ("GPT2Tokenizer", "supported")):
         config.write_text(json.dumps(said | {"tokenizer_class": name}))
         with pytest.raises(ValueError, match=message):
             load_tokenizer(tmp_path)
@@ -160,7 +157,7 @@ def test_two_forms_of_a_vocabulary_that_disagree_are_refused(kinds, texts, tmp_p
     train_unigram(texts, vocab_size=60).save(tmp_path / "b")
     model = (tmp_path / "b" / "spiece.model").read_bytes()
     (tmp_path / "a" / "spiece.model").write_bytes(model)
-    with pytest.raises(ValueError, match="holds other pieces"):
+    with pytest.raises(ValueError, match="pieces in tokenizer.json differ"):
         load_tokenizer(tmp_path / "a")
 
 
