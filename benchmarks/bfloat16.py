@@ -1,10 +1,10 @@
-"""Does training in bfloat16 follow training in float32?
+"""Compares training in bfloat16 with training in float32.
 
     python benchmarks/bfloat16.py --data DIR --workdir W [--model bert-mini] [--steps 500]
 
-Two runs from the same weights on the same batches, one in each precision. Prints a line of JSON:
-the losses at the end, each the mean of the last tenth of the steps, their ratio, held-out losses,
-and both curves. An interrupted run goes on where it was.
+Runs one training in each precision, from the same weights and on the same batches. Prints a line of
+JSON: the final losses, averaged over the last tenth of the steps, their ratio, the held-out losses,
+and both loss curves. An interrupted run resumes.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.model import named_config
 from bertjax.tokenization import load_tokenizer
 
-LINES = 50  # of each curve
+LINES = 50  # points of each curve
 
 
 def trained(args: argparse.Namespace, dtype: Any) -> list[dict[str, float]]:
-    """The lines of metrics of a run."""
+    """Trains in one precision; returns the logged metrics."""
     workdir = args.workdir / dtype
     pretrain.run(
         PretrainConfig(
@@ -52,8 +52,8 @@ def trained(args: argparse.Namespace, dtype: Any) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Trains twice, prints the line."""
-    parser = argparse.ArgumentParser(description="Training in bfloat16 beside float32.")
+    """Trains in both precisions and prints one line."""
+    parser = argparse.ArgumentParser(description="Compares training in bfloat16 with float32.")
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--workdir", required=True, type=Path)
     parser.add_argument("--model", default="bert-mini")
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=1e-3)
-    parser.add_argument("--output", type=Path, help="file that the line is added to")
+    parser.add_argument("--output", type=Path, help="file to append the line to")
     args = parser.parse_args()
     curves, last, held_out = {}, {}, {}
     for dtype in ("float32", "bfloat16"):
@@ -69,7 +69,7 @@ def main() -> None:
         curves[dtype] = [round(x["train/loss"], 4) for x in lines if "train/loss" in x]
         last[dtype] = statistics.mean(curves[dtype][-max(1, LINES // 10) :])
         held_out[dtype] = [x["eval/mlm_loss"] for x in lines if "eval/mlm_loss" in x][-1]
-    found = {
+    results = {
         "model": args.model,
         "batch": [args.batch_size, args.max_length],
         "steps": args.steps,
@@ -78,7 +78,7 @@ def main() -> None:
         "held_out_mlm_loss": {name: round(loss, 4) for name, loss in held_out.items()},
         "curves": curves,
     }
-    report(found, args.output)
+    report(results, args.output)
 
 
 if __name__ == "__main__":

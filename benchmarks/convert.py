@@ -1,9 +1,9 @@
-"""Peak anonymous memory of a conversion, above what stood after the imports (Linux).
+"""Measures peak anonymous memory of `bertjax.convert`, without imports (Linux).
 
     python benchmarks/convert.py [--size bert-base-uncased]
 
-Writes a model with random weights, converts it in a fresh process, and prints the peak beside the
-size of the weights.
+Writes a model with random weights, converts it in a new process, and prints the peak and the size
+of the weights.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from bertjax.weights import init_params, save_hf
 
 
 def main() -> None:
-    """Prints the weights' size, the peak and their ratio."""
+    """Prints the size of the weights, the peak and their ratio."""
     parser = argparse.ArgumentParser(description="Peak memory of bertjax.convert.")
     parser.add_argument("--size", default="bert-base-uncased")
     args = parser.parse_args()

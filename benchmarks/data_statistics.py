@@ -1,8 +1,8 @@
-"""Counts what training reads of prepared data, beside what the rules of masking promise.
+"""Compares statistics of masked training rows with the expected values of the masking rules.
 
     python benchmarks/data_statistics.py --data DIR --max_length 128 [--rows 100000]
 
-Deviations are in sigma of the promised share; labels and lengths are those of the rows read.
+Deviations are in sigma of the expected share; labels and lengths are those of the rows read.
 """
 
 import argparse
@@ -20,8 +20,8 @@ BATCH = 100
 
 
 def main() -> None:
-    """Reads the rows and prints a line for each figure."""
-    parser = argparse.ArgumentParser(description="Statistics of what training reads.")
+    """Reads the rows and prints one line per statistic."""
+    parser = argparse.ArgumentParser(description="Statistics of masked training rows.")
     parser.add_argument("--data", required=True)
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=100_000)
@@ -50,22 +50,22 @@ def main() -> None:
         wanted += [min(masking.max_predictions, max(1, round(0.15 * n))) for n in length.tolist()]
         became.append(np.take_along_axis(batch["input_ids"], batch["masked_positions"], 1)[real])
         was.append(batch["masked_labels"][real])
-    n, found, old = (np.concatenate(x) for x in (lengths, became, was))
+    n, new, old = (np.concatenate(x) for x in (lengths, became, was))
     share = np.concatenate(predictions).sum() / n.sum()
-    print(f"rows {len(n):,}, tokens {n.sum():,}, masked {len(found):,}: {share:.4%} of the tokens")
+    print(f"rows {len(n):,}, tokens {n.sum():,}, masked {len(new):,}: {share:.4%} of the tokens")
     other = int((np.concatenate(predictions) != wanted).sum())
-    print(f"rows with another number than min(max, max(1, round(0.15 n))): {other}")
+    print(f"rows whose number is not min(max, max(1, round(0.15 n))): {other}")
     same = 0.1 / tokenizer.vocab_size
-    is_mask, is_old = found == masking.mask_token_id, found == old
-    for name, hits, promised in (
+    is_mask, is_old = new == masking.mask_token_id, new == old
+    for name, hits, expected in (
         ("[MASK]", is_mask, 0.8 + same),
         ("kept", is_old, 0.1 + same),
         ("random", ~is_mask & ~is_old, 0.1 - 2 * same),
     ):
-        sigma = np.sqrt(promised * (1 - promised) / len(found))
-        deviation = (hits.mean() - promised) / sigma
-        print(f"{name:8} {hits.mean():.4%}, promised {promised:.4%}: {deviation:+.2f} sigma")
-    random_words = found[~is_mask & ~is_old]
+        sigma = np.sqrt(expected * (1 - expected) / len(new))
+        deviation = (hits.mean() - expected) / sigma
+        print(f"{name:8} {hits.mean():.4%}, expected {expected:.4%}: {deviation:+.2f} sigma")
+    random_words = new[~is_mask & ~is_old]
     cells = np.delete(
         np.bincount(random_words, minlength=tokenizer.vocab_size), masking.mask_token_id
     )
@@ -73,7 +73,7 @@ def main() -> None:
     deviation = (chi_square - len(cells)) / np.sqrt(2 * len(cells))
     print(
         f"random words: {np.count_nonzero(cells):,} of {len(cells):,} drawn, "
-        f"evenness {deviation:+.2f} sigma"
+        f"deviation from uniform {deviation:+.2f} sigma"
     )
     classes, counts = np.unique(np.concatenate(labels), return_counts=True)
     print("labels", {int(c): f"{k / len(n):.4%}" for c, k in zip(classes, counts, strict=True)})

@@ -1,12 +1,13 @@
-"""What a teacher is worth: students trained for the same time with it and without it.
+"""Compares students trained with and without a teacher for the same time.
 
     python benchmarks/distillation.py --teacher DIR --data DIR --minutes 30 --student_layers 2
 
-Three students of one architecture: distilled, and by masked LM alone, both from the same layers of
-the teacher; and by masked LM alone from random weights. The time of a step with and without a
-teacher is measured, blocks of steps taking turns, and each student gets as many steps as fit the
-minutes, its learning rate decaying to 0 over them. All are judged on the same held-out rows: masked
-LM, and the divergence from the teacher at temperature 1.
+Three students have the same architecture: one distilled and one trained with masked LM only, both
+initialised from the same layers of the teacher, and one trained with masked LM only from random
+weights. The time per step with and without a teacher is measured in alternating blocks, and each
+student trains for as many steps as fit into the minutes, with its learning rate decaying to 0. All
+are evaluated on the same held-out rows: masked LM, and the divergence from the teacher at
+temperature 1.
 """
 
 import argparse
@@ -28,14 +29,14 @@ from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.teacher import start_of_student
 from bertjax.weights import LoadedModel, load_model, save_hf
 
-# Blocks that take turns, and steps of each.
-BLOCKS, STEPS_A_BLOCK = 5, 10
-# Fields of `DistillationConfig` that are numbers, and flags here.
-LESSONS = ("temperature", "soft_targets", "mlm", "cosine")
+# Number of alternating blocks, and steps per block.
+BLOCKS, STEPS_PER_BLOCK = 5, 10
+# Numeric fields of `DistillationConfig` that are flags here.
+WEIGHT_FIELDS = ("temperature", "soft_targets", "mlm", "cosine")
 
 
 def base_config(args: argparse.Namespace, teacher: LoadedModel) -> PretrainConfig:
-    """What the students share; the number of steps is not yet known."""
+    """Returns the config that the students share; the number of steps is not final."""
     return PretrainConfig(
         data=args.data,
         head="masked_lm",
@@ -67,16 +68,16 @@ def base_config(args: argparse.Namespace, teacher: LoadedModel) -> PretrainConfi
 
 
 def spread(layers: int, count: int) -> tuple[int, ...]:
-    """`count` of `layers` layers, first and last among them: of 12, 6 are 0 2 4 7 9 11."""
+    """Returns `count` evenly spaced layers, first and last included: 6 of 12 are 0 2 4 7 9 11."""
     return tuple(int(layer) for layer in np.linspace(0, layers - 1, count).round())
 
 
 def students(
     base: PretrainConfig, args: argparse.Namespace, folder: Path
 ) -> dict[str, PretrainConfig]:
-    """The three configs; the layers of the teacher that two start from are written to a folder."""
+    """Returns the three configs; writes the initial model of two of them to a folder."""
     depth = load_model(args.teacher, "encoder").config.num_hidden_layers
-    chosen_weights = {name: getattr(args, name) for name in LESSONS}
+    chosen_weights = {name: getattr(args, name) for name in WEIGHT_FIELDS}
     lessons = DistillationConfig(
         teacher=args.teacher, soft_targets_on=args.soft_targets_on, **chosen_weights
     )
@@ -85,19 +86,19 @@ def students(
     run = PretrainingRun(taught)
     start = start_of_student(taught, run.program.model)
     save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
-    found = {
+    configs = {
         "distilled": dataclasses.replace(base, init=str(folder / "start"), distillation=lessons),
         "mlm_from_layers": dataclasses.replace(base, init=str(folder / "start")),
         "mlm_from_random": base,
     }
     return {
         name: dataclasses.replace(config, workdir=str(folder / name))
-        for name, config in found.items()
+        for name, config in configs.items()
     }
 
 
 class Steps:
-    """A run's own step on its own batches, to be timed."""
+    """Runs and times the steps of a run on its batches."""
 
     def __init__(self, config: PretrainConfig):
         run = PretrainingRun(config)
@@ -105,28 +106,28 @@ class Steps:
         self._step = run.train_step(config.phases[0])
 
     def __call__(self) -> float:
-        """Seconds a step of one block."""
+        """Runs one block and returns the seconds per step."""
         start = time.perf_counter()
         metrics: Any = None
-        for _ in range(STEPS_A_BLOCK):
+        for _ in range(STEPS_PER_BLOCK):
             self._state, metrics = self._step(self._state, next(self._batches))
         jax.block_until_ready(metrics)
-        return (time.perf_counter() - start) / STEPS_A_BLOCK
+        return (time.perf_counter() - start) / STEPS_PER_BLOCK
 
 
-def seconds_a_step(configs: dict[str, PretrainConfig]) -> dict[str, float]:
-    """Medians of blocks; the first block, in which programs compile, does not count.
+def seconds_per_step(configs: dict[str, PretrainConfig]) -> dict[str, float]:
+    """Returns medians over blocks, without the first block, which compiles.
 
-    Both students by masked LM alone run the same program, so it is timed once.
+    Both students without distillation run the same program, so it is timed once.
     """
     taught, alone = Steps(configs["distilled"]), Steps(configs["mlm_from_random"])
     blocks = [(taught(), alone()) for _ in range(BLOCKS + 1)][1:]
-    of_taught, of_alone = (statistics.median(times) for times in zip(*blocks, strict=True))
-    return {name: of_taught if name == "distilled" else of_alone for name in configs}
+    medians = [statistics.median(times) for times in zip(*blocks, strict=True)]
+    return {name: medians[name != "distilled"] for name in configs}
 
 
-def judged(base: PretrainConfig, args: argparse.Namespace, model: str, folder: Path) -> dict:
-    """Held-out masked LM of a model, and its divergence from the teacher over the real tokens."""
+def evaluated(base: PretrainConfig, args: argparse.Namespace, model: str, folder: Path) -> dict:
+    """Evaluates a model: held-out masked LM, and its divergence from the teacher."""
     params = load_model(model, "masked_lm")
     lessons = DistillationConfig(teacher=args.teacher, temperature=1.0)
     run = PretrainingRun(
@@ -135,17 +136,17 @@ def judged(base: PretrainConfig, args: argparse.Namespace, model: str, folder: P
         )
     )
     on_devices = jax.device_put(params.params, run.program.state_sharding.params)
-    found = run.evaluate(on_devices, base.phases[0])
+    scores = run.evaluate(on_devices, base.phases[0])
     names = {"mlm_loss": "mlm_loss", "kl_to_teacher": "soft_loss", "cosine_loss": "cosine_loss"}
-    return {name: round(found[f"eval/{key}"], 4) for name, key in names.items()}
+    return {name: round(scores[f"eval/{key}"], 4) for name, key in names.items()}
 
 
 def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Trains all three and returns their steps, seconds and held-out losses."""
+    """Trains all three students and returns their steps, seconds and held-out losses."""
     base = base_config(args, load_model(args.teacher, "masked_lm"))
-    results: dict[str, Any] = {"teacher": judged(base, args, args.teacher, folder)}
+    results: dict[str, Any] = {"teacher": evaluated(base, args, args.teacher, folder)}
     configs = students(base, args, folder)
-    seconds = seconds_a_step(configs)
+    seconds = seconds_per_step(configs)
     for name, config in configs.items():
         steps = max(2, round(60 * args.minutes / seconds[name]))
         phase = dataclasses.replace(config.phases[0], num_steps=steps)
@@ -155,24 +156,24 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "steps": steps,
             "milliseconds_a_step": round(1000 * seconds[name], 1),
             "seconds_with_compilation": round(time.perf_counter() - start, 1),
-            **judged(base, args, str(folder / name), folder),
+            **evaluated(base, args, str(folder / name), folder),
         }
     return results
 
 
 def main() -> None:
-    """Prints a JSON line, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Distillation beside masked LM alone.")
+    """Prints a line of JSON, and appends it to --output."""
+    parser = argparse.ArgumentParser(description="Compares distillation with masked LM alone.")
     parser.add_argument("--teacher", required=True, help="model directory with an MLM head")
-    parser.add_argument("--data", required=True, help="what bertjax.prepare wrote")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of training, each")
+    parser.add_argument("--data", required=True, help="output of bertjax.prepare")
+    parser.add_argument("--minutes", type=float, default=30.0, help="training time of each student")
     parser.add_argument("--student_layers", type=int, default=6)
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--accumulation_steps", type=int, default=1)
     parser.add_argument("--learning_rate", type=float, default=5e-4)
     parser.add_argument("--soft_targets_on", choices=["all", "masked"], default="all")
-    for name in LESSONS:
+    for name in WEIGHT_FIELDS:
         parser.add_argument(f"--{name}", type=float, default=getattr(DistillationConfig, name))
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--eval_rows", type=int, default=2000)

@@ -1,9 +1,9 @@
-"""Throughput of embeddings beside PyTorch's on the same device, in one run.
+"""Compares the throughput of sentence embeddings with PyTorch on the same device.
 
     python benchmarks/embed.py --model DIR [--sentences 2000] [--rounds 5]
 
-Sentences of mixed length, sorted by length on both sides; both tokenise, pad, run and pool by mean;
-both are warm. Needs the extra `parity`.
+The sentences have mixed lengths. Both sides sort them by length, tokenize, pad, run the encoder and
+apply mean pooling, after a warm-up. Needs the extra `parity`.
 """
 
 import argparse
@@ -23,13 +23,13 @@ BATCH = 32
 
 
 def sentences(count: int) -> list[str]:
-    """Sentences of the documentation of Python, spread over all of it."""
-    found = [s for d in Corpus(["pydocs"]).documents() for s in sentences_of(d)]
-    return found[:: len(found) // count][:count]
+    """Returns sentences of the documentation of Python, evenly spaced."""
+    every = [s for d in Corpus(["pydocs"]).documents() for s in sentences_of(d)]
+    return every[:: len(every) // count][:count]
 
 
-class Theirs:
-    """transformers, float32, sorted by length, batches padded to their longest."""
+class PyTorchEmbedder:
+    """Embeds with transformers in float32; batches are padded to their longest sentence."""
 
     def __init__(self, directory: str):
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -52,8 +52,8 @@ class Theirs:
 
 
 def main() -> None:
-    """Prints sentences per second of both, and the ratio of the medians."""
-    parser = argparse.ArgumentParser(description="Embedding throughput beside PyTorch's.")
+    """Prints sentences per second of both sides, and their ratio."""
+    parser = argparse.ArgumentParser(description="Compares embedding throughput with PyTorch.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -61,7 +61,7 @@ def main() -> None:
     texts = sentences(args.sentences)
     sides = {
         "bertjax": Embedder(load_model(args.model, "encoder")),
-        "PyTorch": Theirs(args.model),
+        "PyTorch": PyTorchEmbedder(args.model),
     }
     first = {name: embed(texts) for name, embed in sides.items()}  # compiles, warms up
     print(f"largest difference {np.abs(first['bertjax'] - first['PyTorch']).max():.2e}")

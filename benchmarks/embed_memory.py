@@ -1,8 +1,8 @@
-"""Peak anonymous memory of `python -m bertjax.predict --embed` on files of several lengths (Linux).
+"""Measures peak memory of `python -m bertjax.predict --embed` for several file lengths (Linux).
 
     python benchmarks/embed_memory.py --model DIR [--lines 10000 60000]
 
-Flat memory means that the peak does not follow the number of lines.
+The peak should not depend on the number of lines.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from memory import peak_of
 
 
 def main() -> None:
-    """Prints the peak above the imports for each number of lines and each kind of output."""
+    """Prints the peak, without imports, for each number of lines and each output format."""
     parser = argparse.ArgumentParser(description="Peak memory of embedding a file.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--lines", type=int, nargs="+", default=[10_000, 60_000])

@@ -1,11 +1,11 @@
-"""Each family, tiny, on the documentation of Python: does it learn?
+"""Pretrains a tiny model of each family on the documentation of Python.
 
     python benchmarks/families.py --workdir W [--steps 200] [--families roberta albert distilbert]
 
-A vocabulary of the family's kind, its examples, 200 steps; prints a line of JSON each: held-out
-loss at the first and the last evaluation, the entropy of word frequencies, and for ALBERT the
-accuracy in sentence order beside the share of the commoner answer. DistilBERT learns without a
-teacher here (`distillation.py` has one).
+Trains a tokenizer of the family, prepares examples for its objective, and pretrains for 200 steps.
+Prints one line of JSON per family: the held-out loss at the first and the last evaluation, the
+unigram entropy, and for sentence pairs the accuracy and the share of the majority class. DistilBERT
+is trained without a teacher here; see `distillation.py`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from bertjax.config import (
 from bertjax.data.records import open_prepared
 from bertjax.model import named_config
 
-# Family: released size, kind of vocabulary, objective of the data, own settings of the run.
+# Family: released size, kind of tokenizer, objective of the data, further settings of the run.
 RECIPES = {
     "bert": ("bert-tiny", "wordpiece", "nsp", {}),
     "roberta": ("roberta-base", "bpe", "full_sentences", {}),
@@ -36,7 +36,7 @@ VOCAB_SIZE, LENGTH = 4096, 64
 
 
 def tiny(size: str):
-    """A released architecture, two layers of 128."""
+    """Returns a released architecture, reduced to two layers of 128."""
     embedding = named_config(size).embedding_size and 64
     return named_config(
         size,
@@ -53,7 +53,7 @@ def tiny(size: str):
 
 
 def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
-    """Trains one family; returns its line."""
+    """Pretrains one family; returns its results."""
     size, kind, objective, settings = RECIPES[family]
     tokenizer, data, run = workdir / kind, workdir / f"{family}_data", workdir / f"{family}_run"
     if not (tokenizer / "tokenizer_config.json").is_file():
@@ -97,7 +97,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
     first, last = evaluations[0], evaluations[-1]
-    found = {
+    results = {
         "family": family,
         "steps": last["step"],
         "first_loss": first["eval/mlm_loss"],
@@ -107,9 +107,9 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
     if "eval/nsp_accuracy" in last:
         labels = open_prepared(data).splits["eval"].lengths[str(LENGTH)].labels
         counts = [count for label, count in labels.items() if int(label) >= 0]
-        found["pair_accuracy"] = last["eval/nsp_accuracy"]
-        found["commoner_answer"] = max(counts) / sum(counts)
-    return found
+        results["pair_accuracy"] = last["eval/nsp_accuracy"]
+        results["commoner_answer"] = max(counts) / sum(counts)
+    return results
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Time of an epoch of fine-tuning beside PyTorch's on the same device, in one run.
+"""Compares the time per epoch of fine-tuning with PyTorch on the same device.
 
     python benchmarks/finetune.py --model DIR --data_dir glue --tasks rte sst2 [--rounds 5]
 
-Blocks of steps of both take turns, each on its own shuffle of the whole training split, float32,
-dropout on: bertjax packs sequences into rows, PyTorch pads each batch to its longest. An epoch is
-the mean step times their number; the first block of each side, in which programs compile, does not
-count. Needs the extra `parity`.
+Alternates blocks of steps of both sides, in float32 with dropout, each with its own shuffle of the
+train split. bertjax packs sequences into rows, PyTorch pads each batch to its longest sequence. The
+time per epoch is the mean step time times the steps per epoch. The first block of each side, which
+compiles, is not counted. Needs the extra `parity`.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from bertjax.training.finetuning import FinetuningRun, load_for_task
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "rte": "RTE", "conll": ""}
 
 
-class Ours:
-    """bertjax's steps."""
+class BertjaxSteps:
+    """Training steps of bertjax."""
 
     def __init__(self, name: str, model: str, data_dir: Path, folder: Path):
         task = make_task(name, TaskOptions(data_dir=str(data_dir)))
@@ -56,8 +56,8 @@ class Ours:
         jax.block_until_ready(metrics)
 
 
-class Theirs:
-    """PyTorch's steps."""
+class PyTorchSteps:
+    """Training steps of PyTorch."""
 
     def __init__(self, name: str, model: str, data_dir: Path):
         task = finetune_pytorch.TASKS[name]
@@ -74,20 +74,20 @@ class Theirs:
 
 
 def timed(side: Callable[[int], None], steps: int) -> tuple[float, float]:
-    """Wall and processor seconds of a block of steps."""
+    """Measures wall time and CPU time of a block of steps, in seconds."""
     start, start_cpu = time.perf_counter(), time.process_time()
     side(steps)
     return time.perf_counter() - start, time.process_time() - start_cpu
 
 
 def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Takes turns and returns seconds an epoch of both, and the median ratio of the blocks."""
+    """Runs alternating blocks; returns seconds per epoch of both sides and the median ratio."""
     with tempfile.TemporaryDirectory() as folder:
-        ours = Ours(name, args.model, args.data_dir, Path(folder))
-        theirs = Theirs(name, args.model, args.data_dir)
+        ours = BertjaxSteps(name, args.model, args.data_dir, Path(folder))
+        pytorch = PyTorchSteps(name, args.model, args.data_dir)
         timed(ours, args.steps)
-        timed(theirs, 2)
-        blocks = [(timed(ours, args.steps), timed(theirs, args.steps)) for _ in range(args.rounds)]
+        timed(pytorch, 2)
+        blocks = [(timed(ours, args.steps), timed(pytorch, args.steps)) for _ in range(args.rounds)]
     wall = [(a[0], b[0]) for a, b in blocks]
     epoch = ours.steps_per_epoch / args.steps
     return {
@@ -102,12 +102,12 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints a JSON line for each task, and appends it to --output."""
-    parser = argparse.ArgumentParser(description="Time of fine-tuning beside PyTorch's.")
+    """Prints one line of JSON per task, and appends it to --output."""
+    parser = argparse.ArgumentParser(description="Compares the time of fine-tuning with PyTorch.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--data_dir", required=True, type=Path)
     parser.add_argument("--tasks", nargs="+", default=["rte"], choices=FOLDERS)
-    parser.add_argument("--steps", type=int, default=20, help="of a block")
+    parser.add_argument("--steps", type=int, default=20, help="steps per block")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()

@@ -1,15 +1,15 @@
-"""Fine-tunes a model directory with PyTorch and transformers: the other side of our comparisons.
+"""Fine-tunes a model directory with PyTorch and transformers, for comparison with bertjax.
 
     python benchmarks/finetune_pytorch.py --task cola --model DIR --data_dir glue/CoLA [--seed 0]
 
-Nothing of bertjax is used, not even its readers, so that its mistakes cannot be shared. Needs the
-extra `parity`. The recipe is fixed but for what the flags name: AdamW at 5e-5 (0.9, 0.999, 1e-6),
-decay 0.01 except for biases and LayerNorms, warm-up over a tenth of the steps and then linearly to
-0, gradients clipped at norm 1, dropout 0.1, at most 128 tokens, batches padded to their longest,
-float32, rows shuffled anew in every epoch by Python's `random`.
+The script uses no code of bertjax, not even its readers, so that it shares none of its mistakes.
+Needs the extra `parity`. The recipe is fixed except for the flags: AdamW at 5e-5 (0.9, 0.999,
+1e-6), weight decay 0.01 except for biases and LayerNorms, warm-up over a tenth of the steps and
+linear decay to 0, gradients clipped at norm 1, dropout 0.1, at most 128 tokens, batches padded to
+their longest sequence, float32, rows shuffled in every epoch by Python's `random`.
 
-A JSON line follows each epoch, the last one with everything; `--output` appends that one to a file.
-Seconds are those of training: neither tokenisation nor evaluation is counted.
+Prints a line of JSON after each epoch and one with all results at the end, which `--output` appends
+to a file. Seconds are those of training, without tokenization and evaluation.
 """
 
 import argparse
@@ -31,18 +31,18 @@ from scipy import stats
 from sklearn import metrics
 
 MAX_LENGTH = 128
-IGNORED = -100  # label of tokens that have none: the loss of PyTorch passes over it
+IGNORED = -100  # label of tokens without a label, which PyTorch's loss ignores
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What may differ between two runs of the recipe."""
+    """Settings of a run that are not fixed by the recipe."""
 
     epochs: int = 3
     batch_size: int = 32
     learning_rate: float = 5e-5
     seed: int = 0
-    max_steps: int | None = None  # ends the run, and its learning-rate curve, after so many steps
+    max_steps: int | None = None  # number of steps, also of the learning-rate schedule
 
 
 class Row(NamedTuple):
@@ -54,19 +54,19 @@ class Row(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An example as read: one or two texts, or the words of a sentence; the label as written."""
+    """An example of a file: one or two texts, or the words of a sentence, and the label."""
 
     texts: tuple[str, ...] | list[str]
     label: Any
 
 
 def lines_of(path: Path) -> list[str]:
-    """Lines as the files mean them: `str.splitlines` also cuts at rarer characters."""
+    """Splits a file at line feeds only, unlike `str.splitlines`."""
     return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
 def read_table(path: Path, texts: Sequence[str], label: str) -> list[Example]:
-    """Reads tab-separated lines under a header; quotes mean nothing in GLUE's files."""
+    """Reads tab-separated lines with a header; GLUE's files have no quoting."""
     header, *lines = lines_of(path)
     names = header.split("\t")
     rows = [dict(zip(names, line.split("\t"), strict=True)) for line in lines]
@@ -74,13 +74,13 @@ def read_table(path: Path, texts: Sequence[str], label: str) -> list[Example]:
 
 
 def read_cola(path: Path) -> list[Example]:
-    """Reads CoLA, which has no header: source, label, the author's mark, sentence."""
+    """Reads CoLA, which has no header: source, label, original mark, sentence."""
     rows = [line.split("\t") for line in lines_of(path)]
     return [Example((sentence,), label) for _, label, _, sentence in rows]
 
 
 def read_conll(path: Path) -> list[Example]:
-    """Reads a sentence between blank lines, a word a line, its label last; no -DOCSTART-."""
+    """Reads sentences separated by blank lines, with one word per line and its label last."""
     examples = []
     for has_words, lines in itertools.groupby(lines_of(path), key=lambda line: bool(line.strip())):
         columns = [line.split() for line in lines]
@@ -90,24 +90,24 @@ def read_conll(path: Path) -> list[Example]:
 
 
 def entities(labels: Sequence[str]) -> set[tuple[str, int, int]]:
-    """The (type, first, end) of a sentence's labels, as conlleval reads them.
+    """Returns the entities of a sentence as (type, first, end), like conlleval.
 
-    An entity begins at B, and at an I that does not go on with the type before it.
+    An entity begins at B, and at an I that does not continue the type before it.
     """
-    found, start, kind = set(), 0, "O"
+    result, start, kind = set(), 0, "O"
     for position, label in enumerate([*labels, "O"]):
-        prefix, _, this = label.partition("-")
-        if kind != "O" and (prefix != "I" or this != kind):
-            found.add((kind, start, position))
+        prefix, _, label_type = label.partition("-")
+        if kind != "O" and (prefix != "I" or label_type != kind):
+            result.add((kind, start, position))
             kind = "O"
         if prefix != "O" and kind == "O":
-            start, kind = position, this
-    return found
+            start, kind = position, label_type
+    return result
 
 
-def entity_scores(wanted: list[list[str]], found: list[list[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over whole entities: both boundaries and the type must agree."""
-    pairs = [(entities(a), entities(b)) for a, b in zip(wanted, found, strict=True)]
+def entity_scores(gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
+    """Precision, recall and F1 of entities with equal boundaries and type."""
+    pairs = [(entities(a), entities(b)) for a, b in zip(gold, predicted, strict=True)]
     right = sum(len(a & b) for a, b in pairs)
     precision = right / max(1, sum(len(b) for _, b in pairs))
     recall = right / max(1, sum(len(a) for a, _ in pairs))
@@ -115,11 +115,11 @@ def entity_scores(wanted: list[list[str]], found: list[list[str]]) -> dict[str, 
     return {"f1": f1, "precision": precision, "recall": recall}
 
 
-def correlations(wanted: list[float], found: list[float]) -> dict[str, float]:
-    """Pearson's and Spearman's."""
-    ranks = stats.rankdata(wanted), stats.rankdata(found)
+def correlations(gold: list[float], predicted: list[float]) -> dict[str, float]:
+    """Correlations of Pearson and Spearman."""
+    ranks = stats.rankdata(gold), stats.rankdata(predicted)
     return {
-        "pearson": float(np.corrcoef(wanted, found)[0, 1]),
+        "pearson": float(np.corrcoef(gold, predicted)[0, 1]),
         "spearman": float(np.corrcoef(*ranks)[0, 1]),
     }
 
@@ -133,12 +133,12 @@ class Task:
     score: Callable[[Any, Any], dict[str, float]]
     train_file: str = "train.tsv"
     dev_file: str = "dev.tsv"
-    of_words: bool = False
+    is_tagging: bool = False
 
 
-def accuracy(wanted: list[str], found: list[str]) -> dict[str, float]:
-    """The share of equal labels."""
-    return {"accuracy": float(metrics.accuracy_score(wanted, found))}
+def accuracy(gold: list[str], predicted: list[str]) -> dict[str, float]:
+    """Share of equal labels."""
+    return {"accuracy": float(metrics.accuracy_score(gold, predicted))}
 
 
 TASKS = {
@@ -166,26 +166,26 @@ TASKS = {
         entity_scores,
         train_file="train.txt",
         dev_file="valid.txt",
-        of_words=True,
+        is_tagging=True,
     ),
 }
 
 
 def encode(examples: list[Example], tokenizer: Any, task: Task) -> list[Row]:
-    """Encodes all examples; in a task of words the first piece of each word bears its label."""
+    """Encodes all examples; in tagging the first piece of each word has its label."""
     classes = {label: i for i, label in enumerate(task.labels)}
     rows = []
     for texts, label in examples:
-        if task.of_words:
+        if task.is_tagging:
             encoded = tokenizer(
                 texts, is_split_into_words=True, truncation=True, max_length=MAX_LENGTH
             )
-            words = encoded.word_ids()  # of each token; None where there is no word
+            words = encoded.word_ids()  # word of each token, None for special tokens
             begins = [w != before for before, w in itertools.pairwise([None, *words])]
             pairs = [(w, w is not None and b) for w, b in zip(words, begins, strict=True)]
             numbers = [w for w, begin in pairs if begin]
             if numbers != list(range(len(numbers))):
-                raise ValueError(f"The tokenizer makes nothing of a word in {texts}.")
+                raise ValueError(f"The tokenizer returns no token for a word in {texts}.")
             label = [classes[label[w]] if begin else IGNORED for w, begin in pairs]
         else:
             encoded = tokenizer(*texts, truncation=True, max_length=MAX_LENGTH)
@@ -196,32 +196,32 @@ def encode(examples: list[Example], tokenizer: Any, task: Task) -> list[Row]:
 
 
 def collate(rows: Sequence[Row], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Pads rows to the longest of them."""
+    """Pads rows to the longest row."""
 
     def pad(lists: Iterable[list[int]], value: int) -> torch.Tensor:
         tensors = [torch.tensor(each) for each in lists]
         return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
     labels = [row.label for row in rows]
-    of_tokens = isinstance(labels[0], list)
+    token_labels = isinstance(labels[0], list)
     return {
         "input_ids": pad((row.input_ids for row in rows), pad_token_id),
         "token_type_ids": pad((row.token_type_ids for row in rows), 0),
         "attention_mask": pad(([1] * len(row.input_ids) for row in rows), 0),
-        "labels": pad(labels, IGNORED) if of_tokens else torch.tensor(labels),
+        "labels": pad(labels, IGNORED) if token_labels else torch.tensor(labels),
     }
 
 
 def load_model(directory: str, task: Task, attention: str = "sdpa") -> Any:
-    """The encoder of a model directory under a new head for the task, with dropout 0.1."""
+    """Loads the encoder of a model directory with a new head for the task and dropout 0.1."""
     auto = transformers.AutoModelForSequenceClassification
-    if task.of_words:
+    if task.is_tagging:
         auto = transformers.AutoModelForTokenClassification
     kind = "regression" if not task.labels else "single_label_classification"
     return auto.from_pretrained(
         directory,
         num_labels=len(task.labels) or 1,
-        problem_type=None if task.of_words else kind,
+        problem_type=None if task.is_tagging else kind,
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
         classifier_dropout=0.1,
@@ -231,7 +231,7 @@ def load_model(directory: str, task: Task, attention: str = "sdpa") -> Any:
 
 
 def make_optimizer(model: Any, learning_rate: float) -> torch.optim.AdamW:
-    """AdamW, with decay for all but biases and LayerNorms."""
+    """Returns AdamW with weight decay except for biases and LayerNorms."""
     named = list(model.named_parameters())
     plain = [p for name, p in named if name.endswith("bias") or "LayerNorm" in name]
     decayed = [p for name, p in named if not (name.endswith("bias") or "LayerNorm" in name)]
@@ -240,7 +240,7 @@ def make_optimizer(model: Any, learning_rate: float) -> torch.optim.AdamW:
 
 
 def count_steps(num_rows: int, settings: Settings) -> int:
-    """Steps of a run: an epoch's last batch may be smaller, none is left out."""
+    """Returns the steps of a run; the last batch of an epoch may be smaller."""
     steps = settings.epochs * math.ceil(num_rows / settings.batch_size)
     return steps if settings.max_steps is None else min(steps, settings.max_steps)
 
@@ -250,7 +250,7 @@ def steps(
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Trains the model in place, on its own device; yields (epoch, loss) after each step.
 
-    Nothing waits for the device here: whoever measures time must.
+    It does not wait for the device; the caller must do so to measure time.
     """
     num_steps = count_steps(len(rows), settings)
     optimizer = make_optimizer(model, settings.learning_rate)
@@ -281,33 +281,34 @@ def steps(
 def evaluate(
     model: Any, task: Task, examples: list[Example], rows: list[Row], pad_token_id: int = 0
 ) -> dict[str, float]:
-    """Scores of the model; words beyond the greatest length count as predicted O."""
+    """Returns the scores of the model; words beyond the maximum length are predicted as O."""
     model.eval()
-    found: list[Any] = []
+    predicted: list[Any] = []
     for start in range(0, len(rows), 32):
         batch = collate(rows[start : start + 32], pad_token_id)
         labels = batch.pop("labels")
         logits = model(**{k: v.to(model.device) for k, v in batch.items()}).logits.float().cpu()
         if not task.labels:
-            found += logits[:, 0].tolist()
-        elif not task.of_words:
-            found += [task.labels[i] for i in logits.argmax(-1).tolist()]
+            predicted += logits[:, 0].tolist()
+        elif not task.is_tagging:
+            predicted += [task.labels[i] for i in logits.argmax(-1).tolist()]
         else:
             for guesses, real in zip(logits.argmax(-1), labels != IGNORED, strict=True):
-                found.append([task.labels[i] for i in guesses[real].tolist()])
-    wanted = [example.label for example in examples]
-    if task.of_words:
-        found = [f + ["O"] * (len(w) - len(f)) for f, w in zip(found, wanted, strict=True)]
+                predicted.append([task.labels[i] for i in guesses[real].tolist()])
+    gold = [example.label for example in examples]
+    if task.is_tagging:
+        pairs = zip(predicted, gold, strict=True)
+        predicted = [p + ["O"] * (len(g) - len(p)) for p, g in pairs]
     elif not task.labels:
-        wanted = [float(score) for score in wanted]
-    return task.score(wanted, found)
+        gold = [float(score) for score in gold]
+    return task.score(gold, predicted)
 
 
 class Epoch(NamedTuple):
-    """What an epoch took and reached; `loss` is the mean over its steps."""
+    """Time and results of an epoch; `loss` is the mean over its steps."""
 
     seconds: float
-    cpu_seconds: float  # of all threads: less than seconds x threads on a machine that is shared
+    cpu_seconds: float  # sum over threads; less than seconds x threads on a shared machine
     steps: int
     loss: float
     dev: dict[str, float]
@@ -336,7 +337,7 @@ def train(
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a figure depends on besides its settings."""
+    """Returns device, date and versions."""
     cores = f"{torch.get_num_threads()} cores CPU"
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cores,
@@ -351,11 +352,11 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def parse_args() -> argparse.Namespace:
-    """The flags."""
+    """Reads the flags."""
     parser = argparse.ArgumentParser(description="Fine-tuning with PyTorch, for comparison.")
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--model", required=True, help="a Hugging Face model directory")
-    parser.add_argument("--data_dir", required=True, type=Path, help="the task's own folder")
+    parser.add_argument("--data_dir", required=True, type=Path, help="folder of the task")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=5e-5)
@@ -363,14 +364,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max_steps", type=int, default=None)
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=None, help="of the CPU; default: PyTorch's")
-    parser.add_argument("--note", default=None, help="kept in the result: what else ran, say")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads of PyTorch")
+    parser.add_argument("--note", default=None, help="remark to add to the result")
     parser.add_argument("--output", type=Path, default=None, help="file to append the result to")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Runs one task with one seed, prints a line after each epoch and the result at the end."""
+    """Runs one task with one seed; prints a line after each epoch and the result at the end."""
     args = parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

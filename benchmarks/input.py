@@ -1,9 +1,9 @@
-"""How many rows a core reads, masks and batches: the input of a pretraining, without its training.
+"""Measures the throughput of the input pipeline of pretraining: reading, masking, batching.
 
     python benchmarks/input.py --data D [--max_length 512] [--batch_size 64] [--seconds 10]
 
-Prints a line of JSON: rows a second of wall time and of processor time, which all threads share. A
-step of n rows hides its input if n rows take less than the step does, with the cores to spare.
+Prints a line of JSON: rows per second of wall time, and per second of CPU time over all threads.
+The input of n rows is hidden if it takes less time than a step, and if there are idle cores.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from bertjax.training.pretraining_program import make_masking
 
 
 def main() -> None:
-    """Reads for some seconds and prints the rates."""
-    parser = argparse.ArgumentParser(description="Speed of the input of a pretraining.")
+    """Reads batches for some seconds and prints the throughput."""
+    parser = argparse.ArgumentParser(description="Throughput of the input pipeline of pretraining.")
     parser.add_argument("--data", required=True)
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=64)

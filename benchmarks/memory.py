@@ -1,4 +1,4 @@
-"""Peak anonymous memory of a command in a process of its own (Linux), for the benchmarks beside."""
+"""Measures peak anonymous memory of a command in a separate process (Linux)."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ sys.exit(status)
 
 
 def peak_of(module: str, argv: Sequence[str]) -> int:
-    """Bytes that `python -m module argv` takes at most, above what stands after its imports."""
+    """Returns the peak memory of `python -m module argv` in bytes, without its imports."""
     child = [sys.executable, "-c", CHILD, module, *argv]
     done = subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split("peak")[-1])

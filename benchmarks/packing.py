@@ -1,11 +1,11 @@
-"""Packed rows beside unpacked ones: how full they are, and real tokens per second.
+"""Compares training on packed and unpacked rows: efficiency, and real tokens per second.
 
     python benchmarks/packing.py --input wiki.tar.xz --tokenizer DIR --workdir W
         [--model bert-mini] [--max_length 512] [--batch_size 8] [--steps 4] [--rounds 5]
 
-Prepares the text twice, then runs blocks of training steps in turn on either kind of rows, both
-compiled before. A line of JSON: efficiency is the share of a row's places that hold a token; the
-ratio is the median over the rounds of packed tokens a second over unpacked.
+Prepares the text with and without packing, then runs alternating blocks of training steps, after
+compilation. Prints a line of JSON: efficiency is the share of real tokens among all positions; the
+ratio is the median over the rounds of tokens per second, packed over unpacked.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bertjax.tokenization import load_tokenizer
 
 
 def prepared(args: argparse.Namespace, pack: bool) -> Path:
-    """A directory of rows of the text."""
+    """Prepares the text; returns the directory of rows."""
     folder = args.workdir / ("packed" if pack else "unpacked")
     prepare.run(
         PrepareConfig(
@@ -38,7 +38,7 @@ def prepared(args: argparse.Namespace, pack: bool) -> Path:
 
 
 class Contender:
-    """A phase on rows of one kind, compiled, and what the rows hold."""
+    """A compiled training step on rows of one kind, and statistics of the rows."""
 
     def __init__(self, args: argparse.Namespace, pack: bool):
         data = prepared(args, pack)
@@ -51,19 +51,19 @@ class Contender:
         )
         content = read_metadata(data).splits["train"].lengths[str(args.max_length)]
         self.efficiency = content.tokens / (content.records * args.max_length)
-        self.sequences_a_row = content.sequences / content.records
+        self.sequences_per_row = content.sequences / content.records
         self.subject = Subject(config, 0)
         self.subject.block(1)
 
     def tokens_per_second(self, steps: int) -> float:
-        """Real tokens a second over a block of steps, reading included."""
-        found = self.subject.block(steps)
-        return found["tokens"] / found["seconds"]
+        """Returns real tokens per second over a block of steps, input pipeline included."""
+        block = self.subject.block(steps)
+        return block["tokens"] / block["seconds"]
 
 
 def main() -> None:
-    """Reads the flags, prepares, measures and prints."""
-    parser = argparse.ArgumentParser(description="Packed rows beside unpacked ones.")
+    """Prepares the data, measures both kinds of rows, and prints the result."""
+    parser = argparse.ArgumentParser(description="Compares packed with unpacked rows.")
     parser.add_argument("--input", nargs="+", required=True, help="as for bertjax.prepare")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--workdir", type=Path, required=True)
@@ -71,9 +71,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=4, help="of a block")
+    parser.add_argument("--steps", type=int, default=4, help="steps per block")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="file that the line is added to")
+    parser.add_argument("--output", type=Path, help="file to append the line to")
     args = parser.parse_args()
     packed, unpacked = Contender(args, True), Contender(args, False)
     rounds = [
@@ -87,7 +87,7 @@ def main() -> None:
         "rows": [args.batch_size, args.max_length],
         "packed_efficiency": round(packed.efficiency, 4),
         "unpacked_efficiency": round(unpacked.efficiency, 4),
-        "sequences_a_row": round(packed.sequences_a_row, 2),
+        "sequences_a_row": round(packed.sequences_per_row, 2),
         "packed_tokens_per_second": round(statistics.median(fast for fast, _ in rounds)),
         "unpacked_tokens_per_second": round(statistics.median(slow for _, slow in rounds)),
         "packed_over_unpacked": round(statistics.median(ratios), 2),

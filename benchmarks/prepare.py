@@ -1,12 +1,12 @@
-"""Measures `bertjax.prepare` on text of yours: speed, and peak memory as the input grows.
+"""Measures the speed of `bertjax.prepare`, and its peak memory for growing input.
 
     python benchmarks/prepare.py --input text.tar.xz --tokenizer vocab.txt [--first_mb 20]
     python benchmarks/prepare.py --input text.tar.xz --tokenizer vocab.txt --runner direct --parts 4
 
-Prepares a quarter and a half of the input, written out as text files, and then the input itself
-(with --first_mb: a quarter, a half and the whole of its first megabytes), each in fresh processes,
-and prints a line for each. The time includes start-up and, for the input itself, decompression.
-Other flags are `bertjax.prepare`'s.
+Prepares a quarter and a half of the input, copied to text files, and then the whole input, each in
+new processes, and prints one line for each. With --first_mb only the first megabytes are used. The
+time includes start-up and, for the whole input, decompression. Other flags are passed to
+`bertjax.prepare`.
 """
 
 import argparse
@@ -28,13 +28,13 @@ SECONDS_BETWEEN_SAMPLES = 0.05
 
 
 def main() -> None:
-    """Reads the flags, writes the shares, runs `prepare` on each."""
+    """Writes the shares of the input and runs `prepare` on each."""
     parser = argparse.ArgumentParser(
         description="Speed and peak memory of bertjax.prepare.", allow_abbrev=False
     )
     parser.add_argument("--input", nargs="+", required=True, help="as for bertjax.prepare")
     parser.add_argument("--tokenizer", required=True)
-    parser.add_argument("--first_mb", type=float, default=None, help="use no more text than this")
+    parser.add_argument("--first_mb", type=float, default=None, help="maximum megabytes of text")
     args, flags = parser.parse_known_args()
     flags += ["--tokenizer", args.tokenizer]
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def write_shares(corpus: Corpus, folder: Path, first_mb: float | None) -> tuple[list[Path], int]:
-    """Writes all documents once, and the beginnings of that file; also the bytes of all text."""
+    """Writes all documents, and the shares; returns their paths and the total bytes."""
     whole = folder / "whole.txt"
     limit = float("inf") if first_mb is None else first_mb * 1e6
     ends = [0]
@@ -72,12 +72,12 @@ def write_shares(corpus: Corpus, folder: Path, first_mb: float | None) -> tuple[
 
 
 def as_wiki(document: Document) -> bytes:
-    """The document with marks around it, so that it is read back as one."""
+    """Returns the document in WikiExtractor's format, so that it is read as one document."""
     return f'<doc id="0">\n{document.text}\n</doc>\n'.encode()
 
 
 def measure(inputs: list[str], size: int, output: Path, flags: list[str]) -> None:
-    """Runs `prepare` and prints what it took."""
+    """Runs `prepare` and prints time, speed and memory."""
     command = [sys.executable, "-m", "bertjax.prepare", "--input", *inputs]
     command += ["--output", str(output), *flags]
     begin = time.perf_counter()
@@ -105,7 +105,7 @@ def measure(inputs: list[str], size: int, output: Path, flags: list[str]) -> Non
 
 
 def watch(pid: int, peaks: dict[int, int]) -> None:
-    """Keeps the peak resident memory of a process and its children until it ends."""
+    """Records the peak resident memory of a process and its children until it ends."""
     try:
         parent = psutil.Process(pid)
         while parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:

@@ -1,12 +1,12 @@
-"""What a pretraining is worth: scores of tasks from its weights, and from random ones.
+"""Compares scores of fine-tuning from pretrained weights and from random weights.
 
     python benchmarks/pretrained_scores.py --workdir W --data_dir glue --tasks sst2 stsb \\
         [--num_epochs 3] [--learning_rate 2e-4] [--seeds 3] [--curve FILE.csv]
 
-`W` is the workdir of a finished `bertjax.pretrain`. Both sides have its architecture and tokenizer
-and are fine-tuned alike, with seeds 0, 1, ...; random weights are drawn anew for each. Prints a
-line of JSON a task: means and standard deviations; `--curve` writes the pretraining's held-out
-losses by step.
+`W` is the workdir of a finished `bertjax.pretrain`. Both sides have the same architecture,
+tokenizer and settings, with seeds 0, 1, ...; each seed has other random weights. Prints one line of
+JSON per task: means and standard deviations. `--curve` writes the held-out metrics of the
+pretraining.
 """
 
 import argparse
@@ -28,14 +28,14 @@ CURVE = ("eval/mlm_loss", "eval/mlm_accuracy", "eval/nsp_accuracy", "eval/unigra
 
 
 def write_random_weights(model: str, folder: Path, seed: int) -> None:
-    """A model's architecture and tokenizer, with weights that a pretraining starts from."""
+    """Writes a model with the same architecture and tokenizer, and random weights."""
     loaded = load_model(model, HEAD)
     params = init_params(loaded.model, seed)
     save_hf(folder, params, loaded.config, loaded.tokenizer, head=HEAD)
 
 
 def write_curve(workdir: Path, file: Path) -> None:
-    """Step and held-out figures of every evaluation, as CSV."""
+    """Writes step and held-out metrics of every evaluation as CSV."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     rows = [line for line in lines if CURVE[0] in line]
     with file.open("w", encoding="utf-8", newline="") as out:
@@ -49,7 +49,7 @@ def write_curve(workdir: Path, file: Path) -> None:
 def score(
     task: str, init: str, folder: Path, seed: int, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Trains on a task; the scores of the model that was kept."""
+    """Fine-tunes on a task; returns the scores of the best model."""
     config = FinetuneConfig(
         task=task,
         init=init,
@@ -70,19 +70,19 @@ def score(
 
 
 def summary(scores: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Mean of each score, and its standard deviation where there are several."""
-    found = {}
+    """Returns the mean of each score, and its standard deviation if there are several seeds."""
+    result = {}
     for name in scores[0]:
         values = [one[name] for one in scores]
-        found[name] = {"mean": round(statistics.mean(values), 4)}
+        result[name] = {"mean": round(statistics.mean(values), 4)}
         if len(values) > 1:
-            found[name]["sd"] = round(statistics.stdev(values), 4)
-    return found
+            result[name]["sd"] = round(statistics.stdev(values), 4)
+    return result
 
 
 def main() -> None:
-    """Fine-tunes both for every task."""
-    parser = argparse.ArgumentParser(description="Scores with and without pretraining.")
+    """Fine-tunes from both kinds of weights for every task."""
+    parser = argparse.ArgumentParser(description="Compares scores with and without pretraining.")
     parser.add_argument("--workdir", type=Path, required=True, help="of a finished pretraining")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--tasks", nargs="+", default=["sst2", "stsb"])
@@ -101,13 +101,13 @@ def main() -> None:
             write_random_weights(str(args.workdir), random, seed)
             inits["random"].append(str(random))
         for task in args.tasks:
-            found = {}
-            for name, of_seeds in inits.items():
+            result = {}
+            for name, models in inits.items():
                 places = [Path(folder) / f"{task}_{name}_{seed}" for seed in range(args.seeds)]
-                runs = enumerate(zip(of_seeds, places, strict=True))
-                found[name] = summary([score(task, *run, seed, args) for seed, run in runs])
+                runs = enumerate(zip(models, places, strict=True))
+                result[name] = summary([score(task, *run, seed, args) for seed, run in runs])
             settings = {name: getattr(args, name) for name in SETTINGS}
-            report({"task": task, **found, **settings}, args.output)
+            report({"task": task, **result, **settings}, args.output)
 
 
 if __name__ == "__main__":

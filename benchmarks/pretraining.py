@@ -1,16 +1,16 @@
-"""A pretraining step, or a forward pass, beside PyTorch's on the same device and batch, in one run.
+"""Compares a pretraining step or a forward pass with PyTorch on the same device and batch.
 
     python benchmarks/pretraining.py [--model bert-base-uncased] [--batch_size 8] [--max_length 128]
         [--mode step|forward] [--ours float32 bfloat16] [--theirs sdpa-float32 sdpa-autocast]
         [--allocators malloc tcmalloc]
 
-Full random rows, dropout on in steps unless `--ours` says so (`float32-undropped`), parameters in
-float32 unless it says so (`bfloat16-stored`, as PyTorch's `bfloat16`; forward passes), masked
-positions alone through the vocabulary, AdamW and clipping. Each contender has a process of its own
-with an allocator of memory; they take turns, a block of steps each; what compiles does so before. A
-line of JSON a contender: median seconds, its ratio to each of ours with the same allocator, and
-ours beside the roofline of its own matrix products. Needs the extra `parity`, and for tcmalloc its
-library (Debian's libtcmalloc-minimal4).
+Rows are random and full. Steps have dropout (`float32-undropped`: none), the MLM head at the masked
+positions only, AdamW and clipping. Parameters are in float32; for forward passes `bfloat16-stored`
+stores them in bfloat16, like PyTorch's `bfloat16`. Each contender runs in its own process with one
+memory allocator. After compilation the contenders take turns, one block of steps at a time. Prints
+one line of JSON per contender: median seconds, the ratio to each of our contenders with the same
+allocator, and for ours the ratio to the roofline of its matrix multiplications. Needs the extra
+`parity`, and for tcmalloc its library (Debian's libtcmalloc-minimal4).
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from pretraining_pytorch import Theirs
+from pretraining_pytorch import PyTorchSubject
 from processes import Worker
 from reporting import report
 
@@ -39,19 +39,19 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.training.pretraining_program import random_rows
 from bertjax.weights.families import config_to_hf
 
-# Variables of the environment that choose an allocator of memory.
+# Environment variables that choose a memory allocator.
 ALLOCATORS = {
     "malloc": {},
     "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
     "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4"},
 }
 
-# So many steps -> seconds a step, and those of its products alone, where it knows them.
+# Number of steps -> seconds per step, and those of its matrix multiplications alone, or None.
 Block = Callable[[int], tuple[float, float | None]]
 
 
 def config_of(args: argparse.Namespace, kind: str) -> PretrainConfig:
-    """Our run; `kind` is a dtype; "-undropped" behind it: without dropout."""
+    """Returns the config of our run; `kind` is a dtype, with the suffix "-undropped" no dropout."""
     dtype, _, how = kind.partition("-")
     changes = dict.fromkeys(DROPOUT_FIELDS, 0.0) if how == "undropped" else {}
     return PretrainConfig(
@@ -64,7 +64,7 @@ def config_of(args: argparse.Namespace, kind: str) -> PretrainConfig:
 
 
 def our_block(args: argparse.Namespace, kind: str) -> Block:
-    """Our steps or forward passes."""
+    """Returns a function that runs our steps or forward passes."""
     use_compilation_cache()
     config = config_of(args, kind)
     subject = Subject(config, 0)
@@ -94,16 +94,16 @@ def our_block(args: argparse.Namespace, kind: str) -> Block:
     return timed(forward)
 
 
-def their_block(args: argparse.Namespace, kind: str) -> Block:
-    """Theirs."""
+def pytorch_block(args: argparse.Namespace, kind: str) -> Block:
+    """Returns a function that runs the steps or forward passes of PyTorch."""
     config = config_of(args, "float32")
     batch = random_rows(config, config.phases[0], args.batch_size)
-    theirs = Theirs(config_to_hf(config.model), batch, kind, args.device)
-    return timed(getattr(theirs, args.mode))
+    subject = PyTorchSubject(config_to_hf(config.model), batch, kind, args.device)
+    return timed(getattr(subject, args.mode))
 
 
 def timed(block: Callable[[int], Any]) -> Block:
-    """Seconds a step."""
+    """Returns a function that measures the seconds per step."""
 
     def seconds(steps: int) -> tuple[float, None]:
         begin = time.perf_counter()
@@ -115,7 +115,7 @@ def timed(block: Callable[[int], Any]) -> Block:
 
 def parse() -> argparse.Namespace:
     """Reads the flags."""
-    parser = argparse.ArgumentParser(description="A pretraining step beside PyTorch's.")
+    parser = argparse.ArgumentParser(description="Compares a pretraining step with PyTorch.")
     parser.add_argument("--model", default="bert-base-uncased")
     parser.add_argument("--changes", type=json.loads, default={}, help="fields of the model, JSON")
     parser.add_argument("--batch_size", type=int, default=8)
@@ -124,8 +124,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ours", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--theirs", nargs="*", default=["sdpa-float32", "sdpa-autocast"])
     parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=["malloc"])
-    parser.add_argument("--unroll", type=int, help="as of bertjax.pretrain")
-    parser.add_argument("--steps", type=int, default=2, help="of a block")
+    parser.add_argument("--unroll", type=int, help="unroll factor of the layers")
+    parser.add_argument("--steps", type=int, default=2, help="steps per block")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path)
@@ -133,47 +133,47 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Reads the flags, lets all take turns, prints a line each."""
+    """Runs all contenders in turns and prints one line for each."""
     args = parse()
     kinds = [(our_block, f"bertjax-{kind}", kind) for kind in args.ours]
-    kinds += [(their_block, kind, kind) for kind in args.theirs]
-    # Those of one allocator at a time: memory has to do for them all.
+    kinds += [(pytorch_block, kind, kind) for kind in args.theirs]
+    # One allocator at a time, because all its contenders are in memory together.
     for allocator in args.allocators:
         workers = {
             name: Worker(make, args, kind, **ALLOCATORS[allocator]) for make, name, kind in kinds
         }
         for worker in workers.values():
             worker(1)
-        found: dict[str, list[tuple[float, float | None]]] = {name: [] for name in workers}
+        times: dict[str, list[tuple[float, float | None]]] = {name: [] for name in workers}
         for _ in range(args.rounds):
             for name, worker in workers.items():
-                found[name].append(worker(args.steps))
+                times[name].append(worker(args.steps))
         for worker in workers.values():
             worker.close()
-        for name in found:
-            report(_line(args, allocator, name, found), args.output, ["torch", "transformers"])
+        for name in times:
+            report(_line(args, allocator, name, times), args.output, ["torch", "transformers"])
 
 
 def _line(
     args: argparse.Namespace,
     allocator: str,
     name: str,
-    found: dict[str, list[tuple[float, float | None]]],
+    times: dict[str, list[tuple[float, float | None]]],
 ) -> dict[str, Any]:
-    """The figures of a contender: medians over rounds, of ratios within a round."""
+    """Returns the result of a contender: medians over rounds, and of ratios within rounds."""
 
     def ratio(other: str) -> float:
-        rounds = zip(found[name], found[other], strict=True)
+        rounds = zip(times[name], times[other], strict=True)
         return round(statistics.median(a[0] / b[0] for a, b in rounds), 2)
 
     line: dict[str, Any] = {
         "contender": name,
         "allocator": allocator,
-        "seconds": round(statistics.median(seconds for seconds, _ in found[name]), 4),
+        "seconds": round(statistics.median(seconds for seconds, _ in times[name]), 4),
     }
-    ours = [other for other in found if other.startswith("bertjax-") and other != name]
+    ours = [other for other in times if other.startswith("bertjax-") and other != name]
     line |= {f"over_{other}": ratio(other) for other in ours}
-    alone = [products / seconds for seconds, products in found[name] if products is not None]
+    alone = [products / seconds for seconds, products in times[name] if products is not None]
     if alone:
         line["roofline_ratio"] = round(statistics.median(alone), 2)
     return line | {

@@ -1,6 +1,6 @@
-"""The pretraining step and the forward pass as PyTorch users run them: transformers' model.
+"""A pretraining step and a forward pass of transformers' BERT in PyTorch, for `pretraining.py`.
 
-Masked positions alone go through the vocabulary, as in bertjax. `pretraining.py` runs it.
+The MLM head runs at the masked positions only, as in bertjax.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ import transformers
 CLIP, LEARNING_RATE, DECAY = 1.0, 1e-4, 0.01
 
 
-class Theirs:
-    """Blocks of steps, or of forward passes, on one batch.
+class PyTorchSubject:
+    """Runs blocks of steps or forward passes on one batch.
 
     Args:
         config: fields of transformers' `BertConfig`.
-        batch: as bertjax's, numpy arrays of rows of one sequence.
+        batch: a batch of bertjax, numpy arrays, with one sequence per row.
         kind: words joined by "-": eager or sdpa attention, compile, and float32, autocast (the
-            products in bfloat16) or bfloat16 (parameters, too; for forward passes).
-        device: where.
+            matrix multiplications in bfloat16) or bfloat16 (also parameters; for forward passes).
+        device: the device of PyTorch.
     """
 
     def __init__(self, config: dict[str, Any], batch: dict[str, Any], kind: str, device: str):
@@ -43,7 +43,7 @@ class Theirs:
         positions = torch.tensor(batch["masked_positions"], device=device).long()
         self._positions = positions[..., None].expand(-1, -1, described.hidden_size)
         real = torch.tensor(batch["sequence_ids"] > 0, device=device)
-        # Full rows need no mask, and are faster without one.
+        # Full rows need no attention mask, and are faster without one.
         self._mask = None if bool(real.all()) else real.long()
         decayed = [p for p in model.parameters() if p.ndim > 1]
         others = [p for p in model.parameters() if p.ndim <= 1]

@@ -1,4 +1,4 @@
-"""Processes of a benchmark, each with environment variables of its own."""
+"""Worker processes of a benchmark, each with its own environment variables."""
 
 import contextlib
 import multiprocessing
@@ -6,30 +6,30 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Started anew, and not forked: variables like LD_PRELOAD are read when a program starts.
+# Spawned, not forked: variables like LD_PRELOAD take effect when a program starts.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
 class Worker:
-    """Makes a function in a process of its own, and calls it there.
+    """Creates a function in a separate process, and calls it there.
 
     Args:
-        make: a function of a module; called in the process with `args`, it returns the function.
-        variables: of the process's environment, besides those of this one.
+        make: a module-level function; called with `args` in the process, it returns the function.
+        variables: additional environment variables of the process.
 
     Raises:
-        EOFError: the process ended; what it printed says why.
+        EOFError: the process ended; its output contains the reason.
     """
 
     def __init__(self, make: Callable[..., Callable[..., Any]], *args: Any, **variables: str):
-        self._connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(theirs, make, args), daemon=True)
+        self._connection, remote = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(remote, make, args), daemon=True)
         with _environment(variables):
             self._process.start()
-        theirs.close()
+        remote.close()
 
     def __call__(self, *args: Any) -> Any:
-        """What the function returns."""
+        """Calls the function and returns its result."""
         self._connection.send(args)
         return self._connection.recv()
 

@@ -1,4 +1,4 @@
-"""What every line of a result says besides its figures, and where lines go."""
+"""Writes benchmark results as lines of JSON with device, date and versions."""
 
 import importlib.metadata
 import json
@@ -12,7 +12,7 @@ import jax
 
 
 def facts(*packages: str) -> dict[str, Any]:
-    """Device, date and versions: of jax and the packages named."""
+    """Returns device, date, and the versions of jax and `packages`."""
     kind = jax.devices()[0].device_kind
     return {
         "device": f"{os.cpu_count()} cores" if kind == "cpu" else f"{jax.device_count()} x {kind}",
@@ -22,7 +22,7 @@ def facts(*packages: str) -> dict[str, Any]:
 
 
 def report(figures: dict[str, Any], output: Path | None, packages: Sequence[str] = ()) -> None:
-    """Prints a line of JSON, figures and facts, and adds it to a file, if one is given."""
+    """Prints a line of JSON with the figures and `facts`, and appends it to `output`."""
     line = json.dumps(figures | facts(*packages))
     print(line, flush=True)
     if output is not None:

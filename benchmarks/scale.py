@@ -1,9 +1,10 @@
-"""Weak scaling without machines: a step compiled for slices of 16, 64 and 256 chips.
+"""Estimates weak scaling from a step compiled for TPU slices of 16, 64 and 256 chips.
 
     python benchmarks/scale.py --configs configs/pretrain/bert_base.py --rows_a_chip 16
 
-Rows a chip are the same for all sizes, the last phase of the config is taken. Prints a Markdown
-table and appends JSON lines; nothing is run, so times are those of data sheets. Needs libtpu.
+All sizes have the same number of rows per chip, and use the last phase of the config. Prints a
+Markdown table and appends JSON lines. Nothing is run: the times follow from the peak FLOP/s and the
+bandwidth of data sheets. Needs libtpu.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--rows_a_chip", type=int, default=16)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    print("| config | slice | chips | rows | GB a device | MB sent | products, ms | sending, ms |")
+    print("| config | slice | chips | rows | GB per device | MB sent | matmuls, ms | sending, ms |")
     print("|---|---|---|---|---|---|---|---|")
     for file in args.configs:
         config = load_config_file(file, PretrainConfig)

@@ -1,9 +1,9 @@
-"""Peak resident memory of `python -m bertjax.train_tokenizer` on much text (Linux).
+"""Measures peak memory of `python -m bertjax.train_tokenizer` on large text (Linux).
 
     python benchmarks/tokenizer_memory.py --text FILE_OR_FOLDER [--megabytes 1000] [--varied 0.1]
 
-The text is repeated until there is enough of it; in each repetition a share of the words is spelt
-anew, so that the number of distinct words keeps growing, as it does in text that nobody repeated.
+The text is repeated until it is large enough. In each repetition a share of the words is replaced
+by random words, so that the number of distinct words grows as in text without repetition.
 """
 
 import argparse
@@ -24,14 +24,14 @@ LETTERS = "aabcdeeefghiijklmnnooprrssttuvwyz"
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of the text, over and over."""
+    """Yields the sentences of the text in an endless loop."""
     while True:
         for document in Corpus((text,), ReadOptions()).documents():
             yield from sentences_of(document)
 
 
 def vary(sentence: str, share: float, rng: random.Random) -> str:
-    """The sentence with a share of its words in letters of their own."""
+    """Replaces a share of the words of a sentence by random letters."""
     return " ".join(
         "".join(rng.choices(LETTERS, k=max(4, len(word)))) if rng.random() < share else word
         for word in sentence.split()
@@ -39,7 +39,7 @@ def vary(sentence: str, share: float, rng: random.Random) -> str:
 
 
 def write(path: Path, text: str, megabytes: int, varied: float) -> tuple[int, int]:
-    """Writes the varied text; returns its words and, about, how many of them are distinct."""
+    """Writes the varied text; returns its number of words and an estimate of distinct words."""
     rng = random.Random(0)
     size = words = 0
     seen: set[int] = set()
@@ -57,7 +57,7 @@ def write(path: Path, text: str, megabytes: int, varied: float) -> tuple[int, in
 
 
 def peak_rss(command: list[str]) -> int:
-    """Bytes resident at most while the command ran, its imports included."""
+    """Runs a command and returns its peak resident memory in bytes, imports included."""
     with subprocess.Popen(command) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -67,8 +67,8 @@ def peak_rss(command: list[str]) -> int:
 
 
 def main() -> None:
-    """Prints peak and time of each kind of vocabulary."""
-    parser = argparse.ArgumentParser(description="Peak memory of learning a vocabulary.")
+    """Prints peak memory and time for each kind of tokenizer."""
+    parser = argparse.ArgumentParser(description="Peak memory of training a tokenizer.")
     parser.add_argument("--text", required=True)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--varied", type=float, default=0.1)

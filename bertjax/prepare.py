@@ -1,7 +1,7 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
-One process reads and cuts the input into chunks, workers turn chunks into shards. See
-`bertjax.data.preparation.chunks` for why the output does not depend on their number.
+One process reads the input and cuts it into chunks; worker processes turn chunks into shards. The
+output does not depend on their number, see `bertjax.data.preparation.chunks`.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # Spawned workers import this module, and bertjax.config would bring them jax.
     from bertjax.config import PrepareConfig
 
-# Fields of the config that do not change the output.
+# Fields of the config that do not affect the output.
 _NOT_SETTINGS = (
     *("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite"),
     *("runner", "parts", "runner_options"),
@@ -35,12 +35,12 @@ SECONDS_BETWEEN_LOG_LINES = 15
 
 
 def run(config: "PrepareConfig") -> Metadata | None:
-    """Prepares what `config` says, or goes on with it; returns the metadata.
+    """Prepares the data of `config`, or continues a preparation; returns the metadata.
 
-    None if this was one part of several and others are not finished.
+    Returns None after one part of several, if others are not finished.
 
     Raises:
-        ValueError: the input, the tokenizer or the output directory will not do.
+        ValueError: the input, the tokenizer or the output directory cannot be used.
         OSError: a file cannot be read or written.
     """
     with explained(config.output):
@@ -58,12 +58,12 @@ def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
     plan = _plan(config, tokenizer, corpus)
     metadata = prepared_dir.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
-        print(f"{directory} is complete already with these settings: nothing to do.")
+        print(f"{directory} is already complete with these settings: nothing to do.")
         return metadata
     with folder_written_locally(directory) as local:
         tokenizer.save(local)
     if config.runner is not None:
-        # Not of `__main__`, which is another module where the workers run.
+        # Not from `__main__`, which is another module in the workers.
         from bertjax.prepare import _prepare_part as prepare_part
 
         run_parts(
@@ -79,7 +79,7 @@ def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
         metadata = _prepare_here(config, corpus, plan, directory)
     if metadata is None:
         index, parts = config.part()
-        print(f"Part {index} of {parts} is done; the last part to finish writes metadata.json.")
+        print(f"Part {index} of {parts} is finished; the last one to finish writes metadata.json.")
     else:
         _print_summary(metadata, directory)
     return metadata
@@ -91,7 +91,7 @@ def _open_corpus(config: "PrepareConfig") -> Corpus:
 
 
 def _plan(config: "PrepareConfig", tokenizer: Tokenizer, corpus: Corpus) -> dict[str, Any]:
-    """Everything that decides the output, as JSON can hold it."""
+    """Everything that determines the output, as JSON values."""
     return {
         "settings": {
             field.name: getattr(config, field.name)
@@ -107,7 +107,7 @@ def _plan(config: "PrepareConfig", tokenizer: Tokenizer, corpus: Corpus) -> dict
 def _prepare_here(
     config: "PrepareConfig", corpus: Corpus, plan: dict[str, Any], directory: Path
 ) -> Metadata | None:
-    """Prepares this part with processes of this machine; the metadata if it was the last one."""
+    """Prepares this part with local processes; returns the metadata after the last part."""
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
     if config.shard is not None:
@@ -116,12 +116,12 @@ def _prepare_here(
     try:
         return prepared_dir.finish(directory, plan, chunks, counts)
     except prepared_dir.TooLittleText:
-        prepared_dir.clear(directory)  # nothing in it can be used
+        prepared_dir.clear(directory)  # its content cannot be used
         raise
 
 
 def _prepare_part(config: "PrepareConfig", part: int) -> int:
-    """What a worker of Beam does: one part, in its own process; returns the number of chunks."""
+    """Prepares one part in a Beam worker; returns the number of chunks."""
     config = dataclasses.replace(
         config,
         **{"runner": None, "runner_options": "", "parts": type(config).parts, "num_processes": 1},
@@ -134,7 +134,7 @@ def _prepare_part(config: "PrepareConfig", part: int) -> int:
 
 
 def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
-    """Prepares the unfinished chunks of this part; returns how many chunks the input has."""
+    """Prepares the unfinished chunks of this part; returns the number of chunks of the input."""
     settings = ChunkSettings(
         output=config.output,
         max_lengths=config.max_length,
@@ -157,8 +157,8 @@ def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
     with Workers(settings, processes) as workers, _progress(corpus) as report:
         for chunk in cut_chunks(corpus.documents(), int(config.chunk_mb * 1e6)):
             chunks += 1
-            mine = chunk.number % parts == part
-            if mine and read_summary(config.output, chunk.number) is None:
+            in_part = chunk.number % parts == part
+            if in_part and read_summary(config.output, chunk.number) is None:
                 workers.submit(chunk)
             report(chunk.text_bytes)
         workers.finish()
@@ -167,7 +167,7 @@ def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
 
 @contextlib.contextmanager
 def _progress(corpus: Corpus) -> Iterator[Any]:
-    """Yields `report(text_bytes)`: a bar on a terminal, a line now and then in a log."""
+    """Yields `report(text_bytes)`: a progress bar on a terminal, occasional lines in a log."""
     begin = last = time.monotonic()
     text_bytes = 0
     if sys.stderr.isatty():
@@ -228,14 +228,14 @@ def _print_summary(metadata: Metadata, directory: Path) -> None:
         entropy = metadata.splits["eval"].unigram_entropy_nats
         print(f"unigram entropy of the held-out text: {entropy:.3f} nats")
     elif metadata.settings["eval_fraction"]:
-        print("Nothing was held out for evaluation: the input is a single document.")
+        print("No document is held out for evaluation: the input is a single document.")
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():
             if same := content.random_from_same_document:
                 print(
-                    f"note: {same:,} of {content.sequences:,} {split} pairs of length {length} are "
-                    "random within their own document, as their chunk held no other: give more "
-                    "documents, or a larger --chunk_mb."
+                    f"note: in {same:,} of {content.sequences:,} {split} pairs of length {length}, "
+                    "the random segment is from the same document, because the chunk has no other: "
+                    "add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
 

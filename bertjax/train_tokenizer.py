@@ -1,4 +1,4 @@
-"""python -m bertjax.train_tokenizer: learns a vocabulary from text."""
+"""Trains a tokenizer on text: `python -m bertjax.train_tokenizer --input ... --output ...`."""
 
 import sys
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ def run(config: TrainTokenizerConfig) -> None:
     """Reads the corpus once and writes a tokenizer directory.
 
     Raises:
-        ValueError: the output directory is not empty, or the corpus holds no word.
+        ValueError: the output directory is not empty, or the corpus contains no word.
     """
     output = Path(config.output)
     if output.exists() and any(output.iterdir()):
         raise ValueError(
-            f"{output} is not empty: choose another --output, so that no other tokenizer or data "
-            "loses its vocabulary."
+            f"{output} is not empty: choose another --output, so that no existing vocabulary is "
+            "overwritten."
         )
     corpus = Corpus(
         config.input,
@@ -41,7 +41,7 @@ def run(config: TrainTokenizerConfig) -> None:
     print(f"{tokenizer.vocab_size} entries written to {output}")
     if tokenizer.vocab_size < config.vocab_size:
         print(
-            f"The corpus has too few words for --vocab_size {config.vocab_size}; give the model "
+            f"The corpus has too few words for --vocab_size {config.vocab_size}. Pretrain with "
             f"--model.vocab_size {tokenizer.vocab_size} or more."
         )
 

@@ -1,8 +1,8 @@
 """Checks that the model of quickstart.sh uses context: `python launch/check_quickstart.py OUT`.
 
-Exits with 1 unless, on held-out text, masked LM is 0.5 nats better than word frequencies allow,
-next sentence prediction 3 sigma better than always the same answer, and the words that fill the
-same mask depend on the sentence around it.
+Exits with 1 unless, on held-out text, the masked LM loss is at least 0.5 nats below the unigram
+entropy, next-sentence accuracy is 3 sigma above the majority class, and the words that fill a mask
+depend on the sentence around it.
 """
 
 import json
@@ -21,7 +21,7 @@ SENTENCES = (
 
 
 def main(out: Path) -> int:
-    """Prints each figure beside its bar."""
+    """Prints each value with its threshold."""
     metrics = [json.loads(line) for line in (out / "run" / "metrics.jsonl").open()]
     last = [line for line in metrics if "eval/mlm_loss" in line][-1]
     entropy, loss = last["eval/unigram_entropy"], last["eval/mlm_loss"]

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What the launch scripts share; they source it.
+# Functions shared by the launch scripts, which source this file.
 
 fail() {
   echo "error: $*" >&2
   exit 2
 }
 
-# The comment at the head of the script that sources this.
+# Prints the comment at the top of the script that sources this file.
 usage() {
   sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p;}' "$0"
 }

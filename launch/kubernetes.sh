@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# A pretraining, or the preparation of its data, as an indexed job of Kubernetes.
+# Runs a pretraining, or the preparation of its data, as an indexed Kubernetes job.
 #
 #   launch/kubernetes.sh pretrain --name NAME --image IMAGE --hosts N [OPTIONS] -- FLAGS
 #   launch/kubernetes.sh prepare  --name NAME --image IMAGE --hosts N [OPTIONS] -- FLAGS
 #   launch/kubernetes.sh watch    --name NAME
 #   launch/kubernetes.sh delete   --name NAME
 #
-#   --image IMAGE     has Python and bertjax: FROM python:3.12, RUN pip install 'bertjax[cuda13]'
-#   --hosts N         pods; for prepare the number of parts
-#   --gpus N          of each pod (default 8; prepare: 0)
+#   --image IMAGE     with Python and bertjax: FROM python:3.12, RUN pip install 'bertjax[cuda13]'
+#   --hosts N         number of pods; for prepare, the number of parts
+#   --gpus N          GPUs per pod (default 8; prepare: 0)
 #   --claim NAME      a persistent volume claim that all pods mount at /bertjax (ReadWriteMany):
-#                     the place for data and workdir (default bertjax)
-#   --namespace NAME  default: kubectl's
-#   --dry_run         print the manifest and every command, run none
+#                     for data and workdir (default bertjax)
+#   --namespace NAME  default: that of kubectl
+#   --dry_run         print the manifest and every command without running them
 #
-# FLAGS are those of bertjax.pretrain or bertjax.prepare. A pod that is lost starts all anew, and
+# FLAGS are the flags of bertjax.pretrain or bertjax.prepare. If a pod is lost, all pods restart and
 # the run resumes from its last checkpoint.
 set -euo pipefail
 
@@ -43,20 +43,20 @@ while [ $# -gt 0 ]; do
       printf -v "${1#--}" '%s' "$2"
       shift
       ;;
-    *) fail "unknown option '$1'; flags of the program stand behind --" ;;
+    *) fail "unknown option '$1'; flags of the program follow --" ;;
   esac
   shift
 done
-[[ $name =~ ^[a-z]([a-z0-9-]*[a-z0-9])?$ ]] || fail "--name '$name': give small letters, digits, -"
+[[ $name =~ ^[a-z]([a-z0-9-]*[a-z0-9])?$ ]] || fail "--name '$name': use lower-case letters, digits and -"
 
 kubectl=(kubectl)
 [ -z "$namespace" ] || kubectl+=(--namespace "$namespace")
 
-# The command of a pod; $JOB_COMPLETION_INDEX is its rank.
+# Prints the command of a pod; $JOB_COMPLETION_INDEX is its rank.
 pod_command() {
   printf 'exec python -m bertjax.%s' "$command"
   printf ' %q' "${flags[@]}"
-  # shellcheck disable=SC2016  # the pod's shell is to see the variable
+  # shellcheck disable=SC2016  # the shell of the pod expands the variable
   if [ "$command" = prepare ]; then
     printf ' --shard "$JOB_COMPLETION_INDEX/%s"' "$hosts"
   elif [ "$hosts" -gt 1 ]; then
@@ -125,8 +125,8 @@ END
 
 case $command in
   pretrain | prepare)
-    [ -n "$image" ] && [[ $hosts =~ ^[1-9][0-9]*$ ]] || fail "give --image, and --hosts of at least 1"
-    [ ${#flags[@]} -gt 0 ] || fail "$command needs its flags behind --"
+    [ -n "$image" ] && [[ $hosts =~ ^[1-9][0-9]*$ ]] || fail "--image and --hosts (at least 1) are required"
+    [ ${#flags[@]} -gt 0 ] || fail "$command needs its flags after --"
     if [ -z "$gpus" ]; then
       gpus=8
       [ "$command" = pretrain ] || gpus=0

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A pretraining on GPUs under SLURM, one process a GPU; they find each other by themselves.
+# Runs a pretraining on GPUs under SLURM, one process per GPU; the hosts are auto-detected.
 #
 #   sbatch --nodes=2 launch/slurm.sh --config C --data D --workdir W [FLAGS OF bertjax.pretrain]
-#   launch/slurm.sh --dry_run FLAGS         print the command of the job, run nothing
+#   launch/slurm.sh --dry_run FLAGS         print the command of the job without running it
 #
-# Options of sbatch (partition, account, time) stand before the script. Two minutes before its time
-# is over the run saves a checkpoint, and the job goes back into the queue to resume.
+# Options of sbatch (partition, account, time) precede the script. Two minutes before the time limit
+# the run saves a checkpoint, and the job is requeued to resume.
 #SBATCH --job-name=bertjax
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -17,7 +17,7 @@
 #SBATCH --output=bertjax-%j.log
 set -euo pipefail
 
-# One process for each GPU, which sees all GPUs of its node and takes the one of its local rank.
+# Each process sees all GPUs of its node and uses the one of its local rank.
 command=(srun --kill-on-bad-exit=1 python -m bertjax.pretrain)
 if [ "${1-}" = --dry_run ]; then
   shift
@@ -25,12 +25,12 @@ if [ "${1-}" = --dry_run ]; then
   echo
   exit 0
 fi
-[ -n "${SLURM_JOB_ID-}" ] || { echo "error: start it with sbatch, or add --dry_run" >&2; exit 2; }
+[ -n "${SLURM_JOB_ID-}" ] || { echo "error: start this script with sbatch, or add --dry_run" >&2; exit 2; }
 
 status=0
 "${command[@]}" "$@" || status=$?
 if [ "$status" -eq 130 ]; then
-  # It was asked to stop and has saved its state.
+  # The run was asked to stop and has saved a checkpoint.
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Preparation of data by an array of SLURM jobs; the last to finish joins the parts.
+# Prepares data with an array of SLURM jobs; the last job to finish joins the parts.
 #
 #   sbatch --array=0-15 launch/slurm_prepare.sh --input 'text/*' --tokenizer T --output D [FLAGS]
-#   launch/slurm_prepare.sh --dry_run FLAGS     print the command of part 0 of 16, run nothing
+#   launch/slurm_prepare.sh --dry_run FLAGS     print the command of part 0 of 16 without running it
 #
-# Input and output must lie where all nodes see them. The array starts at 0.
+# All nodes must see input and output under the same paths. The array must start at 0.
 #SBATCH --job-name=bertjax-prepare
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=16
@@ -21,7 +21,7 @@ if [ "${1-}" = --dry_run ]; then
   exit 0
 fi
 [ -n "${SLURM_ARRAY_TASK_ID-}" ] || {
-  echo "error: start it with sbatch --array=0-15, or add --dry_run" >&2
+  echo "error: start this script with sbatch --array=0-15, or add --dry_run" >&2
   exit 2
 }
 [ "${SLURM_ARRAY_TASK_MIN-}" = 0 ] || { echo "error: the array must start at 0" >&2; exit 2; }

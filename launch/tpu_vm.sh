@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# A pretraining on a Cloud TPU slice: every host of it, from creation to deletion.
+# Manages a Cloud TPU slice and runs a pretraining on all its hosts.
 #
 #   launch/tpu_vm.sh COMMAND --name NAME --zone ZONE [OPTIONS] [-- FLAGS OF bertjax.pretrain]
 #
-#   create    ask for the slice and wait until it is there
+#   create    request the slice and wait until it is ready
 #   install   copy this checkout to all hosts and install it there
-#   mount     mount the shared folder, where the workdir must lie (--nfs)
+#   mount     mount the shared folder for the workdir (--nfs)
 #   data      copy prepared data to the disk of every host (--data)
-#   run       start bertjax.pretrain on all hosts; give the same again to resume
+#   run       start bertjax.pretrain on all hosts; the same command resumes it
 #   watch     follow the output of the first host
 #   stop      ask the run to save a checkpoint and stop, and wait until it has
-#   delete    give the slice back
+#   delete    delete the slice
 #
 #   --type TYPE        v3-32 (default): 16 chips; v3-128: 64
 #   --version RUNTIME  software of the hosts (default tpu-ubuntu2204-base)
-#   --project PROJECT  default: gcloud's
-#   --spot             cheaper, may be taken away at any time; then delete, create, ..., run again
-#   --queued           wait in the queue of Cloud TPU instead of failing where there is none free
-#   --nfs HOST:/PATH   for mount: what to mount at /mnt/bertjax, a Filestore share for one
-#   --data gs://PATH   for data: what bertjax.prepare wrote; becomes data on the hosts
-#   --dry_run          print every command, run none
+#   --project PROJECT  default: that of gcloud
+#   --spot             cheaper, but may be preempted; then delete, create, ..., run again
+#   --queued           wait in the queue of Cloud TPU instead of failing if none is available
+#   --nfs HOST:/PATH   for mount: the share to mount at /mnt/bertjax, for example Filestore
+#   --data gs://PATH   for data: the output of bertjax.prepare, copied to ~/data on the hosts
+#   --dry_run          print every command without running it
 #
-# Commands run in the home folder of the hosts: --data data, --config configs/pretrain/X.py of this
-# package, or bertjax/FILE of this checkout as it was committed.
+# Commands run in the home folder of the hosts, so flags are --data data, and for --config either
+# configs/pretrain/X.py of the package or bertjax/FILE of this checkout as committed.
 set -euo pipefail
 
 # shellcheck source=launch/common.sh
@@ -54,16 +54,16 @@ while [ $# -gt 0 ]; do
       printf -v "${1#--}" '%s' "$2"
       shift
       ;;
-    *) fail "unknown option '$1'; flags of bertjax.pretrain stand behind --" ;;
+    *) fail "unknown option '$1'; flags of bertjax.pretrain follow --" ;;
   esac
   shift
 done
-[ -n "$name" ] && [ -n "$zone" ] || fail "give --name and --zone"
+[ -n "$name" ] && [ -n "$zone" ] || fail "--name and --zone are required"
 
 where=(--zone "$zone")
 [ -z "$project" ] || where+=(--project "$project")
 
-# A command on all hosts, or on the one given first as --worker=N.
+# Runs a command on all hosts, or on one host with --worker=N as the first argument.
 on_hosts() {
   local worker=--worker=all
   case $1 in --worker=*) worker=$1; shift ;; esac
@@ -88,7 +88,7 @@ create() {
   fi
   until [ "$state" = ACTIVE ]; do
     state=$("${ask[@]}")
-    case $state in FAILED | SUSPENDED) fail "the request for $name is $state: delete it and ask again" ;; esac
+    case $state in FAILED | SUSPENDED) fail "the request for $name is $state: delete it and create it again" ;; esac
     echo "$name is $state"
     [ "$state" = ACTIVE ] || sleep 30
   done
@@ -98,10 +98,10 @@ install() {
   local checkout archive
   checkout=$(cd "$(dirname "$0")/.." && pwd)
   archive=$(mktemp -d)/bertjax.tar.gz
-  # What git knows of, so that runs and environments stay here.
+  # Only files tracked by git, without runs and environments.
   go git -C "$checkout" archive --format=tar.gz --prefix=bertjax/ --output "$archive" HEAD
   go gcloud compute tpus tpu-vm scp "$archive" "$name:bertjax.tar.gz" "${where[@]}" --worker=all
-  # The system's Python may be older than 3.11; uv brings its own.
+  # The system's Python may be older than 3.11; uv installs a newer one.
   on_hosts "rm -rf bertjax && tar xzf bertjax.tar.gz && python3 -m pip install -q --user uv && ~/.local/bin/uv venv -q --clear --python 3.12 env && ~/.local/bin/uv pip install -q --python env/bin/python -e 'bertjax[tpu]'"
 }
 
@@ -109,17 +109,17 @@ case $command in
   create) create ;;
   install) install ;;
   mount)
-    [ -n "$nfs" ] || fail "mount needs --nfs HOST:/PATH, a folder that all hosts can mount"
+    [ -n "$nfs" ] || fail "mount needs --nfs HOST:/PATH, a share that all hosts can mount"
     on_hosts "sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/bertjax && { mountpoint -q /mnt/bertjax || sudo mount -t nfs $(printf %q "$nfs") /mnt/bertjax; } && sudo chmod 777 /mnt/bertjax"
     ;;
   data)
-    [ -n "$data" ] || fail "data needs --data gs://PATH, what bertjax.prepare wrote"
+    [ -n "$data" ] || fail "data needs --data gs://PATH, the output of bertjax.prepare"
     on_hosts "mkdir -p data && gcloud storage rsync --recursive $(printf %q "$data") data"
     ;;
   run)
-    [ ${#flags[@]} -gt 0 ] || fail "run needs the flags of bertjax.pretrain behind --"
+    [ ${#flags[@]} -gt 0 ] || fail "run needs the flags of bertjax.pretrain after --"
     run="python -m bertjax.pretrain$(printf ' %q' "${flags[@]}")"
-    on_hosts "{ ! kill -0 \$(cat bertjax.pid) 2>/dev/null || { echo 'it runs already'; exit 1; }; } && { setsid nohup env/bin/$run > bertjax.log 2>&1 < /dev/null & echo \$! > bertjax.pid; }"
+    on_hosts "{ ! kill -0 \$(cat bertjax.pid) 2>/dev/null || { echo 'a run is already active'; exit 1; }; } && { setsid nohup env/bin/$run > bertjax.log 2>&1 < /dev/null & echo \$! > bertjax.pid; }"
     ;;
   watch) on_hosts --worker=0 "tail -n 50 -f bertjax.log" ;;
   stop)

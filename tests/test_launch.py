@@ -80,9 +80,9 @@ def test_a_run_starts_on_all_hosts_with_flags_that_pretrain_knows():
     ("arguments", "message"),
     [
         (["creat", "--name", "n"], "unknown command 'creat'"),
-        (["create", "--name", "n"], "give --name and --zone"),
+        (["create", "--name", "n"], "--name and --zone are required"),
         (["run", *SLICE], "needs the flags of bertjax.pretrain"),
-        (["run", *SLICE, "--config", "c"], "stand behind --"),
+        (["run", *SLICE, "--config", "c"], "follow --"),
         (["mount", *SLICE], "needs --nfs"),
         (["create", "--zone"], "--zone needs a value"),
     ],
@@ -98,7 +98,7 @@ def test_slurm_runs_one_process_a_gpu_and_prepares_in_parts():
     said = dry("slurm_prepare.sh", "--dry_run", *PREPARE)
     assert said.strip().endswith("--shard 0/16")
     check_program(said)
-    assert "start it with sbatch" in dry("slurm.sh", *PRETRAIN, status=2)
+    assert "start this script with sbatch" in dry("slurm.sh", *PRETRAIN, status=2)
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_kubernetes_gives_every_pod_its_rank(command, flags, gpus):
 
 
 def test_a_name_that_kubernetes_would_refuse_is_refused():
-    assert "small letters" in dry("kubernetes.sh", "watch", "--name", "Bert_1", status=2)
+    assert "lower-case letters" in dry("kubernetes.sh", "watch", "--name", "Bert_1", status=2)

@@ -236,7 +236,7 @@ def test_any_number_of_processes_and_parts_gives_the_same_bytes(config, tmp_path
     two = prepare.run(dataclasses.replace(config, output=str(tmp_path / "two"), num_processes=2))
     parts = dataclasses.replace(config, output=str(tmp_path / "parts"))
     assert prepare.run(dataclasses.replace(parts, shard="1/2")) is None
-    with pytest.raises(FileNotFoundError, match="half-written"):
+    with pytest.raises(FileNotFoundError, match="incomplete"):
         open_prepared(parts.output)
     with pytest.raises(ValueError, match="lacks chunks"):
         prepare.run(dataclasses.replace(parts, merge=True))
@@ -298,7 +298,7 @@ def test_a_run_that_stopped_goes_on_and_gives_the_same(config, tmp_path, monkeyp
         stop_after(patch, chunks, where, calls, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             prepare.run(config)
-    with pytest.raises(FileNotFoundError, match="half-written"):
+    with pytest.raises(FileNotFoundError, match="incomplete"):
         open_prepared(config.output)
     finished = {path.name: path.stat().st_mtime_ns for path in Path(config.output).glob("chunks/*")}
     assert bool(finished) == bool(calls)
@@ -396,7 +396,7 @@ def test_a_finished_run_is_not_done_again(config, monkeypatch, capsys):
     metadata = prepare.run(config)
     stop_after(monkeypatch, chunks, "write_shard", 0, Stop())
     assert prepare.run(config) == metadata
-    assert "complete already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x" * 1000)])
@@ -527,7 +527,7 @@ def test_a_corpus_without_text_is_refused_and_leaves_no_data(config, tmp_path, c
     path = tmp_path / "empty.txt"
     path.write_text(content)
     config = dataclasses.replace(config, input=(str(path),))
-    with pytest.raises(ValueError, match=r"holds no text: .*empty.txt") as error:
+    with pytest.raises(ValueError, match=r"contains no text: .*empty.txt") as error:
         prepare.run(config)
     assert ("Left out" in str(error.value)) == ("\x01" in content)
     path.write_text("ba. bo.\n\nbub. ding.\n")
@@ -538,7 +538,7 @@ def test_a_single_document_needs_another_objective(config, tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("Ba bo.\nBub ding.\n")
     config = dataclasses.replace(config, input=(str(path),))
-    with pytest.raises(ValueError, match="single document.*--objective sop, mlm or"):
+    with pytest.raises(ValueError, match="single document.*--objective sop or mlm or"):
         prepare.run(config)
     metadata = prepare.run(dataclasses.replace(config, objective="mlm"))
     assert metadata is not None and set(metadata.splits) == {"train"}

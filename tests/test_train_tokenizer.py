@@ -45,17 +45,17 @@ def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_forgotten_words_are_said(text, tmp_path, monkeypatch, capsys, kind):
+def test_dropped_words_are_reported(text, tmp_path, monkeypatch, capsys, kind):
     monkeypatch.setattr(counting.count_words, "__defaults__", (None, 9_000))
     config = TrainTokenizerConfig(
         input=(str(text),), output=str(tmp_path / "out"), kind=kind, vocab_size=300
     )
     train_tokenizer.run(config)
-    assert "a rare word was forgotten" in capsys.readouterr().out
+    assert "rare words were dropped" in capsys.readouterr().out
     assert load_tokenizer(tmp_path / "out").vocab_size == 300
 
 
-def test_words_that_are_forgotten_are_the_rare_ones_and_memory_is_bounded():
+def test_words_that_are_dropped_are_the_rare_ones_and_memory_is_bounded():
     rng = random.Random(0)
     common = {f"w{i}" for i in range(50)}
     texts = [rng.choices(sorted(common), k=5) + [f"x{i}"] for i in range(2000)]
@@ -63,8 +63,8 @@ def test_words_that_are_forgotten_are_the_rare_ones_and_memory_is_bounded():
     counts = counting.count_words(texts, said.append, most_characters=1000)
     assert sum(map(len, counts)) <= 1000 + 50
     true = Counter(word for text in texts for word in text)
-    assert all(counts[word] == true[word] for word in common)  # never as rare as those forgotten
-    assert len(said) == 1 and "forgotten" in said[0]
+    assert all(counts[word] == true[word] for word in common)  # never as rare as those dropped
+    assert len(said) == 1 and "dropped" in said[0]
     assert counting.count_words(texts, said.append) == true and len(said) == 1
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from bertjax.data.preparation.segments import Objective
+from bertjax.data.preparation.objectives import ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class PrepareConfig:
     command began."""
     max_length: tuple[int, ...] = (128,)
     """Longest example in tokens, [CLS] and [SEP] included; several lengths share a directory."""
-    objective: Objective = "nsp"
+    objective: ObjectiveName = "nsp"
     """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); full_sentences: rows
     filled with sentences that go on in the next document (RoBERTa); mlm: the same, but of one
     document each."""

@@ -1,7 +1,6 @@
-"""Files that may lie in a bucket: gs:// and s3:// by etils, all else as the system has them.
+"""Access to local files and to buckets, gs:// and s3://, through etils.
 
-An object in a bucket appears whole or not at all, and its size is not looked into again: what is
-checked on a disk is taken as it is there.
+Objects in a bucket appear atomically, so they are not checked again, unlike files on a disk.
 """
 
 import contextlib
@@ -18,29 +17,29 @@ _BUCKET_LIBRARIES = ("gcsfs", "google", "aiohttp", "s3fs", "botocore")
 
 
 def is_remote(name: Any) -> bool:
-    """Whether a name, or a path of `place`, is that of a bucket."""
+    """Whether a name, or a path returned by `place`, is in a bucket."""
     return _REMOTE.match(os.fspath(name)) is not None
 
 
 def place(name: Any) -> Path:
-    """A path with the methods of pathlib, wherever it is.
+    """Returns a path with the methods of pathlib, local or in a bucket.
 
     Raises:
-        ValueError: it is in a kind of place that is not known.
+        ValueError: the scheme of the name is not supported.
     """
     if not is_remote(name):
         return Path(name)
-    from etils import epath  # pulls in fsspec, which most runs do without
+    from etils import epath  # imports fsspec, which most runs do not need
 
     scheme = os.fspath(name).partition("://")[0]
     if scheme not in ("gs", "s3"):
-        raise ValueError(f"{name}: buckets are gs:// or s3://, and files have no {scheme}://.")
+        raise ValueError(f"{name}: {scheme}:// is not supported, use gs://, s3:// or a local path.")
     return epath.Path(name)  # pyright: ignore[reportReturnType]
 
 
 @contextlib.contextmanager
 def explained(name: Any) -> Iterator[None]:
-    """Turns what a bucket's library raises into one message.
+    """Turns the exceptions of a bucket's library into one message.
 
     Raises:
         ImportError: the library is not installed.
@@ -52,21 +51,21 @@ def explained(name: Any) -> Iterator[None]:
         if not is_remote(name):
             raise
         raise ImportError(
-            f"{name} needs the library of its bucket ({error}): pip install 'bertjax[gcs]', or "
+            f"{name} needs the library for its bucket ({error}): pip install 'bertjax[gcs]', or "
             "s3fs for s3://."
         ) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _BUCKET_LIBRARIES:
             raise
         raise OSError(
-            f"{name} cannot be reached ({type(error).__name__}: {error}): check the name of the "
+            f"{name} is not accessible ({type(error).__name__}: {error}): check the name of the "
             "bucket and your credentials (gcloud auth application-default login)."
         ) from error
 
 
 @contextlib.contextmanager
 def written_locally(path: Any) -> Iterator[Path]:
-    """Yields where on a disk to write the file `path`; it is put there at the end."""
+    """Yields a local path to write the file `path` to, which is uploaded at the end if remote."""
     if not is_remote(path):
         yield Path(path)
         return
@@ -79,7 +78,7 @@ def written_locally(path: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_written_locally(folder: Any) -> Iterator[Path]:
-    """Yields a folder on a disk whose files are put into `folder` at the end."""
+    """Yields a local folder, whose files are uploaded to `folder` at the end if that is remote."""
     if not is_remote(folder):
         yield Path(folder)
         return
@@ -91,7 +90,7 @@ def folder_written_locally(folder: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
-    """Yields a folder on a disk with those of the files that `folder` has."""
+    """Yields a local folder with the files of `names` that exist in `folder`."""
     if not is_remote(folder):
         yield Path(folder)
         return
@@ -104,7 +103,7 @@ def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder with all in it."""
+    """Removes a folder and its contents."""
     if is_remote(folder):
         folder.rmtree()  # pyright: ignore[reportAttributeAccessIssue]
     else:

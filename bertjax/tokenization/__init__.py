@@ -1,4 +1,4 @@
-"""Text to token ids and back. Needs no jax."""
+"""Tokenizers: text to token ids and back, without jax."""
 
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe

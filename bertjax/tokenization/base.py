@@ -1,4 +1,4 @@
-"""What every tokenizer does: ids of texts and pairs, cut to a length, and files to keep them in."""
+"""Base class of the tokenizers: encoding of texts and pairs, truncation, and saving."""
 
 import abc
 import dataclasses
@@ -15,7 +15,7 @@ import tokenizers
 
 
 class SpecialTokens(NamedTuple):
-    """How a family writes its special tokens."""
+    """The special tokens of a family."""
 
     pad: str
     unk: str
@@ -30,32 +30,32 @@ class Layout:
 
     special_tokens: SpecialTokens
     separators: int = 1
-    """Between the two texts of a pair."""
+    """Separators between the two texts of a pair."""
     second_type: int = 1
-    """Token type of the second text and the `sep` behind it; everything else is 0."""
+    """Token type of the second text and the `sep` after it; all other tokens have type 0."""
 
     def num_special_tokens(self, pair: bool) -> int:
-        """How many tokens of an input belong to no text."""
+        """Returns the number of special tokens of an input."""
         return 2 + pair * self.separators
 
 
 class Tokenizer(abc.ABC):
-    """Encodes text with the `tokenizers` library, and puts special tokens where the model wants.
+    """Encodes text with the `tokenizers` library and adds the special tokens of a family.
 
     Args:
         vocab: token -> id; ids must be 0..n-1.
-        layout: the special tokens, and how texts and pairs are put together.
-        do_lower_case: whether capital letters are lost; of interest to whoever cuts text.
-        model_max_length: the longest input of the model that this tokenizer belongs to.
-        model_input_names: what transformers shall return; by default token types are among them
-            where the layout has more than one.
+        layout: the special tokens, and their positions in texts and pairs.
+        do_lower_case: whether the text is lower-cased.
+        model_max_length: the maximum input length of the model.
+        model_input_names: the inputs that transformers returns; by default with token types if the
+            layout has more than one.
 
     Raises:
         ValueError: a special token is missing, or ids have gaps.
     """
 
     tokenizer_class: str
-    """The class of transformers that reads what `save` writes."""
+    """The class of transformers that loads the saved files."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer as transformers builds it: "[MASK]" in a text is the mask."""
+        """Builds the tokenizer as transformers does: "[MASK]" in a text is the mask token."""
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # In corpus text "[MASK]" is five characters that somebody wrote, not our mask.
+        # In the text of a corpus "[MASK]" is ordinary text, not the mask token.
         backend = self._make_prompt_backend()
         backend.encode_special_tokens = True
         return backend
@@ -100,15 +100,15 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _identity(self) -> Any:
-        """What decides, with the kind, which ids a text gets; to be written as JSON."""
+        """Everything that determines the ids of a text, as JSON."""
 
     @abc.abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """Fields of `tokenizer_config.json` that only this kind has."""
+        """Fields of `tokenizer_config.json` that are specific to this kind."""
 
     @abc.abstractmethod
     def _vocabulary_files(self) -> Mapping[str, str | bytes]:
-        """Name -> content of the files that hold the vocabulary beside `tokenizer.json`."""
+        """Name -> content of the vocabulary files besides `tokenizer.json`."""
 
     @property
     def vocab_size(self) -> int:
@@ -122,27 +122,27 @@ class Tokenizer(abc.ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that decides which ids a text gets."""
+        """A hash of everything that determines the ids of a text."""
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, nothing put around it; special tokens written in it are split."""
+        """Returns the ids of each text without special tokens; "[MASK]" in a text is split."""
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text as they are where it follows another one and a space.
+        """Returns the ids of each text when it follows another text and a space.
 
-        Only byte-level BPE writes such a text otherwise than one that begins an input.
+        Only byte-level BPE encodes such a text differently from the beginning of an input.
         """
         return self.encode(texts)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids as `encode` gives them, and where in the text each token stands.
+        """Returns the ids as `encode` does, and the position of each token in the text.
 
         Returns:
-            ids int32 [n], and int32 [n, 2]: the first character of each token, and the one behind
-            its last. Pieces of one character, as a Korean syllable may have them, share its place.
+            ids int32 [n], and int32 [n, 2]: the start and end (exclusive) of the characters of each
+            token. Pieces of a single character, such as a Korean syllable, share its position.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -151,23 +151,23 @@ class Tokenizer(abc.ABC):
     def encode_prompt(
         self, text: str, pair: str | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Ids and token types of a text or pair; a mask written in it is the mask token.
+        """Returns ids and token types of a text or pair; "[MASK]" in it is the mask token.
 
-        More than `max_length` tokens are cut, from the end of the longer of the two.
+        The input is truncated to `max_length` tokens, at the end of the longer text first.
 
         Raises:
-            ValueError: `max_length` does not even hold the special tokens.
+            ValueError: `max_length` is smaller than the number of special tokens.
         """
         return self._encode(self._prompt_backend, text, pair, max_length)
 
     def encode_pair(
         self, text: str, pair: str | None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """As `encode_prompt`, but special tokens written in the texts are split."""
+        """Like `encode_prompt`, but special tokens in the texts are split as ordinary text."""
         return self._encode(self._text_backend, text, pair, max_length)
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Ids of many texts, each as of `encode_prompt`, on all cores, at most `max_length`."""
+        """Like `encode_prompt` for many texts, multi-threaded; returns only the ids."""
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(encoding.ids[:room])[0] for encoding in encodings]
@@ -175,7 +175,7 @@ class Tokenizer(abc.ABC):
     def join(
         self, first: Sequence[int], second: Sequence[int] | None = None
     ) -> tuple[list[int], list[int]]:
-        """Ids and token types of one or two texts with the special tokens around them."""
+        """Adds the special tokens to the ids of one or two texts; returns ids and token types."""
         head = [self.cls_token_id, *first, self.sep_token_id]
         if second is None:
             return head, [0] * len(head)
@@ -184,14 +184,14 @@ class Tokenizer(abc.ABC):
         return head + tail, [0] * len(head) + [self.layout.second_type] * len(tail)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids, pieces joined, special tokens kept."""
+        """Returns the text of the ids, including special tokens."""
         return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
 
     def save(self, directory: str | Path) -> None:
         """Writes the vocabulary, `tokenizer.json` and `tokenizer_config.json` for transformers.
 
-        The config is not optional: given the vocabulary alone, transformers lower-cases BERT's,
-        and returns no token types for ALBERT's.
+        The config is required: with the vocabulary alone, transformers lower-cases text for a
+        cased BERT, and returns no token types for ALBERT.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ class Tokenizer(abc.ABC):
             "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         }
         for name, content in files.items():
-            _write_if_other(
+            _write_if_changed(
                 directory / name, content if isinstance(content, bytes) else content.encode()
             )
 
@@ -228,8 +228,8 @@ class Tokenizer(abc.ABC):
         needed = self.layout.num_special_tokens(pair)
         if max_length < needed:
             raise ValueError(
-                f"max_length={max_length} does not hold the {needed} special tokens of a "
-                f"{'pair' if pair else 'text'}: raise it."
+                f"max_length={max_length} is too short for the {needed} special tokens of a "
+                f"{'pair' if pair else 'text'}: increase it."
             )
         return max_length - needed
 
@@ -237,12 +237,12 @@ class Tokenizer(abc.ABC):
 def _cut(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:
-    """Both cut to `room` tokens together, as transformers' "longest_first" does it."""
+    """Truncates both to `room` tokens in total, like "longest_first" in transformers."""
     if second is None:
         return first[:room], None
     if len(first) + len(second) <= room:
         return first, second
-    # The odd token goes to the longer one, to the second if equal.
+    # The odd token goes to the longer text, to the second one if equal.
     half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
     keep = min(len(second), max(room - len(first), half))
     return first[: room - keep], second[:keep]
@@ -253,17 +253,17 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
     if missing:
         raise ValueError(
             f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
-            f"needs {list(special_tokens)}. Add them, or train one with bertjax.train_tokenizer."
+            f"needs {list(special_tokens)}. Add them, or use bertjax.train_tokenizer."
         )
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise ValueError(
             f"The ids of the vocabulary ({len(vocab)} entries, largest id "
-            f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: give every id one token."
+            f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: every id needs one token."
         )
 
 
-def _write_if_other(path: Path, content: bytes) -> None:
-    """Writes a file whole, unless it holds just this: other processes may be reading it."""
+def _write_if_changed(path: Path, content: bytes) -> None:
+    """Writes a file atomically if its content changes, since other processes may read it."""
     if path.is_file() and path.read_bytes() == content:
         return
     # Several machines may share the directory.

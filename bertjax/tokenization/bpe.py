@@ -1,6 +1,6 @@
-"""Byte-level BPE as RoBERTa uses it: any text is bytes, and pairs of pieces are joined by rank.
+"""The byte-level BPE tokenizer of RoBERTa, which merges pairs of pieces by rank.
 
-Radford et al. 2019, 2.2; Liu et al. 2019, 4.4. No text is unknown to it.
+Radford et al. 2019, 2.2; Liu et al. 2019, 4.4. It encodes any text without unknown tokens.
 """
 
 import json
@@ -20,22 +20,22 @@ ROBERTA = Layout(
     second_type=0,
 )
 SPACE = "Ġ"
-"""How the vocabulary writes the byte of a space."""
+"""The byte of a space in the vocabulary."""
 
 
 class ByteLevelBPETokenizer(Tokenizer):
-    """RoBERTa's: `<s> A </s>` and `<s> A </s></s> B </s>`, all of token type 0.
+    """The tokenizer of RoBERTa: `<s> A </s>` and `<s> A </s></s> B </s>`, all of token type 0.
 
     Args:
         vocab: token -> id; ids must be 0..n-1.
-        merges: the pairs of pieces that are joined, in order of rank.
-        add_prefix_space: write the first word of a text as one in its middle.
-        model_max_length: the longest input of the model that this tokenizer belongs to.
-        model_input_names: what transformers shall return.
+        merges: the pairs of pieces to merge, in order of rank.
+        add_prefix_space: encode the first word of a text like a word within it.
+        model_max_length: the maximum input length of the model.
+        model_input_names: the inputs that transformers returns.
 
     Raises:
-        ValueError: a special token is missing, ids have gaps, or a merge joins or gives a piece
-            that is no entry.
+        ValueError: a special token is missing, ids have gaps, or a piece of a merge or its result
+            is not in the vocabulary.
     """
 
     tokenizer_class = "RobertaTokenizer"
@@ -54,9 +54,9 @@ class ByteLevelBPETokenizer(Tokenizer):
         ]
         if unknown:
             raise ValueError(
-                f"{len(unknown)} of {len(merges)} merges are of pieces that the vocabulary "
-                f"({len(vocab)} entries) lacks (first: {unknown[0]}): take the merges.txt and "
-                "vocab.json of one tokenizer."
+                f"{len(unknown)} of {len(merges)} merges have pieces that the vocabulary "
+                f"({len(vocab)} entries) lacks (first: {unknown[0]}): use the merges.txt and "
+                "vocab.json of the same tokenizer."
             )
         self.merges = list(merges)
         self.add_prefix_space = add_prefix_space
@@ -78,7 +78,7 @@ class ByteLevelBPETokenizer(Tokenizer):
             trim_offsets=True,
             add_prefix_space=self.add_prefix_space,
         )
-        # The mask stands for a word with the space before it.
+        # The mask token includes the space before it.
         backend.add_special_tokens(
             [
                 AddedToken(token, normalized=False, lstrip=token == "<mask>")
@@ -88,7 +88,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         return backend
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text with a space before it, which its first piece holds."""
+        """Returns the ids of each text with a space before it, which the first piece contains."""
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
         return self.encode(spaced)
 
@@ -96,7 +96,7 @@ class ByteLevelBPETokenizer(Tokenizer):
     def word_starts(self) -> np.ndarray:
         """Bool [vocab_size]: True where a piece begins with a space, and for special tokens.
 
-        The first piece of a text has no space before it; whoever masks words knows that it is one.
+        The first piece of a text has no space before it; masking treats it as the start of a word.
         """
         special = set(self.layout.special_tokens)
         return np.array([token.startswith(SPACE) or token in special for token in self.tokens])
@@ -124,32 +124,32 @@ def train_bpe(
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> ByteLevelBPETokenizer:
-    """Learns a byte-level BPE of at most `vocab_size` entries, 256 of which are the bytes.
+    """Learns a byte-level BPE vocabulary of at most `vocab_size` entries, including 256 bytes.
 
-    The same texts give the same vocabulary, in whatever order they come (the trainer breaks ties
-    between pairs by their ids), unless they hold so many words that rare ones are forgotten
-    (`counting.count_words`, which tells `report`). RoBERTa's first four special tokens keep their
-    ids.
+    The vocabulary does not depend on the order of the texts (the trainer breaks ties between pairs
+    by their ids), unless there are so many words that rare ones are dropped
+    (`counting.count_words`, which calls `report`). The first four special tokens have the same ids
+    as in RoBERTa.
 
     Raises:
-        ValueError: `vocab_size` does not hold the special tokens and the bytes, or the texts hold
-            no word at all.
+        ValueError: `vocab_size` is too small for the special tokens and the bytes, or the texts
+            contain no word.
     """
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(special) + len(alphabet):
         raise ValueError(
-            f"vocab_size={vocab_size} does not hold {len(special)} special tokens and "
-            f"{len(alphabet)} bytes: give at least {len(special) + len(alphabet)}."
+            f"vocab_size={vocab_size} is too small for {len(special)} special tokens and "
+            f"{len(alphabet)} bytes: use at least {len(special) + len(alphabet)}."
         )
     words = count_words(_words_of(texts), report)
     if not words:
         raise ValueError(
-            "The corpus gave no word to learn a vocabulary from: check that --input names "
-            "files that hold text."
+            "The corpus contains no word to learn a vocabulary from: check that --input names "
+            "files with text."
         )
     backend = tokenizers.Tokenizer(models.BPE())
-    # The words are written in the alphabet of bytes already, in which a space is a letter.
+    # The words are already in the alphabet of bytes, in which a space is a letter.
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -165,7 +165,7 @@ def train_bpe(
 
 
 def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Words with the space before them, each byte as a letter."""
+    """Words with the space before them, and every byte as a letter."""
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in texts:
         if text.strip():

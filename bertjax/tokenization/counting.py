@@ -1,4 +1,4 @@
-"""How often each word of a corpus occurs, in memory that does not grow with the corpus."""
+"""Counts the words of a corpus in bounded memory."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 Report = Callable[[str], None]
 
 MOST_CHARACTERS = 10_000_000
-"""Characters of all the words that are remembered, about 1.2 million words of English. Counting
-and learning from so many takes about a gigabyte, mostly the trainers' places of pairs of pieces."""
+"""Total characters of the distinct words in memory, about 1.2 million words of English. Counting
+them and training takes about a gigabyte, mostly for the trainers' positions of pairs of pieces."""
 SHARE_KEPT = 0.5
-"""Of them, after rare words are forgotten."""
+"""Share of these characters that remains after rare words are dropped."""
 
 
 def count_words(
@@ -19,35 +19,34 @@ def count_words(
 ) -> Counter[str]:
     """Counts the words of each text.
 
-    When the words together are longer than `most_characters`, those counted once so far are
-    forgotten, then those counted twice, and so on until half is left; one that comes again starts
-    from 0. So a count is exact, or too small by about as much as what was forgotten at a time. The
-    same texts in the same order give the same counts; the order matters only where words are
-    forgotten.
+    When the distinct words exceed `most_characters` in total, words counted once so far are
+    dropped, then words counted twice, and so on until half of the characters remain. A dropped word
+    that occurs again starts from 0, so a count may be too small by about the largest dropped count.
+    The result is deterministic, and depends on the order of the texts only if words are dropped.
 
     Args:
         texts_of_words: the words of each text.
-        report: is told once, at the end, if words were forgotten.
-        most_characters: the limit, overstepped by a text at most.
+        report: called once, at the end, with a message if words were dropped.
+        most_characters: the limit, which is exceeded by one text at most.
     """
     counts: Counter[str] = Counter()
-    checked = size = forgotten = highest = 0
+    checked = size = dropped = highest = 0
     for words in texts_of_words:
         if size > most_characters:
             threshold, size = _threshold(counts, int(SHARE_KEPT * most_characters))
             kept: Counter[str] = Counter()
             dict.update(kept, ((word, n) for word, n in counts.items() if n > threshold))
-            forgotten, highest = forgotten + len(counts) - len(kept), max(highest, threshold)
+            dropped, highest = dropped + len(counts) - len(kept), max(highest, threshold)
             counts, checked = kept, len(kept)
         counts.update(words)
         if len(counts) > checked:
-            # The newest stand at the end.
+            # New words are at the end.
             size += sum(map(len, _last(counts, len(counts) - checked)))
             checked = len(counts)
-    if forgotten and report:
+    if dropped and report:
         report(
-            f"To bound memory, {forgotten:,} times a rare word was forgotten (counted up to "
-            f"{highest} times until then); {len(counts):,} words were learnt from."
+            f"To bound memory, {dropped:,} rare words were dropped (counted up to {highest} times "
+            f"until then); the vocabulary is learned from {len(counts):,} words."
         )
     return counts
 
@@ -58,7 +57,7 @@ def _last(counts: Counter[str], number: int) -> Iterator[str]:
 
 
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
-    """The count up to which words go so that the others fit `room` characters, and their length."""
+    """Returns the largest count to drop so that the rest fits `room` characters, and its length."""
     characters: Counter[int] = Counter()
     for word, count in counts.items():
         characters[count] += len(word)
@@ -71,9 +70,9 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
 
 
 def repeated(counts: Counter[str]) -> Iterator[str]:
-    """Every word as often as it was counted, in alphabetical order, some at a time.
+    """Yields every word as often as it was counted, in alphabetical order, in batches.
 
-    For trainers that take no counts.
+    For trainers that do not accept counts.
     """
     at_once = 1000
     for word in sorted(counts):

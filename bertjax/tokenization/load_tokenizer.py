@@ -1,4 +1,4 @@
-"""Opens the tokenizer of a model directory, or a bare vocabulary file."""
+"""Loads the tokenizer of a model directory, of a vocabulary file, or from the hub."""
 
 import dataclasses
 from pathlib import Path
@@ -25,14 +25,14 @@ _KIND_OF_FILE = {
     "sentencepiece.bpe.model": "Unigram",
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", *_KIND_OF_FILE)
-"""Every file that a tokenizer may consist of."""
+"""All files that a tokenizer may consist of."""
 _KIND_OF_CLASS = {
     "BertTokenizer": "WordPiece",
     "DistilBertTokenizer": "WordPiece",
     "RobertaTokenizer": "BPE",
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
-# transformers' names for "whatever tokenizer.json says".
+# Generic classes of transformers, which take everything from tokenizer.json.
 _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 
@@ -45,7 +45,7 @@ class _Source:
     bare: Path | None
     config: dict[str, Any]
     tokenizer_class: str | None
-    """As tokenizer_config.json names it, if it does."""
+    """From tokenizer_config.json, if it names a class."""
 
     @property
     def kind(self) -> str:
@@ -56,7 +56,7 @@ class _Source:
         return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
 
     def common(self) -> dict[str, Any]:
-        """Settings that every kind takes."""
+        """Settings that all kinds have."""
         # transformers writes 1e30 for "no limit".
         length = int(min(self.config.get("model_max_length", 512), 2**31 - 1))
         names = self.config.get("model_input_names")
@@ -66,16 +66,16 @@ class _Source:
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Tokenizer:
-    """Loads a tokenizer from a directory, a file that holds a vocabulary, or the hub.
+    """Loads a tokenizer from a directory, a vocabulary file, or the hub.
 
-    Which kind it is, the files say: `vocab.txt` is WordPiece, `vocab.json` with `merges.txt` is
+    The files determine the kind: `vocab.txt` is WordPiece, `vocab.json` with `merges.txt` is
     byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` are unigram, and `tokenizer.json`
-    names its own. Where there are several, `tokenizer.json` is read.
+    names its kind. If there are several, `tokenizer.json` is read.
 
     Args:
-        path: the directory or file, or the name of a model of the hub.
-        do_lower_case: overrides what the files say. When neither says, a WordPiece vocabulary
-            that holds capital letters is taken as cased, any other as uncased.
+        path: the directory or file, or the name of a model on the hub.
+        do_lower_case: overrides the files. If neither sets it, a WordPiece vocabulary with capital
+            letters is cased, any other is uncased.
 
     Raises:
         FileNotFoundError: nothing at `path` is a vocabulary, or half of one is missing.
@@ -114,7 +114,7 @@ def _find(path: Path) -> _Source:
 
 
 def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
-    """Refuses kinds that are not known, and files that do not belong to one kind."""
+    """Refuses unknown kinds, and files of different kinds in one directory."""
     config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
     if name and name not in _KIND_OF_CLASS:
         raise ValueError(
@@ -132,7 +132,7 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     if any(kind != source.kind for kind in kinds.values()):
         said = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
         raise ValueError(
-            f"{source.directory} contradicts itself: {said}. Delete what does not belong to it."
+            f"{source.directory} has files of different tokenizers: {said}. Delete the wrong ones."
         )
 
 
@@ -163,38 +163,38 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
             f"do_lower_case=True, but the byte-level BPE in {source.directory} keeps capital "
             "letters: leave it out."
         )
-    # A tokenizer.json may stand without the two others, but not against them.
-    found, settings = [], {}
+    # A tokenizer.json may be alone, but must not differ from the two other files.
+    vocabularies, settings = [], {}
     if source.json:
-        found.append((dict(source.json.model["vocab"]), source.json.merges()))
+        vocabularies.append((dict(source.json.model["vocab"]), source.json.merges()))
         settings["add_prefix_space"] = _prefix_space_of(source.json)
-        _refuse_added_tokens(source.json, found[0][0])
+        _refuse_added_tokens(source.json, vocabularies[0][0])
     if source.bare:
         two = [source.bare.with_name(name) for name in ("vocab.json", "merges.txt")]
         missing = [file for file in two if not file.is_file()]
         if not missing:
-            found.append((read_json(two[0]), read_merges(two[1])))
+            vocabularies.append((read_json(two[0]), read_merges(two[1])))
         elif not source.json:
             raise FileNotFoundError(
                 f"{missing[0]} is missing: a byte-level BPE is vocab.json and merges.txt, or a "
                 "tokenizer.json."
             )
-    if any(other != found[0] for other in found[1:]):
+    if any(other != vocabularies[0] for other in vocabularies[1:]):
         raise ValueError(
-            f"{source.directory} contradicts itself: tokenizer.json holds other entries or merges "
-            "than vocab.json and merges.txt. Delete what does not belong to the model."
+            f"{source.directory} has two tokenizers: the vocabulary or merges in tokenizer.json "
+            "differ from vocab.json and merges.txt. Delete the wrong files."
         )
     settings = _with_config(source, settings, ("add_prefix_space",), None)
-    return ByteLevelBPETokenizer(*found[0], **settings, **source.common())
+    return ByteLevelBPETokenizer(*vocabularies[0], **settings, **source.common())
 
 
 def _prefix_space_of(read: TokenizerJson) -> bool:
-    """`add_prefix_space` of a tokenizer.json that does just what RoBERTa's does, else refused."""
+    """Returns `add_prefix_space`; refuses a tokenizer.json with other steps than RoBERTa's."""
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
         raise ValueError(
-            f"{read.file} prepares text by {steps}: only byte-level BPE as RoBERTa's is "
-            "supported, which is ['ByteLevel']."
+            f"{read.file} preprocesses text by {steps}: only byte-level BPE as in RoBERTa is "
+            "supported, which has ['ByteLevel']."
         )
     return read.pre_tokenizers[0]["add_prefix_space"]
 
@@ -207,13 +207,13 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
     if source.bare:
         pieces, charsmap, model_file = read_sentencepiece(source.bare, tokenizer_class)
     if source.json:
-        of_json = [(piece, score) for piece, score in source.json.model["vocab"]]
-        if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in of_json]:
+        json_pieces = [(piece, score) for piece, score in source.json.model["vocab"]]
+        if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in json_pieces]:
             raise ValueError(
-                f"{source.directory} contradicts itself: tokenizer.json holds other pieces "
-                f"({len(of_json)}) than {source.bare} ({len(pieces)}). Delete one of them."
+                f"{source.directory} has two tokenizers: the {len(json_pieces)} pieces in "
+                f"tokenizer.json differ from the {len(pieces)} in {source.bare}. Delete one file."
             )
-        pieces, charsmap = of_json, source.json.charsmap()
+        pieces, charsmap = json_pieces, source.json.charsmap()
         _refuse_added_tokens(source.json, dict(pieces))
         settings = _normalisation_of(source.json, is_albert)
     names = ("do_lower_case", "keep_accents")
@@ -224,7 +224,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
             f"do_lower_case=True, but a {tokenizer_class} keeps capital letters: leave it out."
         )
     else:
-        # transformers heeds no such setting for these.
+        # transformers has no such setting for these families.
         settings = dict(zip(names, (False, True), strict=True))
     return UnigramTokenizer(
         pieces,
@@ -237,7 +237,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """The family, which XLM-RoBERTa's and CamemBERT's file does not tell by its name."""
+    """Returns the class of a unigram tokenizer; several families share a file name."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -253,15 +253,15 @@ def _unigram_class(source: _Source) -> str:
     classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     if model_type not in classes:
         raise ValueError(
-            f"{source.bare} may be XLM-RoBERTa's or CamemBERT's, which number it differently: "
-            'write a tokenizer_config.json with {"tokenizer_class": "XLMRobertaTokenizer"} or '
-            '"CamembertTokenizer" beside it.'
+            f"{source.bare} may be from XLM-RoBERTa or CamemBERT, whose ids differ: add a "
+            'tokenizer_config.json with {"tokenizer_class": "XLMRobertaTokenizer"} or '
+            '"CamembertTokenizer" to its directory.'
         )
     return classes[model_type]
 
 
 def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
-    """Settings of a tokenizer.json that prepares text as the family does, else refused."""
+    """Returns the settings of a tokenizer.json; refuses steps that the family does not have."""
     types = [step["type"] for step in read.normalizers]
     known = {"Replace", "Precompiled"} | (
         {"NFKD", "StripAccents", "Lowercase"} if is_albert else set()
@@ -269,26 +269,26 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
     before = [step["type"] for step in read.pre_tokenizers]
     if not set(types) <= known or before[-1:] != ["Metaspace"]:
         raise ValueError(
-            f"{read.file} prepares text by {[*types, *before]}: supported are {sorted(known)} "
+            f"{read.file} preprocesses text by {[*types, *before]}: supported are {sorted(known)} "
             "before Metaspace."
         )
     return {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types}
 
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
-    """Tokens that are matched before all others are known only where they are special."""
+    """Refuses added tokens that are not special tokens of the model's vocabulary."""
     more = [t for t, said in read.added_tokens.items() if t not in vocab or not said["special"]]
     if more:
         raise ValueError(
-            f"{read.file} adds {len(more)} tokens of its own to the model's vocabulary (first: "
-            f"{more[0]!r}): that is not supported."
+            f"{read.file} adds {len(more)} tokens to the model's vocabulary (first: {more[0]!r}), "
+            "which is not supported: use the tokenizer without them."
         )
 
 
 def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
-    """`settings`, completed from tokenizer_config.json; `do_lower_case` overrides both."""
+    """Completes `settings` from tokenizer_config.json; `do_lower_case` overrides both."""
     if do_lower_case is None and source.json:
         _refuse_disagreement(settings, source, names)
     said = {name: source.config[name] for name in names if name in source.config}
@@ -297,13 +297,12 @@ def _with_config(
 
 
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
-    """Refuses a tokenizer_config.json that says other than tokenizer.json."""
+    """Refuses a tokenizer_config.json that differs from tokenizer.json."""
 
-    def value(said: dict, name: str) -> object:
-        found = said.get(name)
-        if name == "strip_accents" and found is None:
-            return said.get("do_lower_case", settings["do_lower_case"])
-        return found
+    def value(fields: dict, name: str) -> object:
+        if name == "strip_accents" and fields.get(name) is None:
+            return fields.get("do_lower_case", settings["do_lower_case"])
+        return fields.get(name)
 
     different = [
         f"{name} is {settings[name]} in tokenizer.json, {source.config[name]} in "
@@ -315,6 +314,6 @@ def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]
     ]
     if different:
         raise ValueError(
-            f"{source.directory} contradicts itself: {'; '.join(different)}. Correct one of them, "
-            "or delete tokenizer.json if tokenizer_config.json and the vocabulary are right."
+            f"The files in {source.directory} differ: {'; '.join(different)}. Correct one of them, "
+            "or delete tokenizer.json if tokenizer_config.json and the vocabulary are correct."
         )

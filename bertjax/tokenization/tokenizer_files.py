@@ -1,4 +1,4 @@
-"""Reads vocabularies as files hold them; what they mean is decided in `tokenization.load`."""
+"""Readers of vocabulary files; `load_tokenizer.py` makes tokenizers of their content."""
 
 import base64
 import dataclasses
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerJson:
-    """What a file of the tokenizers library says.
+    """The content of a `tokenizer.json`, the format of the tokenizers library.
 
     Attributes:
-        file: where it was read.
+        file: path of the file.
         kind: WordPiece, BPE, Unigram or another model of the library.
-        model: the model's own part, with "vocab".
-        normalizers, pre_tokenizers: in order, sequences opened.
-        added_tokens: name -> id and settings.
+        model: the section of the model, with "vocab".
+        normalizers, pre_tokenizers: the steps in order, with sequences flattened.
+        added_tokens: token -> id and settings.
     """
 
     file: Path
@@ -27,16 +27,16 @@ class TokenizerJson:
     added_tokens: dict[str, dict[str, Any]]
 
     def normalizer(self, kind: str) -> dict[str, Any] | None:
-        """The first normalizer of a type."""
+        """Returns the first normalizer of a type."""
         return next((step for step in self.normalizers if step["type"] == kind), None)
 
     def charsmap(self) -> bytes:
-        """SentencePiece's normalisation; b"" if there is none."""
+        """Returns the normalization table of SentencePiece, b"" if there is none."""
         step = self.normalizer("Precompiled")
         return base64.b64decode(step["precompiled_charsmap"]) if step else b""
 
     def merges(self) -> list[tuple[str, str]]:
-        """Of BPE: the pairs, which older files write as one string."""
+        """Returns the merges of a BPE model, which are strings in older files."""
         return [
             _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
             for m in self.model.get("merges", [])
@@ -44,33 +44,33 @@ class TokenizerJson:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Reads a JSON object from a file.
 
     Raises:
-        ValueError: the file is not JSON, or holds no object.
+        ValueError: the file is not JSON, or not an object.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): fetch or write it again.") from error
+        raise ValueError(f"{file} is not JSON ({error}): download or write it again.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no JSON object: fetch or write it again.")
+        raise ValueError(f"{file} is not a JSON object: download or write it again.")
     return content
 
 
 def read_tokenizer_json(file: Path) -> TokenizerJson:
-    """What `tokenizer.json` holds.
+    """Reads a `tokenizer.json`.
 
     Raises:
-        ValueError: the file is none of the tokenizers library, or has no vocabulary.
+        ValueError: the file is not one of the tokenizers library, or has no vocabulary.
     """
     content = read_json(file)
     model = content.get("model")
     if not isinstance(model, dict):
-        raise ValueError(f"{file} has no 'model': it is not a tokenizer of the tokenizers library.")
+        raise ValueError(f"{file} has no 'model': it is not a file of the tokenizers library.")
     vocab = model.get("vocab")
     if not isinstance(vocab, dict | list):
-        raise ValueError(f"{file} has no vocabulary in its 'model': fetch it again.")
+        raise ValueError(f"{file} has no vocabulary in its 'model': download it again.")
     # Older files do not name the model.
     guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
     return TokenizerJson(
@@ -84,10 +84,10 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
 
 
 def read_vocab_txt(file: Path) -> dict[str, int]:
-    """token -> number of its line.
+    """Reads token -> line number.
 
     Raises:
-        ValueError: an entry stands twice.
+        ValueError: an entry occurs twice.
     """
     tokens = _lines(file)
     while tokens and not tokens[-1]:
@@ -97,16 +97,16 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
         seen: set[str] = set()
         twice = [token for token in tokens if token in seen or seen.add(token)]
         raise ValueError(
-            f"{file} holds {len(twice)} entries twice (first: {twice[0]!r}): make each line unique."
+            f"{file} has {len(twice)} duplicate entries (first: {twice[0]!r}): remove them."
         )
     return vocab
 
 
 def read_merges(file: Path) -> list[tuple[str, str]]:
-    """The pairs of `merges.txt`, in order.
+    """Reads the pairs of `merges.txt`, in order.
 
     Raises:
-        ValueError: a line holds other than two pieces.
+        ValueError: a line does not consist of two pieces.
     """
     lines = _lines(file)
     if lines[0].startswith("#version"):
@@ -117,7 +117,7 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
 def _pair(text: str, file: Path) -> tuple[str, str]:
     first, space, second = text.partition(" ")
     if not (first and space and second) or " " in second:
-        raise ValueError(f"{file} holds {text!r}, where a merge is two pieces: fetch it again.")
+        raise ValueError(f"{file}: {text!r} is not a merge of two pieces: download it again.")
     return first, second
 
 

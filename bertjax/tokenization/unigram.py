@@ -1,7 +1,7 @@
-"""SentencePiece's unigram model as ALBERT, XLM-RoBERTa and CamemBERT use it.
+"""The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
 
-A text is cut into the pieces of the highest probability (Kudo 2018). Ids and special tokens are
-those of transformers, which differ from the ones in the file of the two others.
+A text is split into the most probable sequence of pieces (Kudo 2018). Ids and special tokens are
+those of transformers, which for XLM-RoBERTa and CamemBERT differ from the SentencePiece file.
 """
 
 import base64
@@ -19,7 +19,7 @@ from bertjax.tokenization.bpe import ROBERTA
 from bertjax.tokenization.counting import Report, count_words
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
-# Class of transformers -> what stands around texts, and the name of its file.
+# The layout and the name of the model file, by class of transformers.
 LAYOUTS = {
     "AlbertTokenizer": ALBERT,
     "XLMRobertaTokenizer": ROBERTA,
@@ -31,31 +31,31 @@ MODEL_FILES = {
     "CamembertTokenizer": "sentencepiece.bpe.model",
 }
 SPACE = "▁"
-"""How the vocabulary writes a space."""
-# The sums of the training depend on it in their last digits, so it does not follow the machine.
+"""A space in the vocabulary."""
+# Fixed, because the rounding of sums in training depends on the number of threads.
 _TRAINING_THREADS = 4
-# In bytes; the library passes longer ones over.
+# In bytes; the library skips longer words.
 _LONGEST_WORD = 1 << 20
 _UNIGRAM = 1
 """`model_type` of a unigram model in SentencePiece's files."""
 
 
 class UnigramTokenizer(Tokenizer):
-    """ALBERT's `[CLS] A [SEP] B [SEP]`, or `<s> A </s></s> B </s>` of the other two.
+    """Encodes `[CLS] A [SEP] B [SEP]` for ALBERT, `<s> A </s></s> B </s>` for the others.
 
     Args:
         pieces: (piece, log probability), in order of ids.
         tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
-        charsmap: SentencePiece's own normalisation, as its files hold it; b"" for none.
-        do_lower_case: ALBERT only: lower-case first.
-        keep_accents: ALBERT only: whether accents stay.
-        model_file: the file that the pieces were read from, for `save` to write again.
-        model_max_length: the longest input of the model that this tokenizer belongs to.
-        model_input_names: what transformers shall return.
+        charsmap: the normalization table of a SentencePiece file; b"" for none.
+        do_lower_case: whether to lower-case the text; ALBERT only.
+        keep_accents: whether to keep accents; ALBERT only.
+        model_file: content of the SentencePiece file, which `save` writes.
+        model_max_length: the maximum input length of the model.
+        model_input_names: the inputs that transformers returns.
 
     Raises:
-        ValueError: a special token is missing, a piece stands twice, or lower-casing is asked for
-            where the family knows none.
+        ValueError: a special token is missing, a piece occurs twice, or the family does not
+            support lower-casing.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class UnigramTokenizer(Tokenizer):
         if self.layout is not ALBERT and (do_lower_case or not keep_accents):
             raise ValueError(
                 f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
-                "leaves capital letters and accents alone; set False and True."
+                "keeps capital letters and accents; set False and True."
             )
         vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
         if len(vocab) != len(pieces):
             twice = next(p for i, (p, _) in enumerate(pieces) if vocab[p] != i)
-            raise ValueError(f"The vocabulary holds {twice!r} twice: fetch or train it again.")
+            raise ValueError(f"The vocabulary has {twice!r} twice: download or train it again.")
         self.pieces = list(pieces)
         self.charsmap = charsmap
         self.keep_accents = keep_accents
@@ -103,7 +103,7 @@ class UnigramTokenizer(Tokenizer):
             pair=f"{cls}:0 $A:0 {between}$B:{second} {sep}:{second}",
             special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
         )
-        # As released. The mask stands for a word with the space before it.
+        # As in the released models. The mask token includes the space before it.
         backend.add_special_tokens(
             [
                 AddedToken(token, normalized=False, lstrip=token == self.layout.special_tokens.mask)
@@ -113,8 +113,8 @@ class UnigramTokenizer(Tokenizer):
         return backend
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # The model itself would find "[MASK]" among its pieces. A name with a space in it is in no
-        # word; the scores stay, since the price of unknown characters is computed from them.
+        # "[MASK]" is a piece of the model. A piece with a space in it matches no word. The scores
+        # remain, since the score of unknown characters is computed from them.
         special = set(self.layout.special_tokens)
         hidden = [(f" {piece}" if piece in special else piece, s) for piece, s in self.pieces]
         return self._make_bare_backend(hidden)
@@ -139,7 +139,7 @@ class UnigramTokenizer(Tokenizer):
     def word_starts(self) -> np.ndarray:
         """Bool [vocab_size]: False where letters or digits continue the word before them.
 
-        Signs are words of their own, as in google-research/albert.
+        Punctuation marks are separate words, as in google-research/albert.
         """
         special = set(self.layout.special_tokens)
         return np.array([t in special or not t[0].isalnum() for t in self.tokens])
@@ -175,10 +175,10 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
 def read_sentencepiece(
     file: str | Path, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Pieces with their scores in order of the ids of transformers, charsmap, the file's content.
+    """Reads (piece, score) in order of transformers' ids, the charsmap, and the file's content.
 
     Raises:
-        ValueError: the file is no unigram model of SentencePiece.
+        ValueError: the file is not a unigram model of SentencePiece.
     """
     return parse_sentencepiece(Path(file).read_bytes(), str(file), tokenizer_class)
 
@@ -186,8 +186,8 @@ def read_sentencepiece(
 def parse_sentencepiece(
     content: bytes, file: str, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """As `read_sentencepiece`, of the content of `file`."""
-    # Imported here: only who reads such a file needs protobuf.
+    """Like `read_sentencepiece`, for the content of `file`."""
+    # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -196,12 +196,12 @@ def parse_sentencepiece(
         model.ParseFromString(content)
     except DecodeError as error:
         raise ValueError(
-            f"{file} is not a SentencePiece model ({error}): fetch it again."
+            f"{file} is not a SentencePiece model ({error}): download it again."
         ) from error
     if not model.pieces or model.trainer_spec.model_type != _UNIGRAM:
         raise ValueError(
-            f"{file} holds {len(model.pieces)} pieces of model_type="
-            f"{model.trainer_spec.model_type}: only unigram models of SentencePiece (1) are known."
+            f"{file} has {len(model.pieces)} pieces and model_type="
+            f"{model.trainer_spec.model_type}: only unigram models (1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     return (
@@ -214,7 +214,7 @@ def parse_sentencepiece(
 def _as_transformers_numbers(
     pieces: list[tuple[str, float]], tokenizer_class: str
 ) -> list[tuple[str, float]]:
-    """XLM-RoBERTa and CamemBERT were trained with fairseq's ids, which the file does not hold."""
+    """Renumbers pieces: XLM-RoBERTa and CamemBERT use the ids of fairseq."""
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
     if tokenizer_class == "XLMRobertaTokenizer":
@@ -225,7 +225,7 @@ def _as_transformers_numbers(
 
 
 def _without_number_comma(piece: str, score: float) -> float:
-    """ALBERT parts "9," into "9" and ",": released files make such pieces too dear to be chosen."""
+    """ALBERT splits "9," into "9" and ",": a very low score keeps such pieces from being chosen."""
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 
 
@@ -237,18 +237,18 @@ def train_unigram(
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> UnigramTokenizer:
-    """Learns ALBERT's kind of vocabulary, of at most `vocab_size` entries, by `sentencepiece`.
+    """Learns a unigram vocabulary like ALBERT's, of at most `vocab_size` entries.
 
-    The same texts give the same vocabulary, in whatever order they come, unless they hold so many
-    words that rare ones are forgotten (`counting.count_words`, which tells `report`).
+    The vocabulary does not depend on the order of the texts, unless there are so many words that
+    rare ones are dropped (`counting.count_words`, which calls `report`).
 
     Raises:
-        ValueError: the texts are empty, or hold more characters than `vocab_size` has room for.
+        ValueError: the texts are empty, or have more distinct characters than `vocab_size` allows.
     """
-    import sentencepiece  # here: only who trains needs it
+    import sentencepiece  # imported here, because only training needs it
 
     normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents=False))
-    # The library, too, learns from words and their counts alone; given texts, it would hold them.
+    # The library learns from words and their counts; it would keep whole texts in memory.
     words = count_words((normalizer.normalize_str(text).split() for text in texts), report)
     written = io.BytesIO()
     special = ALBERT.special_tokens
@@ -274,8 +274,8 @@ def train_unigram(
         )
     except RuntimeError as error:
         raise ValueError(
-            f"No unigram vocabulary of {vocab_size} entries can be learnt from these texts "
-            f"({error}): check that --input names files that hold text, or raise --vocab_size."
+            f"No unigram vocabulary of {vocab_size} entries can be learned from these texts "
+            f"({error}): check that --input names files with text, or increase --vocab_size."
         ) from error
     pieces, charsmap, model_file = parse_sentencepiece(
         written.getvalue(), "The trained model", "AlbertTokenizer"

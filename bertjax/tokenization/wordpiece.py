@@ -1,7 +1,7 @@
-"""WordPiece as BERT uses it: split on spaces and punctuation, then greedily into known pieces.
+"""The WordPiece tokenizer of BERT: splits on spaces and punctuation, then greedily into pieces.
 
-Follows transformers where it differs from Google's release: a word longer than 100 characters
-becomes [UNK] (Google: 200).
+It follows transformers where Google's release differs: a word longer than 100 characters becomes
+[UNK] (Google: 200).
 """
 
 from collections import Counter
@@ -17,25 +17,25 @@ from bertjax.tokenization.counting import Report, count_words, repeated
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 100
-# Above this share of entries with a capital letter a vocabulary is cased: the released uncased
-# ones hold at most 0.01 %, the cased ones 14 % and more.
+# A vocabulary with a larger share of capitalised entries is cased. Released uncased vocabularies
+# have at most 0.01 %, cased ones at least 14 %.
 CASED_SHARE = 0.01
 
 
 class WordPieceTokenizer(Tokenizer):
-    """BERT's and DistilBERT's: `[CLS] A [SEP] B [SEP]`.
+    """The tokenizer of BERT and DistilBERT: `[CLS] A [SEP] B [SEP]`.
 
     Args:
         vocab: token -> id; ids must be 0..n-1.
-        do_lower_case: lower-case and strip accents first.
+        do_lower_case: lower-case the text and strip accents first.
         tokenize_chinese_chars: put spaces around CJK characters.
-        strip_accents: None means "as do_lower_case says".
-        model_max_length: the longest input of the model that this tokenizer belongs to.
-        model_input_names: what transformers shall return; DistilBERT's takes no token types.
+        strip_accents: None means the value of do_lower_case.
+        model_max_length: the maximum input length of the model.
+        model_input_names: the inputs that transformers returns; DistilBERT has no token types.
 
     Raises:
-        ValueError: a special token is missing, ids have gaps, or a cased vocabulary would be
-            lower-cased, so that all its capitalised words could never be produced.
+        ValueError: a special token is missing, ids have gaps, or `do_lower_case` is set for a
+            cased vocabulary, whose capitalised entries could never be produced.
     """
 
     tokenizer_class = "BertTokenizer"
@@ -107,7 +107,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:
-    """Whether a vocabulary keeps capital letters (special and unused entries aside)."""
+    """Whether a vocabulary has capital letters, apart from special and unused entries."""
     words = [token for token in vocab if not (token.startswith("[") and token.endswith("]"))]
     capitalised = sum(any("A" <= character <= "Z" for character in word) for word in words)
     return capitalised > CASED_SHARE * len(words)
@@ -124,17 +124,17 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
 
-    The same texts give the same vocabulary, in whatever order they come, unless they hold so many
-    words that rare ones are forgotten (`counting.count_words`, which tells `report`).
+    The vocabulary does not depend on the order of the texts, unless there are so many words that
+    rare ones are dropped (`counting.count_words`, which calls `report`).
 
     Raises:
-        ValueError: the texts hold no word at all.
+        ValueError: the texts contain no word.
     """
     words = count_words(_words_of(texts, do_lower_case), report)
     if not words:
         raise ValueError(
-            "The corpus gave no word to learn a vocabulary from: check that --input names "
-            "files that hold text."
+            "The corpus contains no word to learn a vocabulary from: check that --input names "
+            "files with text."
         )
     tokens = _learn_tokens(words, vocab_size, min_frequency)
     vocab = {token: index for index, token in enumerate(tokens)}
@@ -146,26 +146,26 @@ def _words_of(texts: Iterable[str], do_lower_case: bool) -> Iterator[list[str]]:
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     for text in texts:
         words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
-        # Longer words are [UNK] whatever the vocabulary.
+        # Longer words are [UNK] with every vocabulary.
         yield [word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD]
 
 
 def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
-    """Special tokens, characters, `##` characters, then joined pieces, in order of their ids.
+    """Returns special tokens, characters, `##` characters, then merged pieces, in order of ids.
 
-    The trainer of the library numbers the `##` characters as it meets them in a hash table with a
-    random seed, and breaks ties between pairs by these numbers. Given all of them beforehand, in
-    order, it gives the same vocabulary every time.
+    The trainer of the library numbers the `##` characters in the order of a hash table with a
+    random seed, and breaks ties between pairs by these numbers. Passing all of them in a fixed
+    order makes the vocabulary deterministic.
     """
     characters: Counter[str] = Counter()
     for word, count in words.items():
         characters[word[0]] += count
         for character in word[1:]:
             characters["##" + character] += count
-            characters[character] += 0  # the trainer gives every character an entry of its own
+            characters[character] += 0  # the trainer adds an entry for every character
     room = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > room:
-        # The rarest go; the trainer would keep them all, beyond vocab_size.
+        # Drop the rarest; the trainer would keep all of them and exceed vocab_size.
         kept = sorted(characters, key=lambda token: (-characters[token], token))[:room]
     else:
         kept = list(characters)

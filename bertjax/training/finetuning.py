@@ -124,18 +124,18 @@ class FinetuningRun(Run):
         del phase_index
         source = FeatureBatches(
             str(self.data.path),
+            self.data.sizes,
             self.config.batch_size,
             self.shape,
             self.labels,
             self.tokenizer.pad_token_id,
             seed=self.config.seed,
             first=first_step,
+            host_rows_of=lambda size: sharding.host_rows(self.program.rows, size),
         )
-        for batch in feature_batches(source, self.config.reader_threads):
-            size = len(batch["input_ids"])
+        for size, batch in feature_batches(source, self.config.reader_threads):
             host_rows = sharding.host_rows(self.program.rows, size)
-            local = {key: values[host_rows] for key, values in batch.items()}
-            yield sharding.to_devices(local, host_rows, self.program.rows, size)
+            yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
     def accumulation_steps(self, phase: Phase) -> int:
         """Microbatches per update. They divide the rows, not the examples that a phase counts."""

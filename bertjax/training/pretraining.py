@@ -12,7 +12,7 @@ from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import RowFormat, eval_batches, train_batches
+from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
 from bertjax.devices import hosts, sharding
@@ -49,7 +49,8 @@ class PretrainingRun(Run):
         self.metadata = open_prepared(config.data)
         tokenizer = load_tokenizer(config.data)
         resumes = Workdir(Path(config.workdir)).has_checkpoints
-        config = with_head(config, self.metadata.objective in ("nsp", "sop"))
+        config = with_head(config, self.metadata.has_sentence_pairs)
+        self._held_out: dict[Phase, HeldOutRows] = {}
         # A run with a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
         if config.init is not None:
@@ -190,23 +191,23 @@ class PretrainingRun(Run):
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return {}
+        if phase not in self._held_out:
+            self._held_out[phase] = HeldOutRows(
+                shard_paths(self.config.data, "eval", phase.max_length),
+                *self._format(phase),
+                seed=self.config.seed,
+                max_rows=self.config.eval_rows,
+            )
         rows = phase.batch_size // phase.accumulation_steps
         host_rows = sharding.host_rows(self.program.rows, rows)
-        batches = eval_batches(
-            shard_paths(self.config.data, "eval", phase.max_length),
-            *self._format(phase),
-            seed=self.config.seed,
-            batch_size=rows,
-            max_rows=self.config.eval_rows,
-            host_rows=host_rows,
-        )
+        batches = self._held_out[phase].batches(rows, host_rows)
         constants = self.constants()
         means = evaluate(
             lambda params, batch: self._eval_step(params, batch, *constants),
             params,
             (self._to_devices(batch, host_rows, rows) for batch in batches),
         )
-        means["unigram_entropy"] = held_out.unigram_entropy_nats or float("nan")
+        means["unigram_entropy"] = self._held_out[phase].unigram_entropy
         return {f"eval/{key}": value for key, value in means.items()}
 
     def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int) -> Any:

@@ -90,12 +90,12 @@ def test_a_cut_shard_is_no_shard(tmp_path):
     path = tmp_path / "s.array_record"
     write_shard(path, [b"x" * 100] * 3000)
     path.write_bytes(path.read_bytes()[:-70_000])
-    with pytest.raises(ValueError, match="not a whole ArrayRecord shard"):
+    with pytest.raises(ValueError, match="not a complete ArrayRecord shard"):
         count_records(path)
 
 
 def test_a_directory_without_metadata_is_never_taken_for_whole(tmp_path):
-    with pytest.raises(FileNotFoundError, match="half-written"):
+    with pytest.raises(FileNotFoundError, match="incomplete"):
         open_prepared(tmp_path)
     (tmp_path / "metadata.json").write_text('{"format_version": 999}')
     with pytest.raises(ValueError, match="999"):

@@ -84,7 +84,7 @@ def test_parts_meet_in_a_bucket(config, bucket):
 
 
 def test_places_that_are_not_known_are_refused():
-    with pytest.raises(ValueError, match="ftp://host/x: buckets are gs:// or s3://"):
+    with pytest.raises(ValueError, match="ftp://host/x: ftp:// is not supported, use gs://, s3://"):
         storage.place("ftp://host/x")
     with pytest.raises(ImportError, match=r"pip install 'bertjax\[gcs\]'"):
         with storage.explained("gs://bucket"):

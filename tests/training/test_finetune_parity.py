@@ -90,7 +90,13 @@ def compare(torch, transformers, config, folder, steps):
     )
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder / "start").train()
     source = FeatureBatches(
-        str(data.path), config.batch_size, row_shape(64, 1, ()), run.labels, 0, seed=config.seed
+        str(data.path),
+        data.sizes,
+        config.batch_size,
+        row_shape(64, 1, ()),
+        run.labels,
+        0,
+        seed=config.seed,
     )
     chosen = (
         [decode_feature(r) for r in source._records.__getitems__(source.members(i).tolist())]

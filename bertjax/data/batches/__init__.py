@@ -1,1 +1,1 @@
-"""From records to batches: the batch contract, masking, packed features."""
+"""From records to batches: the batch contract, masking and packing."""

@@ -1,4 +1,4 @@
-"""What a model reads of a labelled example, in memory and as a record on disk.
+"""Features: the tokens and labels of an example, in memory and as a record on disk.
 
 A record is little-endian:
 
@@ -20,20 +20,20 @@ _TYPES = {_INT: np.dtype("<i4"), _FLOAT: np.dtype("<f4")}
 
 
 class Feature(NamedTuple):
-    """One sequence, or several that must share a row (the choices of a multiple choice).
+    """One sequence, or several that must share a row (the choices of a multiple-choice example).
 
     Attributes:
-        input_ids: int32 [n], all sequences one after the other, each with its [CLS] and [SEP].
+        input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
         lengths: tokens of each sequence.
-        a_lengths: tokens of type 0 of each: the first segment with its special tokens, or all of
-            them where the family has no other type. What follows is of type 1.
-        labels: None, or by kind: classes and choice int32 [1], the class or the right choice;
+        a_lengths: tokens of type 0 of each sequence: the first segment with its special tokens, or
+            all tokens where the family has only one type. The tokens after them are of type 1.
+        labels: None, or by kind: classes and choice int32 [1], the class or the correct choice;
             multi_label float32 [C] of 0 and 1; regression float32 [1]; tokens int32 [n], -1 where
-            none is asked for; span int32 [2], first and last token counted from [CLS] (0 0: no
-            answer in this window).
-        origins: where each token comes from, -1 = nowhere; not stored. Of a tagged sentence int
-            [n], the word that the token begins; of a passage int [n, 2], its first character and
-            the one behind its last.
+            no label is predicted; span int32 [2], first and last token counted from [CLS] (0 0:
+            no answer in this window).
+        origins: the source of each token, -1 = none; not stored. For a tagged sentence int [n],
+            the index of the word that the token begins; for a passage int [n, 2], the start and
+            end (exclusive) of its characters.
     """
 
     input_ids: np.ndarray
@@ -44,7 +44,7 @@ class Feature(NamedTuple):
 
 
 def encode_feature(feature: Feature) -> bytes:
-    """The bytes of a feature."""
+    """Encodes a feature as a record."""
     ids = np.asarray(feature.input_ids)
     width = 2 if ids.max(initial=0) < 1 << 16 else 4
     labels, kind = b"", _NONE
@@ -60,14 +60,16 @@ def encode_feature(feature: Feature) -> bytes:
 
 
 def decode_feature(record: bytes) -> Feature:
-    """The feature of a record.
+    """Decodes a record written by `encode_feature`.
 
     Raises:
-        ValueError: the record is of another version, or cut short.
+        ValueError: the record has another format version.
     """
     version, width, kind, sequences, count = _HEAD.unpack_from(record)
     if version != FORMAT_VERSION:
-        raise ValueError(f"A feature of version {version}, expected {FORMAT_VERSION}: remake it.")
+        raise ValueError(
+            f"Feature format {version}, expected {FORMAT_VERSION}: write the features again."
+        )
     at = _HEAD.size
     pairs = np.frombuffer(record, "<u2", 2 * sequences, at).reshape(-1, 2)
     at += pairs.nbytes

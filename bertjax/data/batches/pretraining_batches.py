@@ -1,9 +1,10 @@
-"""Prepared records to batches: global shuffle, masking, and exactly the rows that a host needs.
+"""Pretraining batches: prepared records, shuffled globally, masked, and split over the hosts.
 
-Everything is a function of (seed, phase, global row): the state of the input is that row, and a
-batch is the same for any number of hosts.
+Everything is a function of (seed, phase, global row). The state of the input pipeline is therefore
+one row number, and a global batch is the same for any number of hosts.
 """
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,11 +14,13 @@ import numpy as np
 
 from bertjax.data.batches.batch import Batch, layout, pad_to, stack
 from bertjax.data.batches.masking import Masking, choose_positions, corrupt
-from bertjax.data.records import NO_LABEL, Row, decode_row
+from bertjax.data.records import NO_LABEL, Row, decode_row, unigram_entropy
+
+ROWS_PER_READ = 1024
 
 
 class RowFormat(NamedTuple):
-    """Tokens of a row, what fills it up, and how many sequences it may hold."""
+    """Tokens per row, the id that pads it, and sequences per row at most."""
 
     row_length: int
     pad_token_id: int
@@ -25,20 +28,20 @@ class RowFormat(NamedTuple):
 
 
 def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
-    """One record as one row of the batch contract, masked with `rng`.
+    """Returns one record as one row of the batch contract, masked with `rng`.
 
-    Where the next token is predicted, `masked_positions` are all but the last of each sequence, and
-    `masked_labels` the tokens behind them.
+    Where the next token is predicted, `masked_positions` are all positions but the last of each
+    sequence, and `masked_labels` are the tokens that follow them.
 
     Raises:
-        ValueError: an id lies beyond the vocabulary, which a model would turn into nan; or the row
-            does not fit its format.
+        ValueError: an id is not in the vocabulary, which would give NaN; or the row does not fit
+            its format.
     """
     ids = row.input_ids.astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
         raise ValueError(
-            f"A record holds the id {ids.max()}, but vocab_size={masking.vocab_size}: the data was "
-            "prepared with another tokenizer; prepare it again."
+            f"A record contains the id {ids.max()}, but vocab_size={masking.vocab_size}: the data "
+            "was prepared with another tokenizer; prepare it again."
         )
     next_token = masking.predict == "next_token"
     corrupted, positions, start = ids.copy(), [], 0
@@ -68,13 +71,8 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
     }
 
 
-def empty_row(like: Batch) -> Batch:
-    """A row without sequences, which no loss counts: fills up the last batch of an evaluation."""
-    return {key: np.full_like(x, -1 if key == "labels" else 0) for key, x in like.items()}
-
-
 class _Rows(grain.MapDataset):
-    """Records, shuffled anew each epoch, as masked rows; endless."""
+    """Records as masked rows; with `shuffle` endless, and in a new order every epoch."""
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = grain.sources.ArrayRecordDataSource(list(paths))
@@ -92,20 +90,18 @@ class _Rows(grain.MapDataset):
         return self._getitems([index])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[Batch]:
-        records: Any = self._parent._getitems(indices)
         return [
-            make_row(
-                decode_row(record),
-                self._masking,
-                self._form,
-                np.random.default_rng((*self._seed, index)),
-            )
-            for index, record in zip(indices, records, strict=True)
+            make_row(row, self._masking, self._form, np.random.default_rng((*self._seed, index)))
+            for index, row in zip(indices, self.unmasked(indices), strict=True)
         ]
+
+    def unmasked(self, indices: Sequence[int]) -> Iterator[Row]:
+        records: Any = self._parent._getitems(indices)
+        return map(decode_row, records)
 
 
 class _HostBatches(grain.MapDataset):
-    """Batch i is the parent's rows i * batch_size + r for each r of `host_rows`."""
+    """Batch i has the parent's rows i * batch_size + r for each r of `host_rows`."""
 
     def __init__(self, parent, batch_size: int, host_rows: np.ndarray, first: int):
         super().__init__(parent)
@@ -132,12 +128,12 @@ def train_batches(
     host_rows: np.ndarray,
     num_threads: int,
 ) -> Iterator[Batch]:
-    """Endless batches of one phase, from the global row `first_row` on, read ahead by threads.
+    """Endless batches of one phase, starting at the global row `first_row`, read by threads.
 
     Args:
         paths: ArrayRecord shards.
-        first_row: rows of the phase that came before, a multiple of `batch_size`.
-        host_rows: which rows of each global batch this host needs.
+        first_row: rows of the phase that were read before, a multiple of `batch_size`.
+        host_rows: the rows of each global batch that this host needs.
     """
     rows = _Rows(paths, masking, form, (seed, phase), shuffle=True)
     batches = _HostBatches(rows, batch_size, host_rows, first_row // batch_size)
@@ -145,22 +141,43 @@ def train_batches(
     return iter(batches.to_iter_dataset(options))
 
 
-def eval_batches(
-    paths: Sequence[str],
-    masking: Masking,
-    form: RowFormat,
-    *,
-    seed: int,
-    batch_size: int,
-    max_rows: int,
-    host_rows: np.ndarray,
-) -> Iterator[Batch]:
-    """The first `max_rows` held-out rows, masked alike each time; the last batch is filled up."""
-    rows = _Rows(paths, masking, form, (seed,), shuffle=False)
-    count = min(len(rows), max_rows)
-    for start in range(0, count, batch_size):
-        wanted = [start + int(row) for row in host_rows]
-        found = rows._getitems([row for row in wanted if row < count] or [0])
-        empty = empty_row(found[0])
-        at = {row: content for row, content in zip(wanted, found, strict=False) if row < count}
-        yield stack([at.get(row, empty) for row in wanted])
+class HeldOutRows:
+    """The rows of an evaluation: a random sample of the held-out rows, the same every time.
+
+    The sample is drawn without replacement by `seed` and is in the order of the records. With at
+    most `max_rows` records it holds all of them. Masks depend on the seed and the record alone.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], masking: Masking, form: RowFormat, *, seed: int, max_rows: int
+    ):
+        self._rows = _Rows(paths, masking, form, (seed,), shuffle=False)
+        self._masking = masking
+        count = len(self._rows)
+        self._sample = np.arange(count)
+        if count > max_rows:
+            rng = np.random.default_rng((seed, count, max_rows))
+            self._sample = np.sort(rng.choice(count, max_rows, replace=False))
+
+    def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
+        """Yields this host's rows of every batch; rows without sequences fill the last batch."""
+        for start in range(0, len(self._sample), batch_size):
+            present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
+            # A host without rows in the last batch reads one, for the shapes.
+            rows = self._rows._getitems((present if len(present) else self._sample[:1]).tolist())
+            # No loss counts an empty row.
+            empty = {key: np.full_like(x, -(key == "labels")) for key, x in rows[0].items()}
+            missing = len(host_rows) - len(present)
+            yield stack([*rows[: len(present)], *[empty] * missing])
+
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """Entropy, in nats, of the tokens of these rows that may be masked.
+
+        It is the lowest loss of a model that ignores the context. Every host counts all rows.
+        """
+        counts = np.zeros(self._masking.vocab_size, np.int64)
+        for start in range(0, len(self._sample), ROWS_PER_READ):
+            for row in self._rows.unmasked(self._sample[start : start + ROWS_PER_READ].tolist()):
+                counts += np.bincount(row.input_ids, minlength=len(counts))
+        return unigram_entropy(counts[self._masking.maskable].tolist())

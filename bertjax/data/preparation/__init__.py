@@ -1,1 +1,1 @@
-"""From sentences to records: encoding, examples of an objective, packing, chunks, workers."""
+"""From sentences to records: encoding, examples, packing, and worker processes."""

@@ -1,8 +1,8 @@
-"""Preparation as an Apache Beam pipeline (extra `beam`): on Dataflow, Spark, Flink, or here.
+"""Preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or this machine.
 
-An element is a part, as `--shard i/n` prepares one: it reads the input, cuts it into the same
-chunks as always, and prepares those that are its own. So nothing large goes through Beam, memory
-does not grow with the corpus, and the examples are those of any other way to prepare.
+An element of the pipeline is one part, as with `--shard i/n`: its worker reads the whole input,
+cuts it into the usual chunks, and prepares the chunks of its part. So no text goes through Beam,
+memory does not grow with the corpus, and the examples do not depend on the runner.
 """
 
 import shlex
@@ -11,13 +11,13 @@ from typing import Any
 
 
 def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, options: str) -> None:
-    """Calls `prepare_part(i)` for i < parts on a runner of Beam, and waits for all of them.
+    """Calls `prepare_part(i)` for i < parts on a Beam runner, and waits for all of them.
 
     Args:
-        prepare_part: sent to the workers, which must see input and output under their names.
-        parts: how many there are; a worker takes one at a time.
-        runner: "direct" for this machine, or a name that Beam knows: DataflowRunner, ...
-        options: flags of the runner, as Beam's documentation names them, in one string.
+        prepare_part: sent to the workers, which must see input and output under the same names.
+        parts: number of parts; a worker takes one at a time.
+        runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
+        options: Beam's pipeline options in one string.
 
     Raises:
         ImportError: Beam is not installed.
@@ -39,25 +39,25 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
         beam_runner.create_runner(name)
     except (ImportError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"--runner {runner}: Beam gives no such runner ({error}). Take direct, DataflowRunner, "
-            "SparkRunner, FlinkRunner, or what your version of Beam lists."
+            f"--runner {runner}: Beam has no such runner ({error}). Use direct, DataflowRunner, "
+            "SparkRunner, FlinkRunner, or another runner of your version of Beam."
         ) from error
     try:
         known = PipelineOptions([f"--runner={name}", *shlex.split(options)])
-        known.get_all_options()  # parses them
+        known.get_all_options()  # parses the options
     except SystemExit as error:
         raise ValueError(
-            f"--runner_options {options!r}: Beam does not take them, see its usage above."
+            f"--runner_options {options!r}: Beam rejects them, see its usage message above."
         ) from error
     try:
         with beam.Pipeline(options=known) as pipeline:
             elements = pipeline | "Parts" >> beam.Create(range(parts))
-            # Else the runner would give all of them to one worker.
+            # Without it the runner could give all parts to one worker.
             spread = elements | "Spread" >> beam.Reshuffle()
             _ = spread | "Prepare" >> beam.Map(prepare_part)
-    except Exception as error:  # Beam wraps whatever a worker raised
+    except Exception as error:  # Beam wraps the exception of a worker
         gist = str(error).strip().splitlines()
         raise OSError(
             f"A part failed on {name}: {gist[0] if gist else type(error).__name__}. Run the same "
-            "command again: finished chunks are kept."
+            "command again; finished chunks are kept."
         ) from error

@@ -1,8 +1,8 @@
-"""Cuts the documents into chunks and prepares one chunk: the unit of work and of randomness.
+"""Chunks of documents, the unit of work and of randomness: cutting them and preparing one.
 
-A chunk depends on the input alone, and what becomes of it on its number and the settings alone. So
-the output is the same for any number of processes or machines, and a finished chunk need not be
-done again.
+The text of a chunk depends only on the input, and its examples only on the text, the number of the
+chunk and the settings. So the output is the same for any number of processes or machines, and a
+finished chunk is not prepared again.
 """
 
 import json
@@ -18,14 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.data.preparation.encode import SentenceEncoder
+from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.preparation.packing import pack
-from bertjax.data.preparation.segments import (
-    PAIRED,
-    Example,
-    Objective,
-    full_sentences,
-    make_examples,
-)
+from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
 from bertjax.data.storage import is_remote, place
 from bertjax.data.text.documents import Document, sentences_of
@@ -33,12 +28,12 @@ from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"
 CHUNK_FOLDER = "chunks"
-# Sentences of this many documents are encoded together.
+# Number of documents whose sentences are encoded in one batch.
 DOCUMENTS_PER_BATCH = 256
 
 
 class Chunk(NamedTuple):
-    """Whole documents as UTF-8 with their layouts."""
+    """Whole documents, each as UTF-8 and its layout."""
 
     number: int
     documents: list[tuple[bytes, str]]
@@ -46,7 +41,7 @@ class Chunk(NamedTuple):
 
 
 def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chunk]:
-    """Chunks of at least `chunk_bytes` of text, but the last."""
+    """Cuts documents into chunks of at least `chunk_bytes` of text; the last may be smaller."""
     number = size = 0
     held: list[tuple[bytes, str]] = []
     for document in documents:
@@ -62,10 +57,10 @@ def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chun
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSettings:
-    """What decides the examples of a chunk; fields as in `PrepareConfig`."""
+    """The settings that determine the examples of a chunk; fields as in `PrepareConfig`."""
 
     output: str
-    objective: Objective
+    objective: ObjectiveName
     max_lengths: tuple[int, ...]
     dupe_factor: int
     short_seq_prob: float
@@ -76,7 +71,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """Bytes of its ids, special tokens included, and what the head of a record says of it."""
+    """Bytes of its ids, special tokens included, and its fields in the header of a record."""
 
     ids: bytes
     length: int
@@ -86,19 +81,19 @@ class _Sequence(NamedTuple):
 
 @dataclass
 class _Tokens:
-    """Token ids of some documents, and where their sentences end."""
+    """Token ids of documents, and the boundaries of their sentences."""
 
     ids: bytes
-    documents: list[list[int]]  # boundaries, as `segments` takes them
+    documents: list[list[int]]  # boundaries, see `segments.py`
     text_bytes: list[int]
     counts: Counter = field(default_factory=Counter)
 
 
 class ChunkPreparer:
-    """Prepares chunks one after the other, keeping the words that it has met."""
+    """Prepares chunks one after the other, with a cache of words."""
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
-        self._settings = settings
+        self._settings, self._objective = settings, OBJECTIVES[settings.objective]
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode
         self._width = array(self._typecode).itemsize
@@ -107,7 +102,7 @@ class ChunkPreparer:
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
     def prepare(self, chunk: Chunk) -> dict[str, Any]:
-        """Writes the shards of a chunk, then its summary, which marks it as finished."""
+        """Writes the shards of a chunk, then its summary, which marks the chunk as finished."""
         tokens = self._tokenize(chunk)
         held_out = held_out_documents(
             len(tokens.documents), self._settings.eval_fraction, self._settings.seed, chunk.number
@@ -149,7 +144,7 @@ class ChunkPreparer:
                     tokens.counts["documents_without_text"] += 1
                     continue
                 if not all(lengths):
-                    # Control characters alone, for one.
+                    # For example a sentence of control characters.
                     tokens.counts["sentences_without_tokens"] += lengths.count(0)
                     lengths = [length for length in lengths if length]
                 tokens.documents.append(list(accumulate(lengths, initial=position)))
@@ -159,7 +154,7 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Ids of the sentences of all documents; a space parts the sentences of one."""
+        """Ids of the sentences of all documents; within a document a space separates sentences."""
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
@@ -181,7 +176,7 @@ class ChunkPreparer:
 
         name = shard_name(split, length, number)
         written = write_shard(place(self._settings.output) / name, records())
-        alone = len(documents) == 1 and self._settings.objective == "nsp"
+        alone = len(documents) == 1 and self._objective.needs_second_document
         return {
             "file": name if written else None,
             "records": written,
@@ -192,12 +187,12 @@ class ChunkPreparer:
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
-        """Each alone, or packed, in the order of the first of each row."""
+        """Rows of one sequence, or packed rows in the order of their first sequences."""
         if not self._settings.pack:
             for sequence in sequences:
                 yield [sequence]
             return
-        # Each duplicate by itself: a row seldom holds the same text twice.
+        # Duplicates are packed separately, so a row seldom contains the same text twice.
         held = list(sequences)
         rows = pack([sequence.length for sequence in held], length, self._settings.max_sequences)
         for row in sorted(map(sorted, rows)):
@@ -212,37 +207,27 @@ class ChunkPreparer:
         documents: list[list[int]],
         ids: bytes,
     ) -> Iterator[_Sequence]:
-        settings, objective = self._settings, self._settings.objective
+        settings, objective = self._settings, self._objective
         rng = np.random.default_rng((settings.seed, number, duplicate, length, split == EVAL))
-        room = length - self._layout.num_special_tokens(pair=objective in PAIRED)
-        shift = duplicate > 0
-        if objective == "full_sentences":
-            for row in full_sentences(documents, max_tokens=room, rng=rng, shift=shift):
-                yield self._single(row, ids)
-            return
-        for example in make_examples(
-            documents,
-            objective,
-            max_tokens=room,
-            short_seq_prob=settings.short_seq_prob,
-            rng=rng,
-            shift=shift,
-        ):
-            if example.label == NO_LABEL:
-                yield self._single([(example.a_start, example.a_end)], ids)
-            else:
-                yield self._pair(example, ids)
+        options = ExampleOptions(
+            length - self._layout.num_special_tokens(pair=objective.has_sentence_pairs),
+            settings.short_seq_prob,
+            shift=duplicate > 0,
+        )
+        build = self._pair if objective.has_sentence_pairs else self._single
+        for example in objective.make_examples(documents, options, rng):
+            yield build(example, ids)
 
-    def _single(self, parts: list[tuple[int, int]], ids: bytes) -> _Sequence:
-        """`[CLS] part [SEP] part [SEP]...`, all of token type 0."""
+    def _single(self, segments: Segments, ids: bytes) -> _Sequence:
+        """`[CLS] segment [SEP] segment [SEP] ...`, all of token type 0."""
         width, sep = self._width, self._sep
-        size = 1 + sum(end - start + 1 for start, end in parts)
-        text = sep.join([ids[start * width : end * width] for start, end in parts])
+        size = 1 + sum(end - start + 1 for start, end in segments)
+        text = sep.join([ids[start * width : end * width] for start, end in segments])
         return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
 
-    def _pair(self, example: Example, ids: bytes) -> _Sequence:
-        """`[CLS] A [SEP] B [SEP]`, with as many separators between as the family has."""
-        a_start, a_end, b_start, b_end, label = example
+    def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
+        """`[CLS] A [SEP] B [SEP]`, with the family's number of separators between A and B."""
+        a_start, a_end, b_start, b_end, label = pair
         width, layout = self._width, self._layout
         a_length = a_end - a_start + 1 + layout.separators
         size = a_length + b_end - b_start + 1
@@ -252,25 +237,25 @@ class ChunkPreparer:
         return _Sequence(text, size, a_length if layout.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
-        """How often each token id occurs in the text of the documents."""
+        """Counts each token id in the text of the documents."""
         array_of_ids = np.frombuffer(ids, dtype=f"=u{self._width}")
         counts: Counter = Counter()
         for bounds in documents:
-            found, times = np.unique(array_of_ids[bounds[0] : bounds[-1]], return_counts=True)
-            counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+            tokens, times = np.unique(array_of_ids[bounds[0] : bounds[-1]], return_counts=True)
+            counts.update(dict(zip(tokens.tolist(), times.tolist(), strict=True)))
         return {str(token): counts[token] for token in sorted(counts)}
 
 
 def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> set[int]:
-    """Which of the `count` documents of a chunk are held out.
+    """Draws which of the `count` documents of a chunk are held out.
 
-    They come in pairs, so that next-sentence prediction finds another document in the same split;
-    rounding is random, so the expected share is `fraction`. The first chunk holds out one document
-    at least, if it has two.
+    Their number is even, so that next-sentence prediction has another document in the same split.
+    Rounding is random, so the expected share is `fraction`. The first chunk holds out at least one
+    document if it has two.
     """
     if fraction == 0 or count < 2:
         return set()
-    # Other entropy than that of the examples, which ends in their length.
+    # The seed of the examples has more components, so the two random streams differ.
     rng = np.random.default_rng((seed, chunk))
     chosen = 2 * int(fraction * count / 2 + rng.random())
     if chunk == 0:
@@ -280,17 +265,17 @@ def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> se
 
 
 def shard_name(split: str, length: int, chunk: int) -> str:
-    """File of one chunk, split and length."""
+    """Returns the file name of one chunk, split and length."""
     return f"{split}-{length}-{chunk:05d}.array_record"
 
 
 def summary_path(output: str, chunk: int) -> Path:
-    """Where the summary of a finished chunk lies."""
+    """Returns the path of the summary of a chunk."""
     return place(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
 
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
-    """Writes the summary of a chunk, whole or not at all."""
+    """Writes the summary of a chunk atomically."""
     write_whole(summary_path(output, summary["number"]), json.dumps(summary))
 
 
@@ -315,7 +300,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_summary(output: str, chunk: int) -> dict[str, Any] | None:
-    """The summary of a finished chunk, None if it is not finished or lost a shard."""
+    """Reads the summary of a chunk; None if it is not finished or one of its shards is lost."""
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Encodes sentences through a memory of words, several times as fast as the tokenizer alone.
+"""Encodes sentences with a cache of words, several times as fast as the tokenizer alone.
 
-BERT's WordPiece never looks beyond a space or an ASCII punctuation sign, so a sentence's ids are
-its words' ids joined. Text repeats its words: about one in fifty is new.
+BERT's WordPiece never looks beyond a space or an ASCII punctuation mark, so the ids of a sentence
+are the concatenated ids of its words. Only about one word in fifty is not in the cache.
 """
 
 import re
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Sequence
 
 from bertjax.tokenization import Tokenizer, WordPieceTokenizer
 
-# About 150 MB of words; then the memory starts anew.
+# About 150 MB of words; then the cache is cleared.
 MOST_WORDS = 1_000_000
 LARGEST_UINT16 = (1 << 16) - 1
 _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 
 
 class SentenceEncoder:
-    """Token ids of sentences, as bytes of one array.
+    """Encodes sentences as bytes of token ids.
 
     Attributes:
-        typecode: of the array: "H" (uint16) where every id of the vocabulary fits, else "I".
+        typecode: of `array.array`: "H" (uint16) if every id of the vocabulary fits, else "I".
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -31,17 +31,17 @@ class SentenceEncoder:
     def encode(
         self, sentences: Sequence[str], following: Sequence[bool] | None = None
     ) -> list[bytes]:
-        """Ids of each sentence, b"" where there are none; words are parted by single spaces.
+        """Returns the ids of each sentence, b"" if it has none.
 
         Args:
-            sentences: any number of them.
-            following: whether each follows another one and a space; None: none does.
+            sentences: sentences whose words are separated by single spaces.
+            following: whether each sentence follows another one and a space; None: none does.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
-            # The pieces of other kinds hold the space before a word: no word stands by itself.
+            # The pieces of other kinds contain the space before a word, so words have no ids alone.
             return self._encode_whole(sentences, following or [False] * len(sentences))
         if self._tokenizer.do_lower_case:
-            # Beyond ASCII, lower-casing is the tokenizer's business.
+            # The tokenizer lower-cases other text by its own rules.
             sentences = [s.lower() if s.isascii() else s for s in sentences]
         split = list(map(_WORDS.findall, sentences))
         self._learn({word for words in split for word in words} - self._words.keys())
@@ -49,12 +49,12 @@ class SentenceEncoder:
         return [b"".join(map(get, words)) for words in split]
 
     def _encode_whole(self, sentences: Sequence[str], following: Sequence[bool]) -> list[bytes]:
-        def of(wanted: bool) -> list[str]:
+        def select(wanted: bool) -> list[str]:
             return [s for s, follows in zip(sentences, following, strict=True) if follows == wanted]
 
         rows = {
-            True: iter(self._tokenizer.encode_after_space(of(True))),
-            False: iter(self._tokenizer.encode(of(False))),
+            True: iter(self._tokenizer.encode_after_space(select(True))),
+            False: iter(self._tokenizer.encode(select(False))),
         }
         return [array(self.typecode, next(rows[follows])).tobytes() for follows in following]
 
@@ -65,6 +65,6 @@ class SentenceEncoder:
             self._words[word] = array(typecode, ids).tobytes()
 
     def forget_if_full(self) -> None:
-        """Keeps memory bounded; called between chunks. The ids do not depend on it."""
+        """Clears a large cache, which bounds memory. Call it between chunks; it changes no ids."""
         if len(self._words) > MOST_WORDS:
             self._words.clear()

@@ -1,4 +1,4 @@
-"""Puts sequences side by side in rows."""
+"""Best-fit packing of sequences into rows."""
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
@@ -10,16 +10,16 @@ def pack(
     max_sequences: int,
     sequences: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Rows of items by best fit: the longest first, each where it leaves the least room.
+    """Packs items into rows by best fit: longest item first, into the row with the least room left.
 
     Args:
         sizes: tokens of each item.
-        row_length: tokens of a row.
-        max_sequences: sequences of a row at most.
-        sequences: how many sequences each item is; None: one.
+        row_length: tokens per row.
+        max_sequences: sequences per row at most.
+        sequences: number of sequences in each item; None: one.
 
     Returns:
-        The items of each row, by index. The same sizes give the same rows.
+        The items of each row, by index. The result is deterministic.
 
     Raises:
         ValueError: an item is longer than a row.
@@ -27,14 +27,14 @@ def pack(
     counts = [1] * len(sizes) if sequences is None else sequences
     fewest = min(counts, default=1)
     rows: list[list[int]] = []
-    slots: list[int] = []  # sequences that each row still takes
+    slots: list[int] = []  # sequences that still fit into each row
     open_rows = _OpenRows(row_length)
     for item in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         size, count = sizes[item], counts[item]
         if size > row_length or count > max_sequences:
             raise ValueError(
                 f"An item of {size} tokens in {count} sequences does not fit a row of {row_length} "
-                f"tokens and {max_sequences} sequences: give longer rows."
+                f"tokens and {max_sequences} sequences: use longer rows."
             )
         row, room = open_rows.take(size, lambda row, count=count: slots[row] >= count)
         if row is None:
@@ -49,7 +49,7 @@ def pack(
 
 
 class _OpenRows:
-    """Rows by the tokens that still fit; the fullest that has room is found without a search."""
+    """Open rows indexed by the tokens that still fit, so that the best fit needs no search."""
 
     def __init__(self, row_length: int):
         self._by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # heaps
@@ -60,13 +60,13 @@ class _OpenRows:
         self._rooms |= 1 << room
 
     def take(self, size: int, accepts) -> tuple[int | None, int]:
-        """Removes the row that `accepts`, and leaves the least room behind `size` tokens.
+        """Removes and returns the accepted row with the least room for `size` tokens, and its room.
 
-        The first of equals; None if there is none. Also returns its room.
+        Ties go to the first row. The row is None if none is accepted.
         """
         for room in self._rooms_from(size):
             held = self._by_room[room]
-            # Items of as many sequences each stop here: what is open accepts them.
+            # If all items have the same number of sequences, every open row accepts them.
             if accepts(held[0]):
                 row = heappop(held)
             else:

@@ -1,19 +1,19 @@
-"""The output directory of `prepare`: whose it is, what is finished, and when it is whole.
+"""The output directory of `prepare`: its settings, the finished chunks, and the final metadata.
 
-prepare.json            settings and inputs, written first; other settings are refused
-chunks/00012.json       one finished chunk
-metadata-1-of-4.json    one finished part of several machines
-metadata.json           written last, so its presence means that everything is there
+prepare.json            settings and inputs, written first; a run with other settings is refused
+chunks/00012.json       summary of a finished chunk
+metadata-1-of-4.json    marks a finished part of a preparation on several machines
+metadata.json           written last: if it exists, the directory is complete
 """
 
 import json
-import math
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, write_whole
+from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.records import (
     METADATA_FILE,
     LengthSummary,
@@ -21,11 +21,12 @@ from bertjax.data.records import (
     Shard,
     SplitSummary,
     open_prepared,
+    unigram_entropy,
 )
 from bertjax.data.storage import remove_folder
 
 SETTINGS_FILE = "prepare.json"
-_OUR_FILES = re.compile(
+_FILES = re.compile(
     r"(train|eval)-\d+-\d{5,}\.array_record(\.tmp)?|metadata(-\d+-of-\d+)?\.json(\.tmp)?"
     r"|prepare\.json(\.tmp)?"
 )
@@ -33,74 +34,74 @@ _PART_FILE = "metadata-{}-of-{}.json"
 
 
 class TooLittleText(ValueError):
-    """The whole input was read, and no rows can be made of it."""
+    """The whole input was read, and it is too small to make rows."""
 
 
 def claim(
     directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
 ) -> Metadata | None:
-    """Makes the directory ready for a run with this plan; its metadata if all is done already.
+    """Makes the directory ready for a run; returns its metadata if it is complete already.
 
     Args:
-        directory: created if need be.
-        plan: JSON of everything that decides the output.
-        overwrite: delete first what an earlier run wrote.
-        part: (i, n) of this run; what other parts wrote is never deleted.
+        directory: created if it does not exist.
+        plan: everything that determines the output, as JSON.
+        overwrite: first delete the files of an earlier run.
+        part: (i, n) of this run; files of other parts are never deleted.
 
     Raises:
-        ValueError: the directory holds another run's data, or files that are not ours.
+        ValueError: the directory contains the data of another run, or other files.
     """
-    # As JSON gives it back: tuples are lists.
+    # As read back from JSON, where tuples are lists.
     plan = json.loads(json.dumps(plan))
     path = directory / SETTINGS_FILE
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory} is a file: name a directory.")
     others = [p.name for p in sorted(directory.iterdir())] if directory.is_dir() else []
-    others = [name for name in others if not _OUR_FILES.fullmatch(name) and name != CHUNK_FOLDER]
+    others = [name for name in others if not _FILES.fullmatch(name) and name != CHUNK_FOLDER]
     if others and not path.is_file():
         raise ValueError(
-            f"--output {directory} holds files that prepare did not write: {others[:5]}. "
+            f"--output {directory} contains files that prepare did not write: {others[:5]}. "
             "Name a new directory."
         )
     if overwrite:
-        if part[1] > 1 and (theirs := _of_other_parts(directory, part)):
+        if part[1] > 1 and (files := _files_of_other_parts(directory, part)):
             raise ValueError(
-                f"--overwrite with --shard {part[0]}/{part[1]} would delete what other parts wrote "
-                f"in {directory}: {theirs[:3]}. Leave out --overwrite to go on; to start anew, "
+                f"--overwrite with --shard {part[0]}/{part[1]} would delete files of other parts "
+                f"in {directory}: {files[:3]}. Leave out --overwrite to continue; to start again, "
                 "name a new --output for all parts."
             )
         clear(directory)
-    found = _read_plan(path)
-    if found is not None and _may_replace_errors(found, plan):
-        # What is finished held no bad bytes, so it is the same either way.
+    old_plan = _read_plan(path)
+    if old_plan is not None and _may_replace_errors(old_plan, plan):
+        # The finished chunks contain no invalid bytes, so they are the same for both settings.
         write_whole(path, json.dumps(plan, indent=1) + "\n")
-        found = plan
-    if found is not None and found != plan:
+        old_plan = plan
+    if old_plan is not None and old_plan != plan:
         started = any((directory / CHUNK_FOLDER).glob("*.json"))
         if started or (directory / METADATA_FILE).exists():
             raise ValueError(
                 f"--output {directory} was begun with other settings: "
-                f"{'; '.join(_differences(found, plan))}. Use the same settings to go on, another "
-                "directory, or --overwrite to start anew."
+                f"{'; '.join(_differences(old_plan, plan))}. Use the same settings to continue, "
+                "another directory, or --overwrite to start again."
             )
-        found = None
+        old_plan = None
     if (directory / METADATA_FILE).is_file():
         try:
             return open_prepared(directory)
         except (OSError, ValueError):
-            # Shards were lost since: their chunks are done again.
+            # Shards were lost: their chunks are prepared again.
             (directory / METADATA_FILE).unlink()
     (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
-    if found is None:
+    if old_plan is None:
         write_whole(path, json.dumps(plan, indent=1) + "\n")
     return None
 
 
-def _of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
+def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
     index, parts = part
-    names = [path.name for path in directory.glob("*") if _OUR_FILES.fullmatch(path.name)]
+    names = [path.name for path in directory.glob("*") if _FILES.fullmatch(path.name)]
     names += [path.name for path in (directory / CHUNK_FOLDER).glob("*.json")]
-    theirs = []
+    files = []
     for name in sorted(names):
         if name.startswith("metadata"):
             other = not name.startswith(_PART_FILE.format(index, parts))
@@ -108,15 +109,15 @@ def _of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
             chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
             other = chunk is not None and int(chunk[1]) % parts != index
         if other:
-            theirs.append(name)
-    return theirs
+            files.append(name)
+    return files
 
 
-def _may_replace_errors(found: Any, plan: dict[str, Any]) -> bool:
-    """Whether the plans are equal but for errors=strict, now replace, as the error advises."""
+def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
+    """Whether the only change is errors=strict to replace, as the error about UTF-8 advises."""
     try:
-        strict = found["settings"]["errors"] == "strict"
-        changed = {**found, "settings": {**found["settings"], "errors": "replace"}}
+        strict = old["settings"]["errors"] == "strict"
+        changed = {**old, "settings": {**old["settings"], "errors": "replace"}}
     except (KeyError, TypeError):
         return False
     return strict and changed == plan
@@ -131,10 +132,10 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
         raise ValueError(f"{path} cannot be read ({error}): use --overwrite.") from error
 
 
-def _differences(found: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     differences = []
-    for name in sorted(found.keys() | plan.keys()):
-        old, new = found.get(name), plan.get(name)
+    for name in sorted(old_plan.keys() | plan.keys()):
+        old, new = old_plan.get(name), plan.get(name)
         if old == new:
             continue
         if name == "settings" and isinstance(old, dict) and isinstance(new, dict):
@@ -149,15 +150,15 @@ def _differences(found: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Deletes the data that `prepare` wrote, and nothing else.
+    """Deletes the files that `prepare` wrote, and nothing else.
 
-    The settings stay, as the mark of a directory of ours; without chunks they bind nobody.
+    The settings file remains to mark the directory; without chunks, other settings may replace it.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return
-    # The mark of a whole directory goes first.
-    ours = [path for path in directory.iterdir() if _OUR_FILES.fullmatch(path.name)]
-    for path in sorted(ours, key=lambda path: (path.name != METADATA_FILE, path.name)):
+    # metadata.json marks a complete directory, so it is deleted first.
+    written = [path for path in directory.iterdir() if _FILES.fullmatch(path.name)]
+    for path in sorted(written, key=lambda path: (path.name != METADATA_FILE, path.name)):
         if path.name != SETTINGS_FILE:
             path.unlink()
     folder = directory / CHUNK_FOLDER
@@ -170,13 +171,13 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Marks one part as finished; it knows how many chunks the whole input has."""
+    """Marks one part as finished, with the number of chunks of the whole input."""
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_whole(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
 
 
 def join_parts(directory: Path) -> Metadata | None:
-    """Writes metadata.json if the chunks of all parts are there, else returns None.
+    """Writes metadata.json if the chunks of all parts are finished, else returns None.
 
     Raises:
         ValueError: no part has finished.
@@ -185,8 +186,8 @@ def join_parts(directory: Path) -> Metadata | None:
     parts = sorted(directory.glob(_PART_FILE.format("*", "*")))
     if plan is None or not parts:
         raise ValueError(
-            f"{directory} holds no finished part (metadata-0-of-4.json, say): run prepare with "
-            "--shard 0/4, 1/4, ... first."
+            f"{directory} contains no finished part (a file such as metadata-0-of-4.json): first "
+            "run prepare with --shard 0/4, 1/4, ..."
         )
     content = json.loads(parts[0].read_text(encoding="utf-8"))
     if missing_chunks(directory, content["chunks"]):
@@ -195,18 +196,18 @@ def join_parts(directory: Path) -> Metadata | None:
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Numbers of the chunks that are not finished."""
+    """Returns the numbers of the chunks that are not finished."""
     return [number for number in range(chunks) if read_summary(str(directory), number) is None]
 
 
 def finish(
     directory: Path, plan: dict[str, Any], chunks: int, reader_counts: dict[str, int]
 ) -> Metadata:
-    """Adds up the chunks and writes metadata.json, which makes the directory whole.
+    """Adds up the summaries of the chunks and writes metadata.json, which completes the directory.
 
     Raises:
-        TooLittleText: the input holds no text, or too little for its objective.
-        ValueError: a chunk is not finished, or was lost since.
+        TooLittleText: the input contains no text, or too little for the objective.
+        ValueError: a chunk is not finished or was lost.
     """
     settings = plan["settings"]
     counts = Counter(reader_counts)
@@ -225,7 +226,7 @@ def finish(
         if documents:
             splits[split] = _add_up([summary[split] for summary in summaries], settings)
     if EVAL in splits:
-        entropy = unigram_entropy(unigrams)
+        entropy = unigram_entropy(unigrams.values())
         splits[EVAL] = SplitSummary(**{**vars(splits[EVAL]), "unigram_entropy_nats": entropy})
     _check_enough(splits, settings, plan["inputs"], counts)
     metadata = Metadata(
@@ -283,19 +284,14 @@ def _check_enough(
     if not splits:
         left_out = f" Left out: {dict(counts)}." if counts else ""
         raise TooLittleText(
-            f"The input holds no text: {len(inputs)} files or data sets, first {inputs[0][0]} "
-            f"(size {inputs[0][1]}).{left_out} Give files with text."
+            f"The input contains no text: {len(inputs)} files or data sets, first {inputs[0][0]} "
+            f"(size {inputs[0][1]}).{left_out} Use files with text."
         )
     documents = sum(summary.documents for summary in splits.values())
-    if settings["objective"] == "nsp" and documents == 1:
+    if OBJECTIVES[settings["objective"]].needs_second_document and documents == 1:
+        others = [name for name, known in OBJECTIVES.items() if not known.needs_second_document]
         raise TooLittleText(
-            "The input is a single document, and next-sentence pairs need a second one to draw "
-            "random sentences from: give more files, part documents by blank lines with "
-            "--text_format lines, or choose --objective sop, mlm or full_sentences."
+            f"The input is a single document, but --objective {settings['objective']} needs a "
+            "second one to draw random sentences from: add files, separate documents by blank "
+            f"lines with --text_format lines, or choose --objective {' or '.join(others)}."
         )
-
-
-def unigram_entropy(counts: dict[str, int] | Counter) -> float:
-    """Entropy in nats of tokens that occur so often."""
-    total = sum(counts.values())
-    return -sum(n / total * math.log(n / total) for n in counts.values() if n)

@@ -1,33 +1,45 @@
-"""Chooses which sentences make an example: next-sentence or sentence-order pairs, single segments,
-or rows filled across documents.
+"""Makes examples from documents: sentence pairs, single segments, or rows of full sentences.
 
-Input: documents as boundaries, the positions in one long array of token ids where sentences begin
-and end: [10, 14, 20] is a document of two sentences, ids 10..13 and 14..19. Output: examples as
-positions in the same array, so no token is touched here. Nothing is masked: masks change every
-epoch, so they are drawn at read time.
+A document is a list of boundaries, the positions in one long array of token ids where its
+sentences begin and end: [10, 14, 20] is a document of two sentences, ids 10..13 and 14..19. The
+examples are positions in the same array, so no token is copied here. Nothing is masked here:
+masks change every epoch, so they are drawn when a row is read.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    from numpy.random import Generator  # the config imports this module, and needs no numpy
 
-Objective = Literal["nsp", "sop", "mlm", "full_sentences"]
 Boundaries = Sequence[int]
+Segments = list[tuple[int, int]]
 
-# Those whose examples have two segments.
-PAIRED: tuple[Objective, ...] = ("nsp", "sop")
 SHORTEST_PAIR = 2
-# Tries to draw another document than the current one.
+# Attempts to draw a document other than the current one.
 REDRAWS = 10
 
 
-class Example(NamedTuple):
-    """Positions of one example: A is ids[a_start:a_end], B is empty in single segments.
+class ExampleOptions(NamedTuple):
+    """The size of examples, and how duplicates differ.
 
-    label: NSP 1 = B is random, 0 = B follows A; SOP 1 = swapped (or random), 0 = in order;
-    -1 = none.
+    Attributes:
+        max_tokens: tokens of text per example; special tokens are not counted.
+        short_seq_prob: share of documents whose pairs aim at a random shorter length.
+        shift: for duplicates of segments without pairs: start to cut at a random position, and
+            cut within sentences, since whole sentences would soon form the same segments again.
+    """
+
+    max_tokens: int
+    short_seq_prob: float = 0.0
+    shift: bool = False
+
+
+class Pair(NamedTuple):
+    """Positions of a sentence pair: segment A is ids[a_start:a_end], B is ids[b_start:b_end].
+
+    label: NSP 1 = B is random, 0 = B follows A; SOP 1 = swapped (or random), 0 = in order.
     """
 
     a_start: int
@@ -37,44 +49,23 @@ class Example(NamedTuple):
     label: int
 
 
-def make_examples(
+def sentence_pairs(
     documents: Sequence[Boundaries],
-    objective: Literal["nsp", "sop", "mlm"],
+    options: ExampleOptions,
+    rng: "Generator",
     *,
-    max_tokens: int,
-    short_seq_prob: float,
-    rng: np.random.Generator,
-    shift: bool = False,
-) -> Iterator[Example]:
-    """Examples of at most `max_tokens` tokens of text; special ones come on top of them.
+    negatives: Literal["random", "swapped"],
+) -> Iterator[Pair]:
+    """Sentence pairs whose negatives have a random segment B (NSP, Devlin et al. 2018) or swapped
+    segments (SOP, Lan et al. 2019). A single sentence is always paired with a random segment.
 
-    Args:
-        documents: boundaries of each; no sentence is empty.
-        objective: "nsp" (Devlin et al. 2018), "sop" (Lan et al. 2019) or "mlm" (no pairs).
-        max_tokens: text of the longest example.
-        short_seq_prob: share of documents whose pairs aim at a random shorter length; "mlm" has
-            none.
-        rng: all randomness.
-        shift: for duplicates of single segments: cut them from a random place on, and amid
-            sentences, since whole sentences would soon fall into the same segments again.
+    No sentence of `documents` may be empty.
     """
-    if objective == "mlm":
-        return _single_segments(documents, max_tokens, rng, shift)
-    return _pairs(documents, objective, max_tokens, short_seq_prob, rng)
-
-
-def _pairs(
-    documents: Sequence[Boundaries],
-    objective: Objective,
-    max_tokens: int,
-    short_seq_prob: float,
-    rng: np.random.Generator,
-) -> Iterator[Example]:
-    random = rng.random
+    max_tokens, random = options.max_tokens, rng.random
     for number, bounds in enumerate(documents):
-        # The target is drawn once a document, not once an example.
+        # The target length is drawn once per document, not once per example.
         target = max_tokens
-        if random() < short_seq_prob:
+        if random() < options.short_seq_prob:
             target = SHORTEST_PAIR + int(random() * (max_tokens - SHORTEST_PAIR + 1))
         last = len(bounds) - 1
         first = 0
@@ -85,24 +76,23 @@ def _pairs(
             if end - first > 1:
                 middle += int(random() * (end - first - 1))
             a = (bounds[first], bounds[middle])
-            if end == middle or (objective == "nsp" and random() < 0.5):
-                # A single sentence is always paired at random.
+            if end == middle or (negatives == "random" and random() < 0.5):
                 b = _random_segment(documents, number, target - (a[1] - a[0]), random)
                 label = 1
-                first = middle  # the unused sentences are put back
+                first = middle  # the unused sentences begin the next pair
             else:
                 b = (bounds[middle], bounds[end])
                 label = 0
                 first = end
-                if objective == "sop" and random() < 0.5:
+                if negatives == "swapped" and random() < 0.5:
                     a, b, label = b, a, 1
-            yield Example(*_truncate(*a, *b, max_tokens, rng), label)
+            yield Pair(*_truncate(*a, *b, max_tokens, rng), label)
 
 
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """Sentences of another document that reach `wanted` tokens, at least one."""
+    """At least one sentence, as many as reach `wanted` tokens, from another document."""
     other = number
     for _ in range(REDRAWS):
         other = int(random() * len(documents))
@@ -116,12 +106,12 @@ def _random_segment(
 
 
 def _truncate(
-    a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: np.random.Generator
+    a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: "Generator"
 ) -> tuple[int, int, int, int]:
     """Trims the longer segment (B on a tie) token by token, each at the front or the back.
 
-    Done at once: how many tokens each segment loses is certain, and how many of them at the front
-    is binomial.
+    Computed in one step: the number of tokens that each segment loses is fixed, and how many of
+    them are at the front follows a binomial distribution.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -143,47 +133,41 @@ def _truncate(
     return a_start, a_end, b_start, b_end
 
 
-def _single_segments(
-    documents: Sequence[Boundaries], max_tokens: int, rng: np.random.Generator, shift: bool
-) -> Iterator[Example]:
-    """Whole sentences of one document as long as they fit; a longer sentence is cut, not lost."""
+def single_segments(
+    documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
+) -> Iterator[Segments]:
+    """One segment per example: as many whole sentences of one document as fit.
+
+    A longer sentence is cut, so no token is lost. No sentence of `documents` may be empty.
+    """
     for bounds in documents:
         start = bounds[0]
-        room = _first_room(max_tokens, rng, shift)
+        room = _first_room(options, rng)
         while start < bounds[-1]:
-            end = _reach(bounds, start, room, whole=not shift)
+            end = _reach(bounds, start, room, whole=not options.shift)
             if end == start:
                 end = start + room
-            yield Example(start, end, end, end, -1)
-            start, room = end, max_tokens
+            yield [(start, end)]
+            start, room = end, options.max_tokens
 
 
 def full_sentences(
-    documents: Sequence[Boundaries],
-    *,
-    max_tokens: int,
-    rng: np.random.Generator,
-    shift: bool = False,
-) -> Iterator[list[tuple[int, int]]]:
-    """Rows of contiguous sentences that go on in the next document (Liu et al. 2019, 4.2).
+    documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
+) -> Iterator[Segments]:
+    """Contiguous sentences that continue in the next document (Liu et al. 2019, 4.2).
 
-    Args:
-        documents: boundaries of each; no sentence is empty.
-        max_tokens: of a row, text and one separator between two documents.
-        rng: all randomness.
-        shift: as of `make_examples`.
-
-    Yields:
-        (start, end) of the part of each document in a row, in order. A row ends before the
-        sentence that does not fit; one longer than a row is cut. No token is lost.
+    Yields the segment of each document in an example, in order; `options.max_tokens` includes one
+    separator between two documents. An example ends before the sentence that does not fit; a
+    sentence longer than an example is cut, so no token is lost. No sentence of `documents` may be
+    empty.
     """
-    row: list[tuple[int, int]] = []
-    room = _first_room(max_tokens, rng, shift)
+    row: Segments = []
+    room = _first_room(options, rng)
     for bounds in documents:
         start = bounds[0]
         while start < bounds[-1]:
-            free = room - 1 if row else room  # a separator stands before the document
-            end = _reach(bounds, start, free, whole=not shift)
+            free = room - 1 if row else room  # a separator precedes the document
+            end = _reach(bounds, start, free, whole=not options.shift)
             if end == start and not row:
                 end = start + room
             if end > start:
@@ -191,19 +175,19 @@ def full_sentences(
                 room, start = free - (end - start), end
             if start < bounds[-1]:
                 yield row
-                row, room = [], max_tokens
+                row, room = [], options.max_tokens
     if row:
         yield row
 
 
-def _first_room(max_tokens: int, rng: np.random.Generator, shift: bool) -> int:
-    return 1 + int(rng.random() * max_tokens) if shift else max_tokens
+def _first_room(options: ExampleOptions, rng: "Generator") -> int:
+    return 1 + int(rng.random() * options.max_tokens) if options.shift else options.max_tokens
 
 
 def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
-    """The last boundary (or position, unless `whole`) within `room` tokens of `start`.
+    """Returns the last boundary (or position, unless `whole`) within `room` tokens of `start`.
 
-    `start` itself if there is none.
+    Returns `start` itself if there is none.
     """
     if room < 1:
         return start

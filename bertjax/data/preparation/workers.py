@@ -1,4 +1,4 @@
-"""Worker processes that prepare chunks, a bounded number of chunks at a time."""
+"""Worker processes that prepare chunks, with a bounded number of chunks in memory."""
 
 import contextlib
 import multiprocessing
@@ -21,9 +21,9 @@ def available_cores() -> int:
 
 
 class Workers:
-    """Prepares chunks in other processes, or in this one if there is but one to be used.
+    """Prepares chunks in `processes` worker processes, or in this process if that is 1.
 
-    At most `processes + 1` chunks are held, so memory does not grow with the input.
+    At most `processes + 1` chunks are in memory, which therefore does not grow with the input.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):
@@ -31,7 +31,7 @@ class Workers:
         self._most_pending = processes + 1
         self._pool = None
         if processes > 1:
-            # Not fork: threads of jax or of the caller may hold locks.
+            # Not fork, because threads of jax or of the caller may hold locks.
             self._pool = ProcessPoolExecutor(
                 processes,
                 mp_context=multiprocessing.get_context("spawn"),
@@ -42,7 +42,7 @@ class Workers:
             self._preparer = _preparer_of(settings)
 
     def submit(self, chunk: Chunk) -> None:
-        """Hands over a chunk; waits while enough of them are waiting."""
+        """Submits a chunk; blocks while too many chunks are pending."""
         if self._pool is None:
             with _one_tokenizer_thread():
                 self._preparer.prepare(chunk)
@@ -50,7 +50,7 @@ class Workers:
         with self._explaining_lost_workers():
             while len(self._pending) >= self._most_pending:
                 self._collect()
-            with _ctrl_c_held():  # this starts the workers
+            with _ctrl_c_blocked():  # submitting starts the workers
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
@@ -70,9 +70,9 @@ class Workers:
             yield
         except BrokenProcessPool as error:
             raise OSError(
-                "A worker process was lost: killed for want of memory, perhaps, or the calling "
-                "script lacks `if __name__ == '__main__':`. Run the same command again to go on, "
-                "with a smaller --num_processes if memory is short."
+                "A worker process died. It may have run out of memory, or the calling script lacks "
+                "`if __name__ == '__main__':`. Run the same command again to continue, with a "
+                "smaller --num_processes if memory is short."
             ) from error
 
     def __enter__(self) -> "Workers":
@@ -80,13 +80,13 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
-            # Chunks that are being worked on are finished, and kept.
+            # Running chunks are finished and kept.
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager
-def _ctrl_c_held() -> Iterator[None]:
-    """Delays Ctrl-C; processes begun meanwhile never see it, for they inherit the mask."""
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Blocks Ctrl-C; processes started meanwhile inherit the signal mask and never receive it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -102,7 +102,7 @@ _preparer: ChunkPreparer | None = None
 
 def _start_worker(settings: ChunkSettings) -> None:
     global _preparer
-    # Ctrl-C reaches all processes of a terminal: the parent lets workers finish their chunk.
+    # Ctrl-C reaches all processes of a terminal, but workers are to finish their chunk.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()

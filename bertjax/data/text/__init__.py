@@ -1,1 +1,1 @@
-"""From files to sentences: formats, archives, documents, sentence splitting."""
+"""From files to sentences: file formats, archives, documents, and sentence splitting."""

@@ -1,4 +1,4 @@
-"""Turns inputs into one stream of documents, in an order that depends on the inputs alone."""
+"""Reads inputs of all formats as one stream of documents, in a deterministic order."""
 
 import html
 import json
@@ -17,7 +17,7 @@ from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
-# How much of a file is looked at to tell its format.
+# Bytes at the beginning of a file that determine its format.
 SNIFFED_BYTES = 1 << 16
 
 _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
@@ -29,7 +29,7 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How inputs are read; the fields of the same names in `PrepareConfig`."""
+    """How inputs are read; fields as in `PrepareConfig`."""
 
     text_format: str = "auto"
     text_field: str = "text"
@@ -38,19 +38,18 @@ class ReadOptions:
 
 
 class Corpus:
-    """Inputs, found and checked; read by `documents`.
+    """The inputs, located and checked at once; `documents` reads them.
 
     Attributes:
-        identity: what was found: [name, size, hash of both ends] of each file, names and versions
-            of data sets.
-        total_bytes: bytes on disk, None where that is unknown.
-        bytes_read: how many of them have been read so far.
-        counts: what was cut or left out while reading.
+        identity: [name, size, hash of both ends] of each file, names and versions of data sets.
+        total_bytes: bytes on disk, None if unknown.
+        bytes_read: bytes read so far.
+        counts: text that was cut or skipped while reading.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
         if not inputs:
-            raise ValueError("No --input: give paths, globs, a directory, tfds:NAME or pydocs.")
+            raise ValueError("No --input: use paths, globs, a directory, tfds:NAME or pydocs.")
         self.options = options or ReadOptions()
         self.identity: list[list] = []
         self.counts: Counter = Counter()
@@ -80,14 +79,14 @@ class Corpus:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read from disk so far, compressed as they lie there."""
+        """Bytes read from disk so far, before decompression."""
         return self._bytes.count
 
     def documents(self) -> Iterator[Document]:
-        """Documents in order of the inputs; some may turn out to hold no sentence.
+        """Yields documents in the order of the inputs; some may have no sentence.
 
         Raises:
-            ValueError: a file is damaged or not what it seems; the error names it.
+            ValueError: a file is damaged or has another format than expected.
         """
         for kind, reader in self._readers:
             if kind == "file":
@@ -145,14 +144,14 @@ class Corpus:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(
-                    f"{name}, line {number} is not JSON ({error}): JSON lines hold one object "
-                    "a line."
+                    f"{name}, line {number} is not JSON ({error}): JSON lines contain one object "
+                    "per line."
                 ) from error
             text = record.get(field, self) if isinstance(record, dict) else self
             if text is not None and not isinstance(text, str):
                 known = sorted(record) if isinstance(record, dict) else type(record).__name__
                 raise ValueError(
-                    f"{name}, line {number} has no field {field!r} of text. Its fields: {known}. "
+                    f"{name}, line {number} has no text field {field!r}. Its fields: {known}. "
                     "Name one with --text_field."
                 )
             if text and "\\u" in line:
@@ -162,20 +161,20 @@ class Corpus:
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
     def _without_surrogates(self, text: str, name: str, number: int) -> str:
-        """JSON can spell half a character ("\\ud83d" alone), which no UTF-8 file can hold."""
+        """Handles unpaired surrogates: JSON can contain "\\ud83d" alone, which UTF-8 cannot."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             if self.options.errors == "strict":
                 raise ValueError(
-                    f"{name}, line {number} holds half a character "
+                    f"{name}, line {number} contains an unpaired surrogate "
                     f"(\\u{ord(text[error.start]):04x}). Correct it, or pass --errors replace."
                 ) from error
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """The documents of one record, nearly always one; an empty one is counted later."""
+        """Yields the documents of one record, nearly always one; empty ones are counted later."""
         if text is None:
             self.counts["records_without_text"] += 1
             return
@@ -207,7 +206,7 @@ def _is_filled(line: str) -> bool:
 
 def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
     def body() -> Iterator[str]:
-        """Lines up to `</doc>`, entities unescaped, without a first line that is the title."""
+        """Lines up to `</doc>` with entities unescaped, without a first line that is the title."""
         nonlocal title
         for line in iterator:
             if line.startswith("</doc>"):
@@ -230,11 +229,11 @@ def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:
-    """Whether text is one sentence a line with blank lines between documents, not prose."""
+    """Whether text has one sentence per line and blank lines between documents."""
     lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
     filled = [line for line in lines if line.strip()]
     if not filled or looks_wrapped(list(lines)):
-        # Wrapped lines end anywhere; sentences a line end as sentences do.
+        # Wrapped lines end anywhere; lines of one sentence end with its punctuation.
         ends = sum(_ENDS_LIKE_SENTENCE.search(line) is not None for line in filled)
         return bool(filled) and ends >= 0.9 * len(filled)
     blocks = 1 + sum(

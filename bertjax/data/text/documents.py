@@ -1,31 +1,31 @@
-"""A document between reader and worker: its text, and how to cut it into sentences."""
+"""Documents: their text, their layout, and how they are split into sentences."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from bertjax.data.text.sentences import normalise, split_sentences
 
-# "lines": a line is a sentence. "paragraphs": a line is a paragraph. "prose": blank lines part
+# "lines": a line is a sentence. "paragraphs": a line is a paragraph. "prose": blank lines separate
 # paragraphs, and lines may be wrapped at a fixed width.
 Layout = Literal["lines", "paragraphs", "prose"]
 
-# A longer document goes on in a new one at its next paragraph: chunks are whole documents, and
-# next-sentence prediction needs several of them in a chunk.
+# A longer document is split at its next paragraph: chunks are whole documents, and next-sentence
+# prediction needs several of them in a chunk.
 LONG_DOCUMENT_CHARACTERS = 1_000_000
 WIDEST_WRAPPED_LINE = 120
-# The lines of a wrapped paragraph, but its last, are nearly full.
+# All lines of a wrapped paragraph except its last one are nearly full.
 WRAPPED_FILL = 0.6
 
 
 class Document(NamedTuple):
-    """Text of one document, not yet cut into sentences."""
+    """Text of one document, not yet split into sentences."""
 
     text: str
     layout: Layout
 
 
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
-    """Joins the lines of one document, which becomes several if it is very long."""
+    """Joins the lines of one document; splits a very long one into several."""
     held: list[str] = []
     size = 0
     for line in lines:
@@ -41,7 +41,7 @@ def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document
 
 
 def sentences_of(document: Document) -> list[str]:
-    """Sentences of the document, white space collapsed, none empty."""
+    """Returns the non-empty sentences of the document, with white space collapsed."""
     text, layout = document
     if layout == "lines":
         return [piece for line in text.split("\n") for piece in normalise(line)]
@@ -63,7 +63,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def looks_wrapped(lines: list[str]) -> bool:
-    """Whether the lines were broken at a fixed width, so that a line ends amid a sentence."""
+    """Whether the lines are wrapped at a fixed width, so that they end within sentences."""
     widest = max(map(len, lines))
     if widest > WIDEST_WRAPPED_LINE:
         return False

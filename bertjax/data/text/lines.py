@@ -1,4 +1,4 @@
-"""Decodes a stream of bytes into lines of bounded length, a block at a time."""
+"""Decodes a byte stream into lines of bounded length, one block at a time."""
 
 import codecs
 import io
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from bertjax.data.text.sources import BLOCK_BYTES, PeekableStream
 
-# A line longer than this is cut at white space, so that one endless line needs little memory.
+# Longer lines are cut at white space, which bounds the memory of a file without line ends.
 MAX_LINE_CHARACTERS = 1 << 16
-# A line of JSON has to be parsed whole.
+# A line of JSON is not cut, because it has to be parsed whole.
 MAX_JSON_CHARACTERS = 1 << 28
 BOM = b"\xef\xbb\xbf"
 
@@ -17,18 +17,18 @@ BOM = b"\xef\xbb\xbf"
 def read_lines(
     name: str, stream: PeekableStream, *, errors: str, counts: Counter, cut: bool = True
 ) -> Iterator[str]:
-    """Lines without their ends ("\\n", "\\r\\n" or "\\r", nothing else).
+    """Yields lines without their ends ("\\n", "\\r\\n" or "\\r", nothing else).
 
     Args:
-        name: what an error calls the stream.
+        name: name of the stream in errors.
         stream: bytes, decoded as UTF-8; a byte order mark is dropped.
         errors: "strict" or "replace", as in `bytes.decode`.
         counts: "long_lines_cut" is counted here.
-        cut: cut lines longer than MAX_LINE_CHARACTERS at white space. Where they are cut depends
-            on their text alone. False is for JSON, whose lines have to be parsed whole.
+        cut: cut lines longer than MAX_LINE_CHARACTERS at white space, in places that depend only
+            on their text. False for JSON, whose lines have to be parsed whole.
 
     Raises:
-        ValueError: bytes that are not UTF-8, or a line of JSON without an end.
+        ValueError: bytes are not UTF-8, or a line of JSON is too long.
     """
     limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
     parts: list[str] = []  # the beginning of a line that has not ended yet
@@ -41,8 +41,8 @@ def read_lines(
         if size > limit:
             if not cut:
                 raise ValueError(
-                    f"{name} holds a line of more than {limit:,} characters: JSON lines hold one "
-                    "document a line, not one array."
+                    f"{name} has a line of more than {limit:,} characters: JSON lines contain one "
+                    "document per line, not one array."
                 )
             counts["long_lines_cut"] += not was_cut
             *pieces, last = cut_at_spaces("".join(parts), limit)
@@ -63,7 +63,7 @@ def read_lines(
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
-    """Pieces of at most `limit` characters, cut after the last white space, if there is one."""
+    """Cuts text into pieces of at most `limit` characters, at white space if there is any."""
     start = 0
     while len(text) - start > limit:
         window = text[start : start + limit]

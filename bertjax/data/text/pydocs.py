@@ -1,7 +1,7 @@
-"""English that every machine has: the documentation inside Python and its scientific packages.
+"""A corpus of English that needs no download: the docstrings of Python and installed packages.
 
-Source files are parsed, never imported. A module is a document: its docstrings, long strings and
-long comments in order, without code, tables, markup and whatever another module said before.
+Source files are parsed, never imported. Each module is a document with its docstrings, long strings
+and long comments in order, without code, tables, markup, and sentences of earlier modules.
 """
 
 import ast
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from bertjax.data.text.sentences import split_sentences
 
-# What bertjax depends on, so nearly the same everywhere; those not installed are skipped.
+# Dependencies of bertjax, so the corpus is nearly the same everywhere. Missing ones are skipped.
 PACKAGES = (
     "absl", "etils", "flax", "fsspec", "grain", "huggingface_hub", "jax", "joblib", "narwhals",
     "numpy", "optax", "orbax", "psutil", "pyarrow", "pygments", "requests", "rich", "scipy",
@@ -28,7 +28,7 @@ _SKIPPED_FOLDERS = frozenset(
     "test tests testing idlelib lib2to3 site-packages dist-packages __pycache__ _vendor externals "
     "array_api_compat array_api_extra ensurepip".split()
 )
-# Directives whose indented content is text; that of any other is code, a table or a formula.
+# Directives with indented text; the content of all others is code, a table or a formula.
 _TEXT_DIRECTIVES = frozenset(
     "note warning tip important caution attention seealso deprecated versionadded "
     "versionchanged hint danger topic admonition".split()
@@ -59,7 +59,7 @@ _LEGAL = re.compile(r"copyright|licen[cs]e|warranty|redistribut", re.IGNORECASE)
 
 
 def package_roots() -> list[tuple[str, str]]:
-    """(name with version, folder) of the standard library and each installed package."""
+    """Returns (name with version, folder) of the standard library and each installed package."""
     roots = [(f"python {platform.python_version()}", sysconfig.get_paths()["stdlib"])]
     for package in PACKAGES:
         # find_spec of a top-level name locates it without importing it.
@@ -78,7 +78,7 @@ def _version(package: str) -> str:
 
 
 def read_pydocs(roots: list[tuple[str, str]]) -> Iterator[str]:
-    """One text a module, a paragraph a line; sentences met before are left out."""
+    """Yields one text per module with one paragraph per line, without repeated sentences."""
     seen: set[int] = set()
     for _, root in roots:
         for path in _source_files(root):
@@ -101,7 +101,7 @@ def _source_files(root: str) -> Iterator[str]:
 
 
 def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
-    """Paragraphs of English in a module's strings and comments, in order of appearance."""
+    """Yields the English paragraphs of a module's strings and comments, in source order."""
     blocks = sorted([*_long_strings(source), *_long_comments(source)])
     for _, text in blocks:
         for paragraph in clean(text):
@@ -115,36 +115,36 @@ def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
 
 
 def hash_of(sentence: str) -> int:
-    """Equal for sentences that differ in case alone; only compared within one process."""
+    """Case-insensitive hash of a sentence, valid within one process."""
     return hash(sentence.lower())
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:
-    """(line, text) of strings of several lines: docstrings, and documentation kept in calls."""
-    # A tree is a million new objects and no cycle: looking for cycles takes a fifth of the time.
+    """Yields (line, text) of docstrings and of other strings with several lines."""
+    # A syntax tree has a million objects and no cycles; garbage collection takes 20 % of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
-        return  # templates and sources for other versions
+        return  # templates, and sources for other versions of Python
     finally:
         if collecting:
             gc.enable()
     for statement in tree.body:
-        # numpy documents its compiled functions by calls, scipy by templates.
+        # numpy documents its compiled functions in calls, scipy in templates.
         if isinstance(statement, ast.Assign | ast.Expr):
             for node in ast.walk(statement):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    stands_alone = isinstance(statement, ast.Expr) and node is statement.value
-                    if stands_alone or node.value.count("\n") >= _LONG_STRING_LINES:
+                    is_docstring = isinstance(statement, ast.Expr) and node is statement.value
+                    if is_docstring or node.value.count("\n") >= _LONG_STRING_LINES:
                         yield node.lineno, node.value
         else:
             yield from _strings_of_bodies(statement)
 
 
 def _strings_of_bodies(statement: ast.stmt) -> Iterator[tuple[int, str]]:
-    """Docstrings, and strings that stand alone, below a statement; expressions are not entered."""
+    """Yields docstrings and other string statements below a statement, but not in expressions."""
     for child in getattr(statement, "body", ()):
         if isinstance(child, ast.Expr):
             node = child.value
@@ -171,13 +171,13 @@ def _long_comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def clean(text: str) -> Iterator[str]:
-    """Paragraphs of a docstring as plain text: no code, tables, headings, directives, markup."""
+    """Yields plain-text paragraphs of a docstring: no code, tables, headings or markup."""
     first, _, rest = text.expandtabs().partition("\n")
     lines = [first.strip(), *textwrap.dedent(rest).split("\n")]
     held: list[str] = []
     held_indent = 0
-    hanging = False  # the held paragraph began with a bullet or `name:`, its other lines hang
-    literal_indent: int | None = None  # lines deeper than this are code
+    hanging = False  # the paragraph began with a bullet or `name:`, so its other lines are indented
+    literal_indent: int | None = None  # lines with a larger indent are code
     for number, raw in enumerate(lines):
         line = raw.strip()
         indent = len(raw) - len(raw.lstrip())
@@ -205,7 +205,7 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """(begins a paragraph, its next lines hang, its text; None where it is no text)."""
+    """Returns (begins a paragraph, its next lines are indented, its text or None)."""
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None
     if _UNDERLINE.match(line) or _TABLE.match(line):
@@ -223,7 +223,7 @@ def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]
         entry = line[match.end() :]
         return True, True, (_ENTRY.match(entry) or [entry, entry])[1]
     if match := _ENTRY.match(line):
-        # "name: a description" and "name (type): a description" say something, "x: int" not.
+        # "name: a description" and "name (type): a description" are text, "x: int" is not.
         return True, True, match[1] if len(match[1].split()) >= 3 else None
     if _TYPED_ENTRY.match(line) and not line.endswith("."):
         return True, False, None
@@ -243,7 +243,7 @@ def _plain(lines: list[str]) -> str:
 
 
 def is_english(sentence: str) -> bool:
-    """Whether it reads as a sentence: most words plain, a capital first, a full stop last."""
+    """Whether it is a sentence: mostly plain words, a capital letter first, a full stop last."""
     words = sentence.split()
     if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
         return False

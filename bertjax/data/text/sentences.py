@@ -1,14 +1,14 @@
-"""Splits text into sentences by rules: English first, other scripts as far as their full stops go.
+"""Rule-based sentence splitting for English, and for other scripts by their full stops.
 
-Rules beat a learned splitter here: they need no download, run at tens of MB/s, and a language
-model does not mind a rare mistake.
+Rules suit this purpose better than a learned splitter: they need no download and run at tens of
+MB/s, and rare mistakes do not matter to a language model.
 """
 
 import re
 
 from bertjax.data.text.lines import cut_at_spaces
 
-# Longer "sentences" are tables, lists or text without full stops; a training example would keep
+# Longer "sentences" are tables, lists or text without full stops; a training example would contain
 # only their beginning.
 MAX_SENTENCE_CHARACTERS = 1000
 
@@ -19,9 +19,9 @@ _TITLES = frozenset(
     "fig figs eq eqs sec ch vol vols pp p pt nos ed eds trans dept univ assn bros incl "
     "jan feb mar apr jun jul aug sep sept oct nov dec".split()
 )
-# An abbreviation only before a number.
+# These are abbreviations only before a number.
 _BEFORE_NUMBERS = frozenset("no art op cat ex para §".split())
-# Ends a sentence or stands inside one: the next word decides.
+# These may end a sentence or not: the next word decides.
 _AMBIGUOUS = frozenset(
     "etc inc ltd co corp llc plc jr sr bhd esq ph.d m.d b.a m.a d.c a.m p.m u.s u.k u.n e.u a.d "
     "b.c ave blvd rd mi ft lb lbs oz hr hrs min cm mm km kg".split()
@@ -34,7 +34,7 @@ _STARTERS = frozenset(
 )
 
 # A full stop, closing quotes, space, then something that may begin a sentence. The look-behind and
-# the possessive "++" keep a long run of dots from costing its length squared.
+# the possessive "++" avoid quadratic time for a long run of dots.
 _LATIN_END = re.compile(
     r"""(?<![.!?…])[.!?…]++["'”’»)\]]*+(?:\[\d+\])?(\s++)(?=["'“‘«(\[¿¡—–-]*+([^\W_a-z]))"""
 )
@@ -45,7 +45,7 @@ _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Sentences of a paragraph, in order, with their white space collapsed; no word is lost."""
+    """Splits a paragraph into sentences with white space collapsed; no word is lost."""
     sentences = []
     start = 0
     for end in _boundaries(paragraph):
@@ -56,7 +56,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def normalise(sentence: str) -> list[str]:
-    """[the sentence with single spaces], [] if it is blank, several pieces if it is very long."""
+    """Returns [sentence with single spaces], [] if it is blank, or pieces if it is very long."""
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:
         return [sentence] if sentence else []
@@ -76,14 +76,14 @@ def _boundaries(paragraph: str) -> list[int]:
 
 def _ends_sentence(paragraph: str, match: re.Match) -> bool:
     after = match[2]
-    if after.islower():  # beyond ASCII, which the pattern leaves out
+    if after.islower():  # non-ASCII letters, which the pattern does not exclude
         return False
     stop = match.start()
     if paragraph[stop] != "." or paragraph[stop + 1 : stop + 2] == ".":
         return True  # "!", "?", "…" or an ellipsis before a capital
     before = paragraph[max(0, stop - 24) : stop]
-    found = _LAST_WORD.search(before)
-    word = found[0] if found else ""
+    match_before = _LAST_WORD.search(before)
+    word = match_before[0] if match_before else ""
     if len(word) == 1 and word.isupper() and word != "I":
         return False  # an initial
     lower = word.lower()

@@ -1,7 +1,7 @@
-"""Opens inputs: paths, globs and directories, through any nesting of gz, bz2, xz, zst and tar.
+"""Opens input files and decompresses them: gz, bz2, xz, zst and tar, nested in any way.
 
-What a file holds is decided by its first bytes, never by its name, so a wrong or missing suffix
-does no harm. Everything streams: no file is ever held whole.
+The format of a file is detected from its first bytes, never from its name, so a wrong or missing
+suffix does no harm. All files are streamed and never read into memory as a whole.
 """
 
 import bz2
@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 import zstandard
 
 BLOCK_BYTES = 1 << 18
-# Of each end of a file.
+# Hashed at each end of a file.
 HASHED_BYTES = 1 << 16
 
 
@@ -33,9 +33,9 @@ class InputFile:
 
 
 def find_files(pattern: str) -> list[InputFile]:
-    """Files that a path, a glob (with `**`) or a directory stands for, sorted by name.
+    """Finds the files of a path, a glob (with `**`) or a directory, sorted by name.
 
-    Hidden files of a directory are left out.
+    Hidden files of a directory are skipped.
 
     Raises:
         FileNotFoundError: nothing matches.
@@ -50,14 +50,14 @@ def find_files(pattern: str) -> list[InputFile]:
     files = [InputFile(path, os.path.getsize(path)) for path in sorted(paths) if _is_file(path)]
     if not files:
         raise FileNotFoundError(
-            f"No file matches --input {pattern!r} (working directory {os.getcwd()}): give paths, "
+            f"No file matches --input {pattern!r} (working directory {os.getcwd()}): use paths, "
             "globs in quotes, a directory, tfds:NAME or pydocs."
         )
     return files
 
 
 def fingerprint(file: InputFile) -> str | None:
-    """A hash of the ends of a file, to notice an edit that keeps its size; None for a pipe."""
+    """Hashes both ends of a file, to detect edits that keep its size; None for a pipe."""
     if not os.path.isfile(file.path):
         return None
     with open(file.path, "rb") as opened:
@@ -72,14 +72,14 @@ def _is_file(path: str) -> bool:
 
 
 class PeekableStream(io.RawIOBase):
-    """A readable stream whose next bytes can be looked at without being consumed."""
+    """A readable stream whose next bytes can be read without consuming them."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """The next `size` bytes, fewer only where the stream ends."""
+        """Returns the next `size` bytes, fewer only at the end of the stream."""
         while len(self._head) < size:
             block = self._stream.read(size - len(self._head))
             if not block:
@@ -101,10 +101,10 @@ class PeekableStream(io.RawIOBase):
 
 
 def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, PeekableStream]]:
-    """Yields (name, stream) of each text inside a file; a member of a tar is named `tar:member`.
+    """Yields (name, stream) of each text in a file; a member of a tar is named `tar:member`.
 
     Raises:
-        ValueError: the file is damaged or cut short.
+        ValueError: the file is damaged or truncated.
     """
     with open(path, "rb") as file:
         yield from _unwrap(path, PeekableStream(counter.counting(file)))
@@ -127,7 +127,7 @@ def _unwrap_tar(name: str, stream: PeekableStream) -> Iterator[tuple[str, Peekab
     try:
         with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as archive:
             for member in archive:
-                # "._x" are the resource forks that macOS adds beside each file.
+                # "._x" are resource forks, which macOS adds for each file.
                 if member.isfile() and not os.path.basename(member.name).startswith("."):
                     member_name = f"{name}:{member.name.removeprefix('./')}"
                     opened = _NamingErrors(member_name, cast(BinaryIO, archive.extractfile(member)))
@@ -143,7 +143,7 @@ class ByteCounter:
         self.count = 0
 
     def counting(self, file: BinaryIO) -> BinaryIO:
-        """`file`, read through this counter."""
+        """Wraps `file` so that this counter counts the bytes read."""
         counter = self
 
         class CountingFile(io.RawIOBase):
@@ -159,7 +159,7 @@ class ByteCounter:
 
 
 class _NamingErrors(io.RawIOBase):
-    """Turns a decompressor's complaint into an error that names the file."""
+    """Turns the exceptions of a decompressor into an error that names the file."""
 
     def __init__(self, name: str, stream: BinaryIO):
         self._name = name
@@ -177,13 +177,13 @@ class _NamingErrors(io.RawIOBase):
 
 def _damaged(name: str, error: Exception) -> str:
     return (
-        f"{name} is damaged or cut short ({type(error).__name__}: {error}): "
-        "fetch or compress it again."
+        f"{name} is damaged or truncated ({type(error).__name__}: {error}): "
+        "download or compress it again."
     )
 
 
 class _ZstdFile(io.RawIOBase):
-    """zstd frames one after the other; unlike zstandard's own reader, notices a missing end."""
+    """Decompresses concatenated zstd frames; unlike zstandard's reader, detects a missing end."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
@@ -231,5 +231,5 @@ _DAMAGE = (
 
 
 def total_size(files: Iterable[InputFile]) -> int:
-    """Bytes on disk of all files."""
+    """Returns the total bytes of the files on disk."""
     return sum(file.size for file in files)

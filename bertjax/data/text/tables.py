@@ -1,4 +1,4 @@
-"""Documents out of Parquet files and TensorFlow Datasets, without TensorFlow."""
+"""Reads text from Parquet files and TensorFlow Datasets, without TensorFlow."""
 
 import difflib
 import importlib.util
@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# One batch of rows is held at a time.
+# Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256
 TFDS_PREFIX = "tfds:"
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
-    """The text column, a few rows at a time.
+    """Yields the values of a text column, reading a few rows at a time.
 
     Raises:
-        ValueError: there is no such column of text, or the file is damaged.
+        ValueError: there is no such text column, or the file is damaged.
     """
     import pyarrow
     import pyarrow.parquet
@@ -24,7 +24,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     try:
         file = pyarrow.parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
     except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a whole Parquet file: {error}") from error
+        raise ValueError(f"{path} is not a complete Parquet file: {error}") from error
     with file:
         schema = file.schema_arrow
         texts = [
@@ -34,7 +34,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
         ]
         if text_field not in texts:
             raise ValueError(
-                f"{path} has no column {text_field!r} of text. Columns of text: {texts}. "
+                f"{path} has no text column {text_field!r}. Its text columns: {texts}. "
                 "Name one with --text_field."
             )
         for batch in file.iter_batches(
@@ -47,7 +47,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 
 
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """(full name, random-access source) of the train split of `tfds:NAME[/CONFIG][:VERSION]`.
+    """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`: (full name, data source).
 
     Raises:
         ValueError: the dataset is unknown, or cannot be read or prepared without TensorFlow.
@@ -63,16 +63,16 @@ def open_tfds_splits(
     *,
     otherwise: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """(full name, random-access source of each split) of a TensorFlow Dataset.
+    """Opens a TensorFlow Dataset: (full name, random-access data source of each split).
 
-    A dataset that was prepared as ArrayRecord is read from its folder. Another is prepared first,
-    for which many need TensorFlow.
+    A dataset already prepared as ArrayRecord is read from its folder. Any other is prepared first,
+    which needs TensorFlow for many datasets.
 
     Args:
         name: NAME[/CONFIG][:VERSION].
-        data_dir: where TensorFlow Datasets keeps its data, its own default if None.
-        splits: those to open; all if None.
-        otherwise: what else errors should advise.
+        data_dir: folder of TensorFlow Datasets; None: its default.
+        splits: the splits to open; None: all.
+        otherwise: advice to append to the errors.
 
     Raises:
         ValueError: the dataset is unknown, or cannot be downloaded, read, or prepared without
@@ -97,8 +97,8 @@ def open_tfds_splits(
         raise ValueError(_why_unreadable(name, data_dir, error) + otherwise) from error
     except (OSError, DownloadError, NonMatchingChecksumError) as error:
         raise ValueError(
-            f"tfds:{name} cannot be downloaded ({_first_line(error)}): prepare it where the "
-            f"network is, and name its folder with --tfds_data_dir.{otherwise}"
+            f"tfds:{name} cannot be downloaded ({_first_line(error)}): prepare it on a machine "
+            f"with network access, and name its folder with --tfds_data_dir.{otherwise}"
         ) from error
     return f"{TFDS_PREFIX}{builder.info.full_name}", sources
 
@@ -106,9 +106,9 @@ def open_tfds_splits(
 def _why_unreadable(name: str, data_dir: str | None, error: Exception) -> str:
     folder = data_dir or "the default data folder"
     if importlib.util.find_spec("tensorflow") is None or isinstance(error, ImportError):
-        # Without TensorFlow many builders cannot even be found.
+        # Without TensorFlow many builders cannot even be imported.
         return (
-            f"tfds:{name} does not lie in {folder} as ArrayRecord, and cannot be prepared here "
+            f"tfds:{name} is not in {folder} as ArrayRecord, and cannot be prepared here "
             f"({_first_line(error)}): install bertjax[tf], or prepare it elsewhere with "
             "tfds build --file_format=array_record and name its folder with --tfds_data_dir."
         )
@@ -117,7 +117,7 @@ def _why_unreadable(name: str, data_dir: str | None, error: Exception) -> str:
     near = difflib.get_close_matches(re.split("[/:]", name)[0], tfds.list_builders())
     return (
         f"tfds:{name} cannot be read from {folder} ({_first_line(error)}). "
-        f"Datasets of like names: {near or 'none'}."
+        f"Datasets with similar names: {near or 'none'}."
     )
 
 
@@ -126,10 +126,10 @@ def _first_line(error: Exception) -> str:
 
 
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
-    """The text of each example.
+    """Yields the text of each example.
 
     Raises:
-        ValueError: examples have no such field of text.
+        ValueError: examples have no such text field.
     """
     for index in range(len(source)):
         example = source[index]
@@ -137,7 +137,7 @@ def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
         if not isinstance(text, bytes | str):
             known = sorted(example) if isinstance(example, dict) else type(example).__name__
             raise ValueError(
-                f"{name} has no field {text_field!r} of text. Its fields: {known}. "
+                f"{name} has no text field {text_field!r}. Its fields: {known}. "
                 "Name one with --text_field."
             )
         yield text.decode("utf-8", "replace") if isinstance(text, bytes) else text

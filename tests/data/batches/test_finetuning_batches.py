@@ -1,9 +1,12 @@
 """Features in packed batches: nothing is lost, every epoch sees all, few shapes."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from bertjax.data.batches.features import Feature, decode_feature, encode_feature
+from bertjax.data.batches import finetuning_batches
+from bertjax.data.batches.features import Feature, LabelKind, decode_feature, encode_feature
 from bertjax.data.batches.finetuning_batches import (
     FeatureBatches,
     Labels,
@@ -99,13 +102,15 @@ def test_every_epoch_sees_every_feature_once_and_resuming_changes_nothing(tmp_pa
     assert len(shape.row_counts) <= 4 and all(count % 2 == 0 for count in shape.row_counts)
 
     def batches(first=0):
-        return FeatureBatches(str(path), 8, shape, Labels("classes"), 0, seed=3, first=first)
+        labels = Labels("classes")
+        return FeatureBatches(str(path), lengths, 8, shape, labels, 0, seed=3, first=first)
 
     whole = batches()
     assert whole.batches_per_epoch == 7
     seen = []
     for index in range(14):
-        batch = whole[index]
+        rows, batch = whole[index]
+        assert len(batch["input_ids"]) == rows
         assert batch["input_ids"].shape[0] in shape.row_counts
         firsts = np.take_along_axis(batch["input_ids"], batch["sequence_starts"], 1)
         seen.append(firsts[batch["example_ids"] >= 0])
@@ -114,5 +119,62 @@ def test_every_epoch_sees_every_feature_once_and_resuming_changes_nothing(tmp_pa
         np.testing.assert_array_equal(np.sort(epoch), [1000 + 100 * i for i in range(50)])
     assert (epochs[0] != epochs[1]).any(), "each epoch has an order of its own"
     resumed = batches(first=9)
-    for key, values in whole[9].items():
-        np.testing.assert_array_equal(values, resumed[0][key])
+    for key, values in whole[9][1].items():
+        np.testing.assert_array_equal(values, resumed[0][1][key])
+
+
+def labelled(kind, index, length):
+    labels = {
+        "classes": np.array([index % 3], np.int32),
+        "multi_label": np.array([index % 2, 1, 0], np.float32),
+        "regression": np.array([index / 7], np.float32),
+        "tokens": np.arange(length, dtype=np.int32) % 3 - 1,
+        "span": np.array([1, index % length], np.int32),
+        "choice": np.array([index % 2], np.int32),
+    }
+    return feature(length, labels[kind], first=10 * index, choices=2 if kind == "choice" else 1)
+
+
+@pytest.mark.parametrize("kind", get_args(LabelKind))
+def test_hosts_read_only_their_rows_of_the_same_global_batch(tmp_path, monkeypatch, kind):
+    rng = np.random.default_rng(2)
+    features = [labelled(kind, i, int(n)) for i, n in enumerate(rng.integers(4, 40, 50))]
+    sizes = np.array([len(f.input_ids) for f in features])
+    path = tmp_path / "train.array_record"
+    write_shard(path, map(encode_feature, features))
+    labels = Labels(kind, num_classes=3, num_choices=2 if kind == "choice" else 1)
+    labels = labels._replace(class_weights=(1.0, 2.0, 3.0))
+    shape = plan_rows(sizes, batch_size=16, num_choices=labels.num_choices, multiple_of=4)
+    read: list[int] = []
+
+    def decode(record):
+        read[-1] += 1
+        return decode_feature(record)
+
+    monkeypatch.setattr(finetuning_batches, "decode_feature", decode)
+
+    def batches(host_rows_of):
+        source = FeatureBatches(
+            str(path), sizes, 16, shape, labels, 0, seed=1, host_rows_of=host_rows_of
+        )
+        read.append(0)
+        return [source[i] for i in range(8)]
+
+    whole = batches(None)
+    # Every second pair of rows, as on a pod, where the rows of a host need not be contiguous.
+    hosts = [
+        batches(lambda rows, h=h: np.flatnonzero(np.arange(rows) // 2 % 2 == h)) for h in (0, 1)
+    ]
+    for index, ((rows, batch), *local) in enumerate(zip(whole, *hosts, strict=True)):
+        members = FeatureBatches(str(path), sizes, 16, shape, labels, 0, seed=1).members(index)
+        at_once, _ = make_batch([features[i] for i in members], shape, labels, 0)
+        for key, values in batch.items():
+            np.testing.assert_array_equal(values, at_once[key])
+            joined = np.zeros_like(values)
+            for host, (rows_of_host, part) in enumerate(local):
+                assert rows_of_host == rows == len(values)
+                joined[np.arange(rows) // 2 % 2 == host] = part[key]
+            np.testing.assert_array_equal(values, joined)
+    held = [sum((part["example_ids"] >= 0).sum() for _, part in host) for host in hosts]
+    assert [n * labels.num_choices for n in read[1:]] == held
+    assert read[0] == read[1] + read[2] == 2 * len(features), "no record is read twice"

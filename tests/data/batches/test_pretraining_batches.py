@@ -7,8 +7,8 @@ import pytest
 
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import (
+    HeldOutRows,
     RowFormat,
-    eval_batches,
     make_row,
     train_batches,
 )
@@ -121,18 +121,17 @@ def test_seed_and_phase_both_change_the_order(shards):
     assert not same(first, other_phase)
 
 
+def sample(shards, max_rows, seed=0):
+    return HeldOutRows(shards, MASKING, RowFormat(LENGTH, 0), seed=seed, max_rows=max_rows)
+
+
 def held_out(shards, max_rows, batch_size=8):
-    return list(
-        eval_batches(
-            shards,
-            MASKING,
-            RowFormat(LENGTH, 0),
-            seed=0,
-            batch_size=batch_size,
-            max_rows=max_rows,
-            host_rows=np.arange(batch_size),
-        )
-    )
+    return list(sample(shards, max_rows).batches(batch_size, np.arange(batch_size)))
+
+
+def first_tokens(batches):
+    """The first word of every row, by which rows are told apart."""
+    return [int(ids[1]) for b in batches for ids in original(b)[b["sequence_ids"].any(axis=1)]]
 
 
 def test_evaluation_reads_each_row_once_and_masks_alike(shards):
@@ -140,6 +139,33 @@ def test_evaluation_reads_each_row_once_and_masks_alike(shards):
     assert all(same(a, b) for a, b in zip(first, second, strict=True))
     assert sum((b["labels"] >= 0).sum() for b in first) == ROWS
     assert sum((b["labels"] >= 0).sum() for b in held_out(shards, 13)) == 13
+
+
+def test_evaluation_rows_are_a_fixed_random_sample(shards):
+    rows = first_tokens(held_out(shards, 13))
+    assert rows == sorted(set(rows)) and rows != [10 + i for i in range(13)]
+    assert rows == first_tokens(held_out(shards, 13, batch_size=5))
+    other = sample(shards, 13, seed=1).batches(13, np.arange(13))
+    assert rows != first_tokens(other)
+    assert first_tokens(held_out(shards, ROWS)) == [10 + i for i in range(ROWS)]
+    some, every = held_out(shards, 13, batch_size=13)[0], held_out(shards, ROWS, batch_size=ROWS)[0]
+    assert same(some, {key: values[np.array(rows) - 10] for key, values in every.items()})
+
+
+def test_hosts_evaluate_their_rows_of_the_same_batches(shards):
+    for rows in (np.array([0, 1, 2]), np.array([3, 5, 7])):
+        local = sample(shards, 9).batches(8, rows)
+        for complete, part in zip(held_out(shards, 9), local, strict=True):
+            assert same({key: value[rows] for key, value in complete.items()}, part)
+
+
+@pytest.mark.parametrize("max_rows", [13, 1000])
+def test_the_unigram_entropy_is_that_of_the_evaluated_tokens(shards, max_rows):
+    ids = np.concatenate([original(b).ravel() for b in held_out(shards, max_rows)])
+    _, counts = np.unique(ids[~np.isin(ids, [0, 2, 3])], return_counts=True)
+    shares = counts / counts.sum()
+    expected = -(shares * np.log(shares)).sum()
+    assert sample(shards, max_rows).unigram_entropy == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_size_of_evaluation_batches_changes_no_row(shards):
@@ -151,12 +177,12 @@ def test_the_size_of_evaluation_batches_changes_no_row(shards):
 
 
 def test_ids_beyond_the_vocabulary_are_refused():
-    with pytest.raises(ValueError, match="holds the id 204, but vocab_size=200"):
+    with pytest.raises(ValueError, match="contains the id 204, but vocab_size=200"):
         make_row(row_of(18, first=190), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
 
 
 def test_a_row_longer_than_the_batch_is_refused():
-    with pytest.raises(ValueError, match="30 values do not fit in 24"):
+    with pytest.raises(ValueError, match="30 values do not fit in a length of 24"):
         make_row(row_of(30), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
 
 

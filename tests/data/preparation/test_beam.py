@@ -47,10 +47,10 @@ def test_the_direct_runner_gives_the_same_files(small_chunks, workers, tmp_path)
 
 @needs_beam
 def test_an_unknown_runner_and_a_failing_part_are_said(small_chunks):
-    with pytest.raises(ValueError, match="--runner NoRunner: Beam gives no such runner"):
+    with pytest.raises(ValueError, match="--runner NoRunner: Beam has no such runner"):
         prepare.run(dataclasses.replace(small_chunks, runner="NoRunner"))
 
-    with pytest.raises(ValueError, match="Beam does not take them"):
+    with pytest.raises(ValueError, match="Beam rejects them"):
         options = "--direct_num_workers=many"
         prepare.run(dataclasses.replace(small_chunks, runner="direct", runner_options=options))
 

@@ -1,11 +1,13 @@
 import math
 import random
 from collections import defaultdict
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from bertjax.data.preparation.segments import Objective, full_sentences, make_examples
+from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
+from bertjax.data.preparation.segments import ExampleOptions, Pair, full_sentences
 
 
 def documents_of(rng, count, sentences=(1, 40), tokens=(1, 50)):
@@ -21,18 +23,20 @@ def documents_of(rng, count, sentences=(1, 40), tokens=(1, 50)):
 
 
 def examples_of(
-    documents, objective: Objective = "nsp", *, max_length=128, short=0.1, seed=0, shift=False
+    documents, name: ObjectiveName = "nsp", *, max_length=128, short=0.1, seed=0, shift=False
 ):
-    return list(
-        make_examples(
-            documents,
-            objective,
-            max_tokens=max_length - (2 if objective == "mlm" else 3),
-            short_seq_prob=short,
-            rng=np.random.default_rng(seed),
-            shift=shift,
-        )
-    )
+    """Examples of an objective; a single segment as a pair without B and label."""
+    objective = OBJECTIVES[name]
+    special_tokens = 3 if objective.has_sentence_pairs else 2
+    options = ExampleOptions(max_length - special_tokens, short, shift)
+    examples = objective.make_examples(documents, options, np.random.default_rng(seed))
+    if objective.has_sentence_pairs:
+        return list(examples)
+    return [Pair(start, end, end, end, -1) for ((start, end),) in examples]
+
+
+def test_every_name_of_an_objective_has_its_definition():
+    assert get_args(ObjectiveName) == tuple(OBJECTIVES)
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop", "mlm"])
@@ -224,7 +228,7 @@ def test_trimming_takes_front_and_back_alike():
 def test_full_sentences_fill_rows_across_documents_and_lose_no_token(max_tokens, shift):
     documents = documents_of(np.random.default_rng(2), 60, sentences=(1, 9))
     rng = np.random.default_rng(0)
-    rows = list(full_sentences(documents, max_tokens=max_tokens, rng=rng, shift=shift))
+    rows = list(full_sentences(documents, ExampleOptions(max_tokens, shift=shift), rng))
     assert [t for row in rows for part in row for t in range(*part)] == [*range(documents[-1][-1])]
     document_of = {t: n for n, b in enumerate(documents) for t in range(b[0], b[-1])}
     ends = {end for bounds in documents for end in bounds}
@@ -248,8 +252,8 @@ def test_full_sentences_fill_rows_across_documents_and_lose_no_token(max_tokens,
 def test_a_row_of_full_sentences_ends_only_where_the_next_does_not_fit():
     documents = [[0, 4, 9], [9, 12], [12, 40, 41]]
     rng = np.random.default_rng(0)
-    rows = list(full_sentences(documents, max_tokens=13, rng=rng))
+    rows = list(full_sentences(documents, ExampleOptions(13), rng))
     # 9 + separator + 3 = 13; the sentence of 28 is cut into 13 + 13 + 2, and 2 + 1 are together.
     assert rows == [[(0, 9), (9, 12)], [(12, 25)], [(25, 38)], [(38, 41)]]
-    (first, *_) = full_sentences(documents, max_tokens=12, rng=rng)
+    (first, *_) = full_sentences(documents, ExampleOptions(12), rng)
     assert first == [(0, 9)]  # no room for the separator

@@ -1,0 +1,43 @@
+"""The pretraining objectives that `prepare` makes examples for.
+
+A new objective is a name, an entry in OBJECTIVES, and its algorithm in `segments.py`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from bertjax.data.preparation.segments import full_sentences, sentence_pairs, single_segments
+
+ObjectiveName = Literal["nsp", "sop", "mlm", "full_sentences"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """How an objective makes examples, and what these are.
+
+    Attributes:
+        make_examples: `(documents, options, rng)` -> examples; see `segments.py`.
+        has_sentence_pairs: the examples are a `Pair` each, with a label to predict; otherwise a
+            list of segments, which become `[CLS] segment [SEP] segment [SEP] ...`.
+        needs_second_document: the segments of a pair come from different documents.
+    """
+
+    make_examples: Callable[..., Iterator[Any]]
+    has_sentence_pairs: bool = False
+    needs_second_document: bool = False
+
+
+OBJECTIVES: dict[ObjectiveName, Objective] = {
+    "nsp": Objective(
+        functools.partial(sentence_pairs, negatives="random"),
+        has_sentence_pairs=True,
+        needs_second_document=True,
+    ),
+    "sop": Objective(
+        functools.partial(sentence_pairs, negatives="swapped"), has_sentence_pairs=True
+    ),
+    "mlm": Objective(single_segments),
+    "full_sentences": Objective(full_sentences),
+}
