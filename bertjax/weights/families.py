@@ -18,16 +18,6 @@ from bertjax.model import HEADS, BertConfig
 # Beginnings of names, the family's and BERT's; {layer} is the number of a layer.
 Renames = tuple[tuple[str, str], ...]
 
-_CLASSES = {
-    "encoder": "Model",
-    "pretraining": "ForPreTraining",
-    "masked_lm": "ForMaskedLM",
-    "next_sentence": "ForNextSentencePrediction",
-    "sequence_classification": "ForSequenceClassification",
-    "token_classification": "ForTokenClassification",
-    "question_answering": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-}
 # Fields of `config.json` that all families but DistilBERT have in common; theirs = ours.
 _COMMON = {
     name: name
@@ -277,7 +267,7 @@ def architecture(config: BertConfig, head: str) -> str:
         raise ValueError(
             f"{config.model_type} has no head {head!r} in transformers; it has {', '.join(there)}."
         )
-    return family.class_name + _CLASSES[head]
+    return family.class_name + HEADS[head].class_suffix
 
 
 def heads_of(config: BertConfig) -> list[str]:

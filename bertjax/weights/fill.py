@@ -11,12 +11,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.weights import names
 
-# What a checkpoint may lack or have too much as a whole: the parts that belong to a head.
-PARTS = (
-    *("bert/pooler", "predictions", "seq_relationship", "projection", "classifier"),
-    *("qa_outputs", "lstm"),
-)
-
 
 class Filled(NamedTuple):
     """Parameters (numpy), parts that the source lacks, and parts that the model has no use for."""
@@ -62,7 +56,7 @@ def fill(
     where: str,
     seed: int = 0,
     *,
-    skip: tuple[str, ...] = (),
+    skip: str | None = None,
     known: Mapping[str, np.ndarray] | None = None,
 ) -> Filled:
     """Puts each tensor in its place; heads that are missing as a whole are initialised.
@@ -86,10 +80,10 @@ def fill(
     unexpected, misshaped = [], []
     for stored in sorted(tensors):
         name = names.normalized(stored, config)
-        if name is None or name.startswith(skip):
+        mapped = names.find(name, config) if name else None
+        part = mapped and _part(mapped.path)
+        if name is None or (skip and part == skip):
             continue
-        mapped = names.find(name, config)
-        part = mapped and next((p for p in PARTS if mapped.path.startswith(p)), None)
         if mapped is None or name in seen or (mapped.path not in wanted and part is None):
             unexpected.append(stored)
         elif mapped.path not in wanted:
@@ -99,13 +93,8 @@ def fill(
             problem = _place(filled, wanted[mapped.path], mapped, tensors[stored])
             if problem:
                 misshaped.append(f"{stored} {problem}")
-    absent = [
-        part
-        for part in PARTS
-        if any(path.startswith(part) for path in wanted)
-        and not any(path.startswith(part) for path in filled)
-    ]
-    lacking = frozenset(path for path in wanted if path.startswith(tuple(absent)))
+    absent = sorted({part for path in wanted if (part := _part(path))} - set(map(_part, filled)))
+    lacking = frozenset(path for path in wanted if _part(path) in absent)
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     if missing or unexpected or misshaped:
         raise ValueError(
@@ -115,6 +104,12 @@ def fill(
         )
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
+
+
+def _part(path: str) -> str | None:
+    """The part of the model that a source may lack or have as a whole: a head or the pooler."""
+    first, _, rest = path.partition("/")
+    return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
 
 
 def _place(

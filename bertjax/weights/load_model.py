@@ -206,7 +206,7 @@ def load_model(
     model = HEADS[head](
         config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
-    skip = _CLASSIFIER if new_labels and _classes(source) != num_labels else ()
+    skip = model.class_part if new_labels and _classes(source) != num_labels else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = filled.params
     if vocab_size is not None and vocab_size != config.vocab_size:
@@ -218,46 +218,25 @@ def load_model(
     )
 
 
-_CLASSIFIER = ("classifier.",)
-
-# The parts of a checkpoint that each head uses; some families have a "projection", too.
-_PARTS_OF_HEADS = {
-    "encoder": (),
-    "pretraining": ("predictions", "seq_relationship"),
-    "masked_lm": ("predictions",),
-    "next_sentence": ("seq_relationship",),
-    "sequence_classification": ("classifier",),
-    "token_classification": ("classifier",),
-    "question_answering": ("qa_outputs",),
-    "multiple_choice": ("classifier",),
-}
-
-
-def _parts(config: BertConfig, head: str) -> set[str]:
-    pooled = HEADS[head](config).needs_pooler
-    projected = head in ("sequence_classification", "multiple_choice") and not pooled
-    return {*_PARTS_OF_HEADS[head], *(["projection"] if projected else [])}
-
-
 def find_head(source: Source) -> str:
-    """The head that leaves no weight of the source unused; where several do, the config decides.
+    """The head that uses all tensors of the source; if several do, the config's architecture.
 
     Raises:
-        ValueError: the source has heads that no model has together.
+        ValueError: no single head uses all of them.
     """
     config = _architecture(source)
-    found = set()
+    parts = set()
     for stored in source.tensors:
         name = names.normalized(stored, config)
         mapped = names.find(name, config) if name else None
         if mapped and not mapped.path.startswith("bert/"):
-            found.add(mapped.path.split("/")[0])
-    fitting = [head for head in heads_of(config) if found == _parts(config, head)]
+            parts.add(mapped.path.split("/")[0])
+    fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
     named = (source.config.get("architectures") or [None])[0]
     if not fitting:
         raise ValueError(
-            f"{source.where} holds the heads {sorted(found)}, which no model has together: load it "
-            "with the head that you need."
+            f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
+            f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
     return next((head for head in fitting if architecture(config, head) == named), fitting[0])
 
