@@ -159,7 +159,7 @@ def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for name, value in names.to_theirs(flat, config):
+    for name, value in names.to_hf(flat, config):
         end = at + 4 * value.size
         header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [at, end]}
         at = end
@@ -167,7 +167,7 @@ def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -
     encoded += b" " * (-len(encoded) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
-        for _, value in names.to_theirs(flat, config):
+        for _, value in names.to_hf(flat, config):
             file.write(np.ascontiguousarray(value, "<f4").data)
         file.flush()
         os.fsync(file.fileno())
