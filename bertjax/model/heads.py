@@ -63,7 +63,7 @@ class BertWithHead(nn.Module):
     objectives: ClassVar[Mapping[str, losses.Objective]] = {}
     """The training objectives: "pretraining", or by the kind of a task's labels."""
     frozen: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of parameters that are not trained; a frozen encoder has no dropout."""
+    """Top-level names of parameters that are not trained; if set, the encoder has no dropout."""
     reads_hidden_states: ClassVar[bool] = False
     """Whether `answer` needs the encoder's "hidden_states"."""
 
@@ -118,7 +118,7 @@ class BertWithHead(nn.Module):
             position_ids,
             sequence_ids,
             sequence_starts,
-            dropout_rows=None if "bert" in self.frozen else dropout_rows,
+            dropout_rows=None if self.frozen else dropout_rows,
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
         )
         rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows)

@@ -13,7 +13,7 @@ from bertjax.model.matmul import project
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Truncated normal distribution (2 sigma) scaled by `initializer_range`, as in Google's BERT."""
+    """Normal distribution with scale `initializer_range`, truncated at 2 sigma as Google does."""
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 

@@ -366,7 +366,7 @@ def test_every_tensor_that_tf1_cannot_hold_is_named_and_the_old_directory_stays(
     with pytest.raises(ValueError) as error:
         save(tmp_path / "model", tensors)
     for part in (
-        "Without a name there: ['cls.predictions.decoder.weight', 'my.head']",
+        "Without a TF1 name: ['cls.predictions.decoder.weight', 'my.head']",
         "Missing: ['bert/encoder/layer_0/output/dense/bias']",
         "further layers: ['bert/encoder/layer_1/output/dense/bias']",
     ):
