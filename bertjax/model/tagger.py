@@ -104,6 +104,11 @@ class FeatureTagger(BertWithHead):
     frozen = ("bert",)
     reads_hidden_states = True
 
+    @property
+    def present_parts(self) -> set[str]:
+        """The classifier, and the BiLSTM if the tagger has one."""
+        return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
+
     def setup(self):
         super().setup()
         if self.tagger.kind == "bilstm":

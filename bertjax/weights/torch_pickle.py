@@ -262,7 +262,7 @@ class Machine:
         return Label(full)
 
     def _storage(self, persistent_id: Any) -> Storage:
-        """The storage with the id `("storage", type, key, location, numel)`; legacy: with None."""
+        """The storage of `("storage", type, key, location, numel)`; legacy ids end with None."""
         match persistent_id:
             case ("storage", Label(name), str(key), str(), int(numel), *view) if (
                 type(persistent_id) is tuple
