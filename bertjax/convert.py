@@ -80,7 +80,7 @@ def run(config: ConvertConfig) -> None:
 def _google_tensors(loaded: LoadedModel) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors by PyTorch name, with the pooler that Google's SQuAD graph has unused."""
     flat: Any = flatten_dict(loaded.params, sep="/")
-    yield from names.to_theirs(flat, loaded.config)
+    yield from names.to_hf(flat, loaded.config)
     if "bert/pooler" in loaded.unused:
         for stored in loaded.source.tensors:
             name = names.normalized(stored, loaded.config)

@@ -52,16 +52,3 @@ class DistillationConfig:
                 f"temperature={self.temperature}, soft_targets_on={self.soft_targets_on!r} without "
                 "effect at soft_targets=0: leave them out."
             )
-
-    @property
-    def loss_weights(self) -> dict[str, float]:
-        """What each mean counts in the loss, by the name of its metric."""
-        if self.teacher is None:
-            return {"mlm_loss": 1.0, "nsp_loss": 1.0}
-        found = {
-            "soft_loss": self.soft_targets,
-            "mlm_loss": self.mlm,
-            "cosine_loss": self.cosine,
-            "nsp_loss": self.nsp,
-        }
-        return {name: weight for name, weight in found.items() if weight}

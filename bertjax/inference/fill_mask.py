@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from bertjax.data.batches.batch import layout
+from bertjax.model.losses import mlm_key
 from bertjax.weights import LoadedModel
 
 
@@ -42,8 +43,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
         masked_positions=masks[None],
     )
     # A vocabulary padded for the device has scores for ids that are no token.
-    logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
-    logits = logits[0, :, : loaded.tokenizer.vocab_size]
+    logits = outputs[mlm_key(outputs)][0, :, : loaded.tokenizer.vocab_size]
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, axis=-1)[:, :top_k]
     return [

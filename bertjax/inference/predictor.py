@@ -24,8 +24,6 @@ PACKED_TOGETHER = 256
 # Tokens a device works on at a time.
 TOKENS = {"cpu": 4096}
 TOKENS_ELSEWHERE = 32768
-# Outputs of heads; hidden states stay on the device.
-ANSWERS = ("logits", "start_logits", "end_logits")
 # Rows have one of these lengths, or the greatest of a sequence: few shapes compile.
 ROW_LENGTHS = (64, 128, 256)
 
@@ -60,15 +58,15 @@ class Predictor:
         mesh: Mesh,
     ):
         self._task, self._tokenizer, self._max_length = task, tokenizer, max_length
-        self._labels = labels_of(task)
+        self._labels, self._sequence_outputs = labels_of(task), model.sequence_outputs
         self._rows = sharding.batch_sharding(mesh)
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
         tokens = TOKENS.get(jax.default_backend(), TOKENS_ELSEWHERE)
         self._tokens = tokens * self._devices
 
-        def apply(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            outputs: Any = model.apply({"params": params}, *(batch[k] for k in MODEL_INPUTS))
-            return {key: outputs[key] for key in ANSWERS if key in outputs}
+        def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
+            outputs: Any = model.apply({"params": params}, **batch)
+            return {key: outputs[key] for key in model.outputs}
 
         self._apply = jax.jit(apply, out_shardings=sharding.replicated(mesh))
 
@@ -141,13 +139,12 @@ class Predictor:
         joined = {
             key: np.concatenate([np.asarray(part[key]) for part in outputs]) for key in outputs[0]
         }
-        of_tokens = self._task.label_kind in ("tokens", "span")
         for index, (row, slot, start) in zip(chosen, placements, strict=True):
             feature = features[index]
-            if of_tokens:
-                span = slice(start, start + len(feature.input_ids))
-            elif self._labels.num_choices > 1:
-                span = slice(slot, slot + len(feature.lengths))
-            else:
-                span = slot
-            found[index] = {key: values[row, span] for key, values in joined.items()}
+            tokens = slice(start, start + len(feature.input_ids))
+            several = self._labels.num_choices > 1
+            sequences = slice(slot, slot + len(feature.lengths)) if several else slot
+            found[index] = {
+                key: values[row, sequences if key in self._sequence_outputs else tokens]
+                for key, values in joined.items()
+            }

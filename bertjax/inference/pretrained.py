@@ -18,10 +18,6 @@ from bertjax.weights.families import family_of
 
 Text = str | tuple[str, str]
 
-# Outputs [B, K, ...] of sequences; with one sequence a row, K is dropped.
-_OF_SEQUENCES = {"pooler_output", "seq_relationship_logits"}
-_HEADS_OF_SEQUENCES = {"next_sentence", "sequence_classification", "multiple_choice"}
-
 
 class Pretrained:
     """A model with its parameters, config, tokenizer and labels; call it on texts or arrays.
@@ -91,9 +87,8 @@ class Pretrained:
             output_attentions,
         )
         found = {key: np.asarray(value) for key, value in outputs.items()}
-        for key in found.keys() & (
-            _OF_SEQUENCES | ({"logits"} if self.head in _HEADS_OF_SEQUENCES else set())
-        ):
+        # A row holds one sequence: outputs [B, 1, ...] become [B, ...].
+        for key in found.keys() & {"pooler_output", *self.model.sequence_outputs}:
             found[key] = found[key][:, 0]
         if choices is not None and self.head == "multiple_choice":
             found["logits"] = found["logits"].reshape(-1, choices)
@@ -132,7 +127,8 @@ class Pretrained:
         """Writes a Hugging Face directory: config, weights, tokenizer and labels."""
         kept = ("id2label", "label2id", "problem_type")
         extra = {key: self._source_config[key] for key in kept if key in self._source_config}
-        if self.labels is None and self.head in ("sequence_classification", "token_classification"):
+        objectives = self.model.objectives.values()
+        if self.labels is None and any(objective.named_classes for objective in objectives):
             extra["id2label"] = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
             extra["label2id"] = {f"LABEL_{i}": i for i in range(self.model.num_labels)}
         save_hf(

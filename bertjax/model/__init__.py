@@ -1,9 +1,9 @@
-"""The encoder and its heads as flax.linen modules. Imports nothing else of bertjax."""
+"""The encoder and its heads as flax.linen modules."""
 
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.model.bert import BertModel
+from bertjax.model.heads import HEADS, BertForPreTraining, BertWithHead
 from bertjax.model.tagger import FeatureTagger
-from bertjax.model.tasks import HEADS, BertForPreTraining, BertWithHead
 
 __all__ = [
     "HEADS",

@@ -1,4 +1,4 @@
-"""Multi-head self-attention within the sequences of a row."""
+"""Multi-head self-attention, which is restricted to the sequences of a packed row."""
 
 import flax.linen as nn
 import jax
@@ -15,11 +15,11 @@ from bertjax.model.matmul import matmul
 class SelfAttention(nn.Module):
     """Every token attends to the tokens of its own sequence (Vaswani et al. 2017, 3.2).
 
-    With `is_decoder` to itself and those before it alone.
+    If `is_decoder` is set, it attends only to itself and to earlier tokens.
 
-    `kernel` is "xla" or a name of `FUSED`, other ways to the same result. Sows `attention_probs`
-    [B, N, L, L] into "intermediates" when that collection is mutable; then, where there is dropout
-    of them, and for rows of a length that the kernel does not take it is "xla".
+    `kernel` is "xla" or a key of `FUSED`. The module sows `attention_probs` [B, N, L, L] into
+    "intermediates" if that collection is mutable. In this case, if the probabilities have dropout,
+    or if the kernel does not support the row length, it uses "xla" instead of the kernel.
     """
 
     config: BertConfig
@@ -41,9 +41,9 @@ class SelfAttention(nn.Module):
         query, key, value = project("query"), project("key"), project("value")
         dropout = Dropout(config.attention_probs_dropout_prob)
         dropped = dropout_rows is not None and dropout.rate > 0
-        shown = self.is_mutable_collection("intermediates")
+        sown = self.is_mutable_collection("intermediates")
         fused = FUSED.get(self.kernel)
-        if fused and not (dropped or shown or x.shape[1] % fused.tokens):
+        if fused and not (dropped or sown or x.shape[1] % fused.tokens):
             causal = config.is_decoder
             context = fused.attend(query, key, value, sequence_ids, causal=causal)
         else:
@@ -54,12 +54,12 @@ class SelfAttention(nn.Module):
         return Linear(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """query, key [B, L, N, H] -> softmax over the keys [B, N, L, L]."""
+        """query, key [B, L, N, H] -> attention probabilities [B, N, L, L]."""
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
         scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
-        # Padding has id 0 and so attends to padding alone: no row of scores is without a key.
-        seen = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+        # Padding has sequence id 0 and attends to padding, so every query has at least one key.
+        mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
         if self.config.is_decoder:
-            seen &= jnp.tri(seen.shape[-1], dtype=bool)[None, None]
-        scores = jnp.where(seen, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+            mask &= jnp.tri(mask.shape[-1], dtype=bool)[None, None]
+        scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
         return jax.nn.softmax(scores).astype(self.dtype)

@@ -1,4 +1,4 @@
-"""The encoder as a whole: embeddings, layers, pooler (Devlin et al. 2018)."""
+"""The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018)."""
 
 import flax.linen as nn
 import jax
@@ -6,12 +6,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.embeddings import Embeddings
+from bertjax.model.embeddings import Embeddings, take_positions
 from bertjax.model.encoder import Encoder
-from bertjax.model.heads import take_positions
 from bertjax.model.linear import Linear
 
-# Keys of a batch, in the order in which `BertModel` takes them.
+# Keys of a batch that `BertModel` takes, in the order of its arguments.
 MODEL_INPUTS = (
     "input_ids",
     "token_type_ids",
@@ -24,9 +23,9 @@ MODEL_INPUTS = (
 class BertModel(nn.Module):
     """Embeddings, encoder and pooler.
 
-    `dtype` is what activations are computed in; parameters are float32 in any case. `unroll`,
-    `remat` and `attention_kernel` are those of `Encoder`. Heads that look at tokens alone go
-    without the pooler.
+    `dtype` is the type of the activations; parameters are always float32. `unroll`, `remat` and
+    `attention_kernel` are those of `Encoder`. Heads that read only the tokens' hidden states set
+    `add_pooling_layer=False`.
     """
 
     config: BertConfig
@@ -38,7 +37,7 @@ class BertModel(nn.Module):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether there is one: the head wants it, and the family has it."""
+        """Whether both the head and the architecture have a pooler."""
         return self.add_pooling_layer and self.config.add_pooling_layer
 
     def setup(self):
@@ -64,15 +63,15 @@ class BertModel(nn.Module):
 
         Args:
             input_ids, token_type_ids, position_ids: int [B, L].
-            sequence_ids: int [B, L], 0 = padding, 1..K = which sequence of the row.
-            sequence_starts: int [B, K], where each sequence's [CLS] stands.
-            dropout_rows: int [B], numbers of the rows, which with an rng named "dropout" say what
-                is dropped; None: without dropout.
-            output_hidden_states: also return all layers.
+            sequence_ids: int [B, L], 0 = padding, 1..K = the sequence of each token.
+            sequence_starts: int [B, K], the position of each sequence's [CLS].
+            dropout_rows: int [B], row numbers, which together with the rng "dropout" determine the
+                dropout; None: no dropout.
+            output_hidden_states: whether to return the outputs of all layers.
 
         Returns:
-            last_hidden_state [B, L, D], pooler_output [B, K, D] if there is a pooler, and on
-            demand hidden_states [layers + 1, B, L, D], the embeddings first.
+            last_hidden_state [B, L, D], pooler_output [B, K, D] if there is a pooler, and if asked
+            for, hidden_states [layers + 1, B, L, D], which begin with the embeddings.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(
@@ -89,5 +88,5 @@ class BertModel(nn.Module):
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """x [..., E] -> its product with every word embedding [..., V]."""
+        """x [..., E] -> its dot products with the word embeddings [..., V]."""
         return self.embeddings.attend(x)

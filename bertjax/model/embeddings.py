@@ -1,4 +1,4 @@
-"""The first layer: words, positions and token types, added and normalised (Devlin et al. 2018)."""
+"""The embedding layer: words, positions and token types (Devlin et al. 2018, 3)."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from bertjax.model.matmul import project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
-    """LayerNorm with the eps of the config; flax's default of 1e-6 is not BERT's."""
+    """LayerNorm with the epsilon of the config, which differs from flax's default."""
     return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
 
 
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
-    """Sines in even columns and cosines in odd ones (Vaswani et al. 2017, 3.5).
+    """Initializer with sines in even columns and cosines in odd ones (Vaswani et al. 2017, 3.5).
 
-    An initializer of jax's form that needs no key: `shape` is (positions, width).
+    It has the signature of jax's initializers; `shape` is (positions, width).
     """
     del key, out_sharding
     rows, columns = shape
@@ -31,10 +31,16 @@ def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any 
     return jnp.where(even, jnp.sin(angles), jnp.cos(angles)).astype(dtype)
 
 
-class Embeddings(nn.Module):
-    """Sum of word, position and token type embeddings, then LayerNorm and dropout.
+def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """x [B, L, D], positions int [B, P] -> the vectors at these positions [B, P, D]."""
+    return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
-    Where the embeddings are narrower than the layers, a dense layer follows (Lan et al. 2019, 3.1).
+
+class Embeddings(nn.Module):
+    """Sum of word, position and token type embeddings, followed by LayerNorm and dropout.
+
+    If `embedding_size` is set, a dense layer then maps the embeddings to `hidden_size` (Lan et al.
+    2019, 3.1).
     """
 
     config: BertConfig
@@ -44,8 +50,8 @@ class Embeddings(nn.Module):
         config = self.config
 
         def table(rows: int, init: jax.nn.initializers.Initializer) -> nn.Embed:
-            # In the type of the parameters, and so are the gradients' sums over all tokens: in
-            # bfloat16 a sum of hundreds no longer sees what is added to it.
+            # In float32, also in bfloat16 runs: the gradient of a row is a sum over all its tokens,
+            # and a large bfloat16 sum loses the small terms that are added to it.
             width = config.embedding_size or config.hidden_size
             return nn.Embed(rows, width, embedding_init=init)
 
@@ -68,17 +74,17 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Three int arrays [B, L] and one [B] -> [B, L, D]."""
+        """Three int arrays [B, L], and the row numbers int [B] for dropout -> [B, L, D]."""
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:
-            # A model of one type takes every token for it, whatever the tokenizer says.
+            # A model with a single type uses it for every token, whatever the tokenizer returns.
             last = self.config.type_vocab_size - 1
             x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
         x = self.dropout(self.layer_norm(x), dropout_rows)
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """x [..., E] -> its product with every word embedding [..., V]: the tied output layer."""
+        """x [..., E] -> its dot products with the word embeddings [..., V]: the tied decoder."""
         words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
         return words.astype(self.dtype)

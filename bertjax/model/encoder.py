@@ -1,4 +1,4 @@
-"""The stack of transformer layers, as one scan over parameters stacked on axis 0."""
+"""The transformer layers of the encoder: one scan over parameters that are stacked on axis 0."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from bertjax.model.linear import Linear
 
 
 def _gelu(x: jax.Array) -> jax.Array:
-    """x times the normal distribution function of x, as PyTorch computes it.
+    """The exact GELU, x times the cumulative distribution function of the normal distribution.
 
-    By erf, where jax.nn.gelu takes its complement, which is more work. In float32: 1 + erf of a
-    negative number leaves little of eight bits.
+    It uses erf like PyTorch; jax.nn.gelu uses erfc, which is slower. It is computed in float32,
+    because 1 + erf(x) of a negative x loses most of bfloat16's 8 bits of precision.
     """
-    wide = x.astype(jnp.float32)
-    return (0.5 * wide * (1.0 + jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
+    y = x.astype(jnp.float32)
+    return (0.5 * y * (1.0 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
 
 
 _ACTIVATIONS = {
@@ -35,7 +35,8 @@ _ACTIVATIONS = {
 }
 
 
-# What the backward pass keeps of a layer besides its input: all, the products of matrices, nothing.
+# What is saved of each layer for the backward pass besides its input: everything; the results of
+# matrix multiplications with parameters; nothing.
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -44,12 +45,12 @@ REMAT_POLICIES: dict[str, Any] = {
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """Applies an activation of Hugging Face's name."""
+    """Applies the activation function that Hugging Face calls `name`."""
     return _ACTIVATIONS[name](x)
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward, each followed by dropout, residual and LayerNorm (post-LN)."""
+    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm."""
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
@@ -77,15 +78,15 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`num_hidden_layers` layers with parameters [groups, ...].
+    """`num_hidden_layers` transformer layers with parameters [groups, ...].
 
-    A scan over the groups; in it, where layers share parameters, one over the layers of a group
-    (Lan et al. 2019, 3.1).
+    It is a scan over the groups; if the layers of a group share their parameters, each step of it
+    is a scan over the layers of the group (Lan et al. 2019, 3.1).
 
-    `unroll` layers are written out in each step of the scan: more to compile, less to loop over.
-    `remat`, a key of `REMAT_POLICIES`, recomputes in the backward pass what it does not keep: with
-    "dots" the products with parameters are kept, with "full" nothing is. `attention_kernel` is that
-    of `SelfAttention`. None of them changes the parameters or, but for rounding, the results.
+    `unroll` is the unroll factor of the scan: a larger one takes longer to compile and has less
+    loop overhead. `remat` is a key of `REMAT_POLICIES`, which decides what the backward pass
+    recomputes. `attention_kernel` is that of `SelfAttention`. None of the three changes the
+    parameters; they change the results by rounding errors only.
     """
 
     config: BertConfig
@@ -103,14 +104,14 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, L, D] -> the last layer's output [B, L, D], and all layers' [layers, B, L, D]."""
+        """x [B, L, D] -> the output of the last layer [B, L, D] and of all [layers, B, L, D]."""
 
         def body(layer: EncoderLayer, x: jax.Array, _):
             x = layer(x, sequence_ids, dropout_rows)
             return x, x if output_hidden_states else None
 
         if self.remat != "none":
-            # A loop keeps apart what it computes again; written out, the compiler would find it.
+            # Without a loop, common subexpression elimination would undo the recomputation.
             body = nn.remat(body, prevent_cse=self.unroll > 1, policy=REMAT_POLICIES[self.remat])
         groups = self.config.groups
         repeats = self.config.num_hidden_layers // groups

@@ -1,7 +1,7 @@
-"""Attention as one kernel of the device, which never holds the scores [B, N, L, L] in its memory.
+"""Fused attention kernels, which never store the scores [B, N, L, L] (Dao et al. 2022).
 
-Dao et al. 2022; the kernels are jax's splash attention for TPUs and cuDNN's for GPUs. Neither knows
-dropout with bits of a row's own.
+They are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither supports the
+dropout of `model.dropout`, whose bits depend on the row.
 """
 
 import functools
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-# Splash takes tokens of a row in tiles of so many lanes; larger blocks cost fewer steps.
+# Row lengths must be multiples of the lanes of a TPU. Larger blocks need fewer grid steps.
 LANES = 128
 BLOCKS = (512, 256, 128)
 
@@ -26,13 +26,13 @@ def splash_attention(
     causal: bool,
     interpret: bool = False,
 ) -> jax.Array:
-    """Tokens attend to those of their own sequence.
+    """Attention of every token to the tokens of its own sequence, by jax's TPU kernel.
 
     Args:
-        query, key, value: [B, L, N, H], L a multiple of `LANES`.
-        sequence_ids: int [B, L]; padding, 0, attends to padding.
-        causal: to itself and those before it alone.
-        interpret: computes the kernel on any device, slowly.
+        query, key, value: [B, L, N, H], where L is a multiple of `LANES`.
+        sequence_ids: int [B, L]; padding has id 0 and attends to padding.
+        causal: whether a token attends only to itself and to earlier tokens.
+        interpret: whether to interpret the kernel, which is slow and works on any device.
 
     Returns:
         [B, L, N, H], softmax(query key^T / sqrt(H)) value.
@@ -50,25 +50,25 @@ def cudnn_attention(
     causal: bool,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
-    """As `splash_attention`, of arrays in 16 bits; "xla" computes it on any device."""
+    """As `splash_attention`, by cuDNN, for 16-bit arrays; "xla" works on any device."""
 
     def attend(query, key, value, ids):
-        seen = ids[:, None, :, None] == ids[:, None, None, :]  # [B, 1, L, L]
+        mask = ids[:, None, :, None] == ids[:, None, None, :]  # [B, 1, L, L]
         return jax.nn.dot_product_attention(
-            query, key, value, mask=seen, is_causal=causal, implementation=implementation
+            query, key, value, mask=mask, is_causal=causal, implementation=implementation
         )
 
     return _on_each_device(attend)(query, key, value, sequence_ids)
 
 
 class Kernel(NamedTuple):
-    """A fused attention and what it needs.
+    """A fused attention kernel and its requirements.
 
     Attributes:
-        attend: (query, key, value, sequence_ids, causal=...) -> context.
-        tokens: a row is a multiple of so many long.
-        devices: how jax's names of the kinds of its devices begin.
-        types: of its arrays.
+        attend: (query, key, value, sequence_ids, causal=...) -> context [B, L, N, H].
+        tokens: row lengths must be multiples of this.
+        devices: prefixes of jax's `device_kind` of the devices that it runs on.
+        types: the dtypes that it supports.
     """
 
     attend: Callable[..., jax.Array]
@@ -78,7 +78,7 @@ class Kernel(NamedTuple):
 
 
 FUSED = {
-    # Compiled ahead of time for these; in bfloat16 it does not compile for the TPUs before.
+    # Verified by compiling ahead of time. In bfloat16 it does not compile for earlier TPUs.
     "splash": Kernel(
         splash_attention, LANES, ("TPU v5", "TPU v6", "TPU7"), ("float32", "bfloat16")
     ),
@@ -87,7 +87,7 @@ FUSED = {
 
 
 def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -> jax.Array:
-    # Imported where there is such a kernel: it takes a second, and nothing else needs it.
+    # Imported on use: the import takes a second.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     length, heads, head_size = query.shape[1:]
@@ -106,25 +106,24 @@ def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -
     )
     query = query * head_size**-0.5
 
-    def of_row(query, key, value, ids):
+    def attend_row(query, key, value, ids):
         by_head = (x.swapaxes(0, 1) for x in (query, key, value))  # [N, L, H]
         return kernel(*by_head, splash.SegmentIds(ids, ids)).swapaxes(0, 1)
 
-    return jax.vmap(of_row)(query, key, value, sequence_ids)
+    return jax.vmap(attend_row)(query, key, value, sequence_ids)
 
 
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """The compiler cannot split a kernel: where it splits arrays, each device gets its part.
+    """Shards a kernel over the mesh of the trace, since the compiler cannot partition it itself.
 
-    Rows are split over the axes data and fsdp of the mesh that this is traced under, heads over
-    tensor.
+    Rows are sharded over the mesh axes "data" and "fsdp", attention heads over "tensor".
     """
     mesh = jax.sharding.get_abstract_mesh()
-    split = [name for name in mesh.axis_names if name not in mesh.manual_axes]
-    if not np.prod([mesh.shape[name] for name in split]) > 1:
+    axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+    if not np.prod([mesh.shape[name] for name in axes]) > 1:
         return attend
-    rows = tuple(name for name in ("data", "fsdp") if name in split)
-    by_head = P(rows, None, "tensor" if "tensor" in split else None)
+    rows = tuple(name for name in ("data", "fsdp") if name in axes)
+    by_head = P(rows, None, "tensor" if "tensor" in axes else None)
     return jax.shard_map(
         attend, in_specs=(by_head, by_head, by_head, P(rows)), out_specs=by_head, check_vma=False
     )

@@ -1,4 +1,4 @@
-"""Linear layers, and how their parameters begin."""
+"""Linear layers with the parameter initialisation of BERT."""
 
 import math
 from typing import Any
@@ -13,14 +13,14 @@ from bertjax.model.matmul import project
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Normal of scale `initializer_range`, cut at 2 sigma, as google-research/bert draws it."""
+    """Normal distribution with scale `initializer_range`, truncated at 2 sigma as Google does."""
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
 class Linear(nn.Module):
-    """A linear map of the last `axes` axes of x to `features`, with BERT's initialisation.
+    """A linear layer from the last `axes` axes of x to `features`.
 
-    Parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features] and bias [*features].
+    Its parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features].
     """
 
     config: BertConfig
@@ -37,8 +37,7 @@ class Linear(nn.Module):
         flat = (math.prod(inputs), math.prod(features))
 
         def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-            drawn = jnp.asarray(initializer(self.config)(key, flat, dtype))
-            return drawn.reshape(shape)
+            return jnp.asarray(initializer(self.config)(key, flat, dtype)).reshape(shape)
 
         kernel = self.param("kernel", init, (*inputs, *features), jnp.float32)
         y = project(x.astype(self.dtype), kernel, self.axes)

@@ -1,43 +1,95 @@
-"""Losses as mergeable sums: each is (sum of weighted losses, sum of weights).
+"""Training objectives: losses and metrics as sums over a batch, and how the sums become a loss.
 
-Sums can be added over microbatches, devices and evaluation batches; only their ratio is a mean.
+Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
+microbatches, devices and evaluation batches; their ratio is the mean. The heads in
+`bertjax.model.heads` name their objectives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from bertjax.model.soft_targets import binary_soft_targets_loss, soft_targets_loss
+
+Arrays = Mapping[str, Any]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 
+# Logit of a token outside of the sequence. Unlike the smallest float32 it remains finite when it is
+# divided by a low temperature.
+OUTSIDE = -1e30
 
-def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """How many masked tokens and labelled sequences a batch holds: what its losses divide by.
 
-    Of the batch: masked_weights float [B, P], labels int [B, K] (-1 = none).
+class Objective(NamedTuple):
+    """A training objective of a head.
+
+    Attributes:
+        sums: (outputs, batch) -> sums of losses and metrics.
+        weights: batch -> the total weight of each loss, by its name.
+        loss_weights: the losses of `sums` that are minimised, and the factor of each.
+        inputs: keys of the batch that the model takes besides `MODEL_INPUTS`.
+        min_weight: lower bound of the total weights, so that a batch without labels has loss 0.
+        soft_losses: (outputs, outputs of a teacher, batch, temperature) -> the distillation loss
+            for each entry of the batch's "label_weights"; None if it cannot be distilled so.
+        named_classes: whether the labels are ids of named classes, whose order may differ between
+            models.
+    """
+
+    sums: Callable[[Arrays, Arrays], Sums]
+    weights: Callable[[Arrays], dict[str, jax.Array]]
+    loss_weights: Mapping[str, float]
+    inputs: tuple[str, ...] = ()
+    min_weight: float = 1.0
+    soft_losses: Callable[[Arrays, Arrays, Arrays, float], jax.Array] | None = None
+    named_classes: bool = False
+
+    def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
+        """The scalar to minimise: the sum of the means, each multiplied by its loss weight.
+
+        Args:
+            sums: of some rows of a batch.
+            weights: of the whole batch, so that the losses of its parts add up to its loss.
+        """
+        terms = []
+        for name, factor in self.loss_weights.items():
+            total = sums[name][0] if factor == 1 else factor * sums[name][0]
+            terms.append(total / jnp.maximum(weights[name], self.min_weight))
+        return sum(terms[1:], terms[0])
+
+
+def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
+    """The numbers of masked tokens and of labelled sequences in a batch.
+
+    Args:
+        batch: masked_weights float [B, P], labels int [B, K] (-1 = none).
     """
     return {
-        "mlm": jnp.sum(batch["masked_weights"]),
-        "nsp": jnp.sum(batch["labels"] >= 0).astype(jnp.float32),
+        "mlm_loss": jnp.sum(batch["masked_weights"]),
+        "nsp_loss": jnp.sum(batch["labels"] >= 0).astype(jnp.float32),
     }
 
 
-def pretraining_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> Sums:
-    """Sums of losses and of right answers of masked LM and next sentence prediction.
+def mlm_key(outputs: Arrays) -> str:
+    """The name of the masked LM's logits among the outputs, which depends on the head."""
+    return "prediction_logits" if "prediction_logits" in outputs else "logits"
+
+
+def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
+    """Losses and accuracies of masked language modelling and next sentence prediction.
 
     Args:
-        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; of masked LM
-            alone logits [B, P, V], and then there is no sum of pairs.
+        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2], or only logits
+            [B, P, V] of a masked LM; then the result has no entries for next sentence prediction.
         batch: masked_labels int [B, P], masked_weights float [B, P], labels int [B, K].
     """
-    logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
-    mlm_loss, mlm_right = _cross_entropy(logits, batch["masked_labels"])
+    mlm_loss, mlm_right = _cross_entropy(outputs[mlm_key(outputs)], batch["masked_labels"])
     mlm_weights = batch["masked_weights"]
     weights = pretraining_weights(batch)
     sums = {
-        "mlm_loss": (jnp.sum(mlm_loss * mlm_weights), weights["mlm"]),
-        "mlm_accuracy": (jnp.sum(mlm_right * mlm_weights), weights["mlm"]),
+        "mlm_loss": (jnp.sum(mlm_loss * mlm_weights), weights["mlm_loss"]),
+        "mlm_accuracy": (jnp.sum(mlm_right * mlm_weights), weights["mlm_loss"]),
     }
     if "seq_relationship_logits" not in outputs:
         return sums
@@ -47,31 +99,16 @@ def pretraining_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.A
         outputs["seq_relationship_logits"], jnp.maximum(nsp_labels, 0)
     )
     return sums | {
-        "nsp_loss": (jnp.sum(nsp_loss * nsp_weights), weights["nsp"]),
-        "nsp_accuracy": (jnp.sum(nsp_right * nsp_weights), weights["nsp"]),
+        "nsp_loss": (jnp.sum(nsp_loss * nsp_weights), weights["nsp_loss"]),
+        "nsp_accuracy": (jnp.sum(nsp_right * nsp_weights), weights["nsp_loss"]),
     }
 
 
-def pretraining_loss(sums: Sums, weights: Mapping[str, jax.Array]) -> jax.Array:
-    """MLM mean plus NSP mean, each over the whole batch's `weights` (google: per replica)."""
-    mlm = sums["mlm_loss"][0] / jnp.maximum(weights["mlm"], 1.0)
-    if "nsp_loss" not in sums:
-        return mlm
-    nsp = sums["nsp_loss"][0] / jnp.maximum(weights["nsp"], 1.0)
-    return mlm + nsp
-
-
-def label_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The weight of all labels of a batch: what the loss of a task divides by."""
+def _label_weights(batch: Arrays) -> dict[str, jax.Array]:
     return {"loss": jnp.sum(batch["label_weights"])}
 
 
-def task_loss(sums: Sums, weights: Mapping[str, jax.Array]) -> jax.Array:
-    """The weighted mean over the whole batch."""
-    return sums["loss"][0] / jnp.maximum(weights["loss"], 1e-12)
-
-
-def class_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> Sums:
+def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
     """Cross entropy of classes: logits [..., C], labels int and label_weights float [...]."""
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
     return _weighted(losses, batch["label_weights"]) | _weighted(
@@ -79,41 +116,85 @@ def class_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array])
     )
 
 
-def multi_label_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> Sums:
+def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
+    del batch
+    return soft_targets_loss(outputs["logits"], teacher["logits"], t)
+
+
+def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
     """Binary cross entropy, mean over C classes: logits and labels [B, K, C], weights [B, K]."""
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
 
-def regression_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> Sums:
+def _soft_multi_label_losses(
+    outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
+) -> jax.Array:
+    del batch
+    return binary_soft_targets_loss(outputs["logits"], teacher["logits"], t).mean(-1)
+
+
+def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
     """Squared error: logits [B, K, 1], labels and weights float [B, K]."""
     errors = jnp.square(outputs["logits"][..., 0] - batch["labels"])
     return _weighted(errors, batch["label_weights"])
 
 
-def choice_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> Sums:
-    """Cross entropy over the C choices of an example: logits [B, K], labels [B, K/C]."""
-    logits = outputs["logits"]
+def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
+    """The squared difference: numbers have no temperature."""
+    del batch, t
+    return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
+
+
+def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
+    """Logits [B, K] -> [B, K/C, C], the C choices of each example."""
     rows, examples = batch["labels"].shape
-    return class_sums({"logits": logits.reshape(rows, examples, -1)}, batch)
+    return {"logits": outputs["logits"].reshape(rows, examples, -1)}
 
 
-def span_sums(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> Sums:
-    """Cross entropy of first and last token, halved, each over the tokens of its own sequence.
+def _choice_sums(outputs: Arrays, batch: Arrays) -> Sums:
+    """Cross entropy over the C choices of an example: logits [B, K], labels [B, K/C]."""
+    return _class_sums(_choice_logits(outputs, batch), batch)
+
+
+def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
+    student, teacher = (_choice_logits(x, batch) for x in (outputs, teacher))
+    return _soft_class_losses(student, teacher, batch, t)
+
+
+def _tokens_of_sequences(batch: Arrays) -> jax.Array:
+    """Whether each token belongs to each sequence of its row: bool [B, K, L]."""
+    sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
+    return batch["sequence_ids"][:, None, :] == sequences[None, :, None]
+
+
+def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
+    """Mean of the cross entropies of first and last token over the tokens of the sequence.
 
     Args:
         outputs: start_logits and end_logits [B, L].
         batch: sequence_ids int [B, L], labels int [B, K, 2], label_weights float [B, K].
     """
-    sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
-    inside = batch["sequence_ids"][:, None, :] == sequences[None, :, None]  # [B, K, L]
+    inside = _tokens_of_sequences(batch)
     losses = jnp.zeros(())
     for end, key in enumerate(("start_logits", "end_logits")):
         logits = jnp.where(inside, outputs[key][:, None, :], jnp.finfo(jnp.float32).min)
-        found, _ = _cross_entropy(logits, batch["labels"][..., end])
-        losses += found / 2
-    # An empty slot has no token inside: its loss is finite, but means nothing.
+        losses += _cross_entropy(logits, batch["labels"][..., end])[0] / 2
+    # The loss of an empty slot, which has no tokens, is finite and without meaning.
     return _weighted(jnp.where(batch["label_weights"] > 0, losses, 0.0), batch["label_weights"])
+
+
+def _soft_span_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
+    inside = _tokens_of_sequences(batch)
+
+    def within(logits: jax.Array) -> jax.Array:
+        return jnp.where(inside, logits[:, None, :], OUTSIDE)
+
+    start, end = (
+        soft_targets_loss(within(outputs[key]), within(teacher[key]), t)
+        for key in ("start_logits", "end_logits")
+    )
+    return (start + end) / 2
 
 
 def _weighted(values: jax.Array, weights: jax.Array, name: str = "loss") -> Sums:
@@ -121,6 +202,29 @@ def _weighted(values: jax.Array, weights: jax.Array, name: str = "loss") -> Sums
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """logits [..., C], labels int [...] -> losses [...], and 1.0 where the best guess is right."""
+    """logits [..., C], labels int [...] -> losses [...], and 1.0 where the argmax is the label."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses, (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+
+
+MASKED_LM = Objective(
+    pretraining_sums, pretraining_weights, {"mlm_loss": 1.0}, inputs=("masked_positions",)
+)
+# Google's code takes the means per replica, this one over the whole batch.
+PRETRAINING = MASKED_LM._replace(loss_weights={"mlm_loss": 1.0, "nsp_loss": 1.0})
+
+# Weights of classes may be small, so the lower bound of their sum is smaller.
+CLASSES = Objective(
+    _class_sums,
+    _label_weights,
+    {"loss": 1.0},
+    min_weight=1e-12,
+    soft_losses=_soft_class_losses,
+    named_classes=True,
+)
+MULTI_LABEL = CLASSES._replace(sums=_multi_label_sums, soft_losses=_soft_multi_label_losses)
+REGRESSION = CLASSES._replace(
+    sums=_regression_sums, soft_losses=_soft_regression_losses, named_classes=False
+)
+CHOICE = REGRESSION._replace(sums=_choice_sums, soft_losses=_soft_choice_losses)
+SPAN = REGRESSION._replace(sums=_span_sums, soft_losses=_soft_span_losses)

@@ -1,10 +1,13 @@
-"""Products of matrices that are fast in bfloat16 on CPUs, too.
+"""Matrix multiplication with a fast bfloat16 path on CPUs.
 
-XLA's CPU backend multiplies bfloat16 at the speed of float32, or slower, unless all of this holds:
-a product is asked for its sums in float32, and so are its gradients; operands lie in memory in the
-order of their axes, so that transposed ones are copied, but for a right one, which may be summed
-over its last axis instead. Accelerators sum in float32 in any case, and lay out operands
-themselves; there, and in float32, a product is jax's own.
+XLA's CPU backend multiplies bfloat16 matrices no faster than float32 ones, unless
+
+- the multiplication and its gradients accumulate in float32 (`preferred_element_type`), and
+- the operands have a row-major layout: a transposed operand is copied, except that the right one
+  may be contracted over its last axis instead.
+
+Accelerators always accumulate in float32 and choose the layouts themselves. On them, and for
+float32, these functions call `jax.lax.dot_general`.
 """
 
 import functools
@@ -16,9 +19,9 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """lhs [*S, M, K] times rhs [*S, K, N], or [*S, N, K] `transposed` -> [*S, M, N].
+    """lhs [*S, M, K] @ rhs [*S, K, N], or rhs [*S, N, K] if `transposed` -> [*S, M, N].
 
-    The result has the operands' type, or float32 where it comes so.
+    The result has the dtype of the operands, or float32 on the fast path.
     """
     if _is_slow(lhs):
         return _fast(lhs, rhs, transposed)
@@ -28,10 +31,10 @@ def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.A
 def project(
     x: jax.Array, kernel: jax.Array, axes: int = 1, *, transposed: bool = False
 ) -> jax.Array:
-    """x [..., *K] times kernel [*K, *N], rounded to x's type -> [..., *N]; K has `axes` axes.
+    """x [..., *K] @ kernel [*K, *N], cast to the dtype of x -> [..., *N]; K has `axes` axes.
 
-    A `transposed` kernel is [N, K]. The result has x's type, or float32 where it comes so, to be
-    rounded when a bias has been added.
+    A `transposed` kernel has the shape [N, K]. The result has the dtype of x, or float32 on the
+    fast path, so that a bias can be added before rounding.
     """
     if not _is_slow(x):
         last = tuple(range(x.ndim - axes, x.ndim))
@@ -41,7 +44,7 @@ def project(
 
 
 def _is_slow(x: jax.Array) -> bool:
-    """Whether products of x would be: in bfloat16, where what is being traced is for a CPU."""
+    """Whether the multiplication needs the fast path: x is bfloat16, and the trace for a CPU."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     platform = jax.default_backend() if device is None else device.platform
     return x.dtype == jnp.bfloat16 and platform == "cpu"
@@ -49,7 +52,7 @@ def _is_slow(x: jax.Array) -> bool:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _fast(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    """As `matmul`, in float32; rhs is rounded to lhs's type."""
+    """As `matmul`, with a float32 result; rhs is cast to the dtype of lhs."""
     return _dot(lhs, rhs.astype(lhs.dtype), transposed)
 
 
@@ -58,13 +61,13 @@ def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
 
 
 def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
-    """Products of the gradient, which therefore is rounded to the operands' type first."""
+    """The gradients of both operands; the incoming gradient is rounded to their dtype first."""
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
-    of_lhs = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
+    lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
     left, right = (gradient, lhs) if transposed else (lhs, gradient)
-    of_rhs = _dot(left.mT, right, False)
-    return of_lhs.astype(lhs.dtype), of_rhs.astype(rhs.dtype)
+    rhs_gradient = _dot(left.mT, right, False)
+    return lhs_gradient.astype(lhs.dtype), rhs_gradient.astype(rhs.dtype)
 
 
 _fast.defvjp(_forward, _gradients)
@@ -72,7 +75,7 @@ _fast.defvjp(_forward, _gradients)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
-    """As `project`, in float32."""
+    """As `project`, with a float32 result."""
     features = kernel.shape[:1] if transposed else kernel.shape[axes:]
     rows, matrix = _as_matrices(x, kernel, axes, transposed)
     y = _dot(rows, matrix.astype(x.dtype), transposed)
@@ -80,7 +83,7 @@ def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> 
 
 
 def _project_forward(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool):
-    # What is kept is x itself, so that several projections of it keep it once.
+    # The residual is x itself, so that several projections of x share it.
     return _projected(x, kernel, axes, transposed), (x, kernel)
 
 
@@ -90,8 +93,8 @@ def _project_gradients(
     x, kernel = operands
     matrices = _as_matrices(x, kernel, axes, transposed)
     columns = matrices[1].shape[0 if transposed else 1]
-    of_x, of_kernel = _gradients(transposed, matrices, gradient.reshape(-1, columns))
-    return of_x.reshape(x.shape), of_kernel.reshape(kernel.shape)
+    x_gradient, kernel_gradient = _gradients(transposed, matrices, gradient.reshape(-1, columns))
+    return x_gradient.reshape(x.shape), kernel_gradient.reshape(kernel.shape)
 
 
 _projected.defvjp(_project_forward, _project_gradients)
@@ -104,10 +107,10 @@ def _as_matrices(
     return x.reshape(-1, inputs), kernel if transposed else kernel.reshape(inputs, -1)
 
 
-@functools.partial(jax.jit, static_argnums=2, inline=True)  # layouts are of compiled programs
+@functools.partial(jax.jit, static_argnums=2, inline=True)  # layout constraints need jit
 def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    in_order = Layout(tuple(range(lhs.ndim)))
-    lhs, rhs = (with_layout_constraint(x, in_order) for x in (lhs, rhs))
+    row_major = Layout(tuple(range(lhs.ndim)))
+    lhs, rhs = (with_layout_constraint(x, row_major) for x in (lhs, rhs))
     dimensions = _dimensions(lhs, transposed)
     return jax.lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.float32)
 

@@ -1,10 +1,10 @@
-"""Tags from the hidden states of a frozen encoder: the feature-based approach.
+"""A tagger on the hidden states of a frozen encoder: the feature-based approach to BERT.
 
-Devlin et al. 2018, 5.3 and table 7: the states of one or several layers are the features of a
-two-layer BiLSTM and a classifier, which alone are trained.
+The hidden states of one or several layers are the input of a two-layer BiLSTM and a classifier;
+only these two are trained (Devlin et al. 2018, 5.3 and table 7).
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,16 +12,18 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import TaggerConfig
-from bertjax.model.tasks import BertWithHead, Outputs
+from bertjax.model import losses
+from bertjax.model.heads import BertWithHead, Outputs, Rows
 
 LSTM_LAYERS = 2
 
 
 class Lstm(nn.Module):
-    """One direction of an LSTM that begins anew at every sequence of a row.
+    """One direction of an LSTM layer, whose state is reset at every sequence of a row.
 
-    So packed sequences do not see each other, and padding is never seen. Gates, order of their
-    parameters and initialisation are those of `torch.nn.LSTM` (Hochreiter & Schmidhuber 1997).
+    So packed sequences do not influence each other, and padding has no influence. Gates, the order
+    of their parameters and the initialisation are those of `torch.nn.LSTM` (Hochreiter &
+    Schmidhuber 1997).
     """
 
     size: int
@@ -41,10 +43,10 @@ class Lstm(nn.Module):
                 4 * self.size, dtype=self.dtype, kernel_init=init, bias_init=init, name=name
             )
 
-        def step(recurrent: nn.Dense, carry: tuple[jax.Array, jax.Array], of_token: Any):
-            gates, begins = of_token
+        def step(recurrent: nn.Dense, carry: tuple[jax.Array, jax.Array], inputs: Any):
+            gates, begins = inputs
             h, c = (jnp.where(begins[:, None], 0.0, state) for state in carry)
-            # The cell's state is a long sum: float32 whatever the products are computed in.
+            # The cell state is a long sum, so it is float32 even in bfloat16 runs.
             gates = (gates + recurrent(h)).astype(jnp.float32)
             i, f, g, o = jnp.split(gates, 4, axis=-1)
             c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
@@ -59,9 +61,10 @@ class Lstm(nn.Module):
             out_axes=1,
             reverse=self.reverse,
         )
-        # The inputs' part of the gates is one product over all tokens, outside of the loop.
+        # The contribution of the inputs to the gates is one matrix multiplication over all tokens,
+        # outside of the loop.
         gates = dense("input")(x)  # [B, L, 4 size]
-        # The ends of the row do not matter: there the state is zero in any case.
+        # The ends of the row, where `roll` wraps around, start from a zero state anyway.
         begins = sequence_ids != jnp.roll(sequence_ids, -1 if self.reverse else 1, axis=1)
         h = jnp.zeros((x.shape[0], self.size), x.dtype)
         _, states = scan(dense("recurrent"), (h, h.astype(jnp.float32)), (gates, begins))
@@ -69,7 +72,7 @@ class Lstm(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """Layers of an LSTM in both directions, side by side."""
+    """A stack of bidirectional LSTM layers, which concatenate both directions."""
 
     size: int
     dtype: DTypeLike = jnp.float32
@@ -89,12 +92,22 @@ class BiLstm(nn.Module):
 class FeatureTagger(BertWithHead):
     """A class for each token, from chosen hidden states: logits [B, L, num_labels].
 
-    The encoder has its pooler, though nobody asks it, so that it can be saved as a whole.
+    The encoder keeps its pooler, which is not used here, so that it can be saved as a whole.
     """
 
     tagger: TaggerConfig = TaggerConfig()
 
-    frozen: ClassVar[tuple[str, ...]] = ("bert",)
+    parts = ("lstm", "classifier")
+    class_part = "classifier"
+    outputs = ("logits",)
+    objectives = {"tokens": losses.CLASSES}
+    frozen = ("bert",)
+    reads_hidden_states = True
+
+    @property
+    def present_parts(self) -> set[str]:
+        """The classifier, and the BiLSTM if the tagger has one."""
+        return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
 
     def setup(self):
         super().setup()
@@ -102,24 +115,14 @@ class FeatureTagger(BertWithHead):
             self.lstm = BiLstm(self.tagger.size, self.dtype)
         self.dropout, self.classifier = self.classifier_layer(self.num_labels)
 
-    def __call__(
-        self,
-        *inputs: jax.Array,
-        dropout_rows: jax.Array | None = None,
-        output_hidden_states: bool = False,
-        **options: Any,
-    ) -> Outputs:
-        """As `BertModel`; `dropout_rows` are the tagger's alone, the encoder has no dropout."""
-        outputs = self.bert(*inputs, output_hidden_states=True, **options)
-        states = outputs["hidden_states"]  # [layers + 1, B, L, D]
-        if not output_hidden_states:
-            del outputs["hidden_states"]
+    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
+        """Returns logits [B, L, num_labels]."""
+        states = encoded["hidden_states"]  # [layers + 1, B, L, D]
         chosen = [jax.lax.stop_gradient(states[layer]) for layer in self.tagger.layers]
         x = sum(chosen[1:], chosen[0])
         if self.tagger.join == "concat":
             x = jnp.concatenate(chosen, axis=-1)
         if self.tagger.kind == "bilstm":
-            _, _, _, sequence_ids, _ = inputs
-            x = self.lstm(x, sequence_ids)
-        x = self.dropout(x, dropout_rows)
-        return outputs | {"logits": self.classifier(x).astype(jnp.float32)}
+            x = self.lstm(x, rows.sequence_ids)
+        x = self.dropout(x, rows.dropout_rows)
+        return {"logits": self.classifier(x).astype(jnp.float32)}

@@ -21,7 +21,6 @@ from bertjax.tasks.training_data import TrainingData
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
-from bertjax.training.objective import TASK_OBJECTIVES
 from bertjax.training.scores import (
     best_metric,
     counted,
@@ -85,10 +84,10 @@ class FinetuningRun(Run):
             max_length=self.shape.row_length,
             batch_size=config.batch_size,
         )
-        objective = TASK_OBJECTIVES[task.label_kind]
+        objective = loaded.model.objectives[task.label_kind]
         if teacher is not None:
             objective = distilled_task(
-                task.label_kind, config.distillation_temperature, config.distillation_weight
+                objective, config.distillation_temperature, config.distillation_weight
             )
         program = Program(
             config,

@@ -65,7 +65,6 @@ class PretrainingRun(Run):
         super().__init__(config, program, config.phases, tokenizer, teacher)
         self.program: PretrainingProgram = program
         self.keep_checkpoints = config.keep_checkpoints
-        self.loss_weights = config.distillation.loss_weights
         if config.distillation.layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
         self._eval_step = program.eval_step()

@@ -19,7 +19,6 @@ from bertjax.devices.flops import train_flops_per_row
 from bertjax.model import HEADS, BertWithHead
 from bertjax.tokenization import Tokenizer
 from bertjax.training.distillation import distilled_pretraining
-from bertjax.training.objective import PRETRAINING
 from bertjax.training.setup import Program
 
 # Token ids of random rows; their meaning does not affect the time of a step.
@@ -36,8 +35,10 @@ class PretrainingProgram(Program):
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
         for phase in config.phases:
             sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
-        objective = PRETRAINING if teacher is None else distilled_pretraining(config.distillation)
         model = HEADS[str(config.head)](config.model)
+        objective = model.objectives["pretraining"]
+        if teacher is not None:
+            objective = distilled_pretraining(config.distillation)
         super().__init__(config, model, objective, config.phases, mesh, teacher)
         self._config = config
 

@@ -12,7 +12,8 @@ from bertjax.config.model import BertConfig
 from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention, choose_unroll
 from bertjax.model import BertWithHead
-from bertjax.training.objective import TEACHER, Objective, make_loss_fn
+from bertjax.model.losses import Objective
+from bertjax.training.objective import TEACHER, make_loss_fn
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import TrainState, create_train_state
 from bertjax.training.step import compile_train_step, make_eval_step, make_train_step

@@ -10,9 +10,6 @@ from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.student import fingerprint, student_params
 
-# Kinds of labels that are named classes, whose order each model chooses for itself.
-NAMED = ("classes", "multi_label", "tokens")
-
 
 class Teacher(NamedTuple):
     """A teacher: its model, its parameters (numpy), and a hash of them."""
@@ -113,15 +110,17 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
             f"--max_length={longest}."
         )
     params = loaded.params
-    if task.label_kind in NAMED:
-        params = _reordered(params, teacher_task.labels, task.labels, name)
+    if loaded.model.objectives[task.label_kind].named_classes:
+        part = str(loaded.model.class_part)
+        classifier = _reordered(params[part], teacher_task.labels, task.labels, name)
+        params = params | {part: classifier}
     return Teacher(loaded.model, params, fingerprint(params))
 
 
 def _reordered(
-    params: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
+    classifier: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
 ) -> dict[str, Any]:
-    """The parameters with the classes of the classifier in the order of `labels`."""
+    """The parameters of a classifier with its classes in the order of `labels`."""
     if sorted(teacher_labels) != sorted(labels):
         raise ValueError(
             f"{name} has the classes {', '.join(teacher_labels)}, the task has "
@@ -129,5 +128,4 @@ def _reordered(
             "differ, correct id2label in the config.json of the teacher."
         )
     order = [teacher_labels.index(label) for label in labels]
-    classifier = {key: value[..., order] for key, value in params["classifier"].items()}
-    return params | {"classifier": classifier}
+    return {key: value[..., order] for key, value in classifier.items()}

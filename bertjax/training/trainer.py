@@ -40,14 +40,12 @@ class Run(abc.ABC):
         best_metric: the metric of the evaluation that chooses the best checkpoint.
         higher_is_better: whether its highest value is the best.
         keep_checkpoints: how many of the last checkpoints are kept, besides the best.
-        loss_weights: weight of each mean in the loss, where the loss is not among the means.
     """
 
     name: str
     best_metric: str
     higher_is_better: ClassVar[bool]
     keep_checkpoints: int
-    loss_weights: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -214,7 +212,7 @@ class Run(abc.ABC):
             step=step,
             pending=progress.get("pending"),
             name=self.name,
-            loss_weights=self.loss_weights,
+            loss_weights=self.program.objective.loss_weights,
         )
         try:
             with hosts.stop_signal() as stop:

@@ -1,4 +1,4 @@
-"""The model card (README.md) of a model directory: what it is and what it was trained on."""
+"""The model card (README.md) of a model directory: the model and its training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,9 +34,15 @@ def model_card(
     facts: Sequence[tuple[str, Any]] = (),
     tagger: TaggerConfig | None = None,
 ) -> str:
-    """Markdown with what a model with this head is, and a table of `facts` about its training.
+    """The text of a model card in Markdown.
 
-    A `tagger` beside the encoder is described, too.
+    Args:
+        title: of the page.
+        head: the name of the head in `bertjax.model.HEADS`.
+        config: the architecture.
+        do_lower_case: whether the tokenizer lower-cases.
+        facts: (name, value) pairs about the training, for a table.
+        tagger: the tagger on the encoder, if there is one.
     """
     text = _HEAD.format(
         title=title,
@@ -67,14 +73,14 @@ def model_card(
 def training_facts(
     config: Mapping[str, Any], step: int, evaluation: Mapping[str, float] | None
 ) -> list[tuple[str, Any]]:
-    """What a card says of a pretraining run.
+    """The facts of a pretraining run for its model card.
 
     Args:
-        config: the run's, as run.json holds it.
-        step: updates done.
+        config: the config of the run, as stored in run.json.
+        step: the number of updates.
         evaluation: the last line of held-out metrics, if there is one.
     """
-    optimizer, lessons = config["optimizer"], config.get("distillation")
+    optimizer, distillation = config["optimizer"], config.get("distillation")
     masked = config.get("predict", "masked") == "masked"
     phases = "; ".join(
         f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
@@ -88,7 +94,7 @@ def training_facts(
         ("optimizer", f"{optimizer['recipe']}, peak {optimizer['learning_rate']:g}, "
          f"warm-up {optimizer['warmup_steps']:,} steps, decay {optimizer['weight_decay']:g}"),
         ("started from", config["init"] or "random weights"),
-        *([("taught by", lessons["teacher"])] if lessons else []),
+        *([("taught by", distillation["teacher"])] if distillation else []),
         ("computed in", config["dtype"]),
         ("seed", config["seed"]),
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""The one place that knows the families by name: how Hugging Face writes BERT's relatives.
+"""The families of models (RoBERTa, ALBERT, DistilBERT, ...) in the formats of Hugging Face.
 
-A family differs from BERT in the names of its tensors and of the fields of its `config.json`, and
-in what its config takes for granted (`bertjax.config.model.FAMILY_FIELDS`). Names of tensors are
-brought to BERT's, which `bertjax.weights.names` maps to ours.
+A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
+constants that `config.json` does not have (`bertjax.config.model.FAMILY_FIELDS`). This module
+renames tensors to BERT's names; `bertjax.weights.names` maps these to our parameters.
 """
 
 import dataclasses
@@ -15,20 +15,10 @@ from typing import Any, NamedTuple
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.model import HEADS, BertConfig
 
-# Beginnings of names, the family's and BERT's; {layer} is the number of a layer.
+# Pairs of prefixes: the family's and BERT's. {layer} is the number of a layer.
 Renames = tuple[tuple[str, str], ...]
 
-_CLASSES = {
-    "encoder": "Model",
-    "pretraining": "ForPreTraining",
-    "masked_lm": "ForMaskedLM",
-    "next_sentence": "ForNextSentencePrediction",
-    "sequence_classification": "ForSequenceClassification",
-    "token_classification": "ForTokenClassification",
-    "question_answering": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-}
-# Fields of `config.json` that all families but DistilBERT have in common; theirs = ours.
+# Fields of `config.json` that all families except DistilBERT share, with the names of BertConfig.
 _COMMON = {
     name: name
     for name in (
@@ -39,23 +29,23 @@ _COMMON = {
     )
 }
 _BERT_FIELDS = _COMMON | {"classifier_dropout": "classifier_dropout", "is_decoder": "is_decoder"}
-# What no family has a name for in `config.json`, and an encoder does not need to be told.
-_ONLY_AT_THE_START = ("sinusoidal_pos_embds",)
+# Fields that only affect the initialisation, and that no `config.json` has.
+_INIT_FIELDS = ("sinusoidal_pos_embds",)
 
 
 class Family(NamedTuple):
-    """How Hugging Face writes one family.
+    """The conventions of one family.
 
     Attributes:
-        class_name: of the classes of transformers, in front of "Model", "ForMaskedLM"...
-        prefix: of the encoder's tensors; files of the encoder alone go without.
-        renames: beginnings of tensor names.
-        fields: of `config.json` -> of `BertConfig`.
-        absent: heads that transformers does not have.
-        projected_classifier: how a classifier is called that stands on a dense layer of its own.
-        decoder_bias: whether the MLM head has its bias twice, as BERT's.
-        positions_after_padding: positions begin behind the id of padding.
-        outputs: names of outputs -> how transformers calls them.
+        class_name: prefix of the classes in transformers, before "Model", "ForMaskedLM" etc.
+        prefix: of the encoder's tensors; files of an encoder without head omit it.
+        renames: pairs of prefixes of tensor names, the family's and BERT's.
+        fields: names in `config.json` -> names in `BertConfig`.
+        absent: the `HEADS` that transformers does not have for the family.
+        projected_classifier: prefix of a classifier that follows a dense layer of the head.
+        decoder_bias: whether files have the bias of the masked LM twice, as BERT's do.
+        positions_after_padding: whether positions start at pad_token_id + 1.
+        outputs: names of outputs that differ from BERT's -> their names in transformers.
     """
 
     class_name: str
@@ -93,10 +83,10 @@ _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
 def _layer(layer: str, **renames: str) -> Renames:
-    """Names within a layer, with `__` for the dot."""
+    """Renames within a layer, where `__` stands for a dot in the names of the family."""
     return tuple(
-        (f"{layer}.{theirs.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
-        for theirs, bert in renames.items()
+        (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
+        for name, bert in renames.items()
     )
 
 
@@ -177,8 +167,8 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# What transformers means where a `config.json` says nothing, and BertConfig would mean another.
-_SILENT: dict[str, dict[str, Any]] = {
+# Defaults of transformers for fields missing in `config.json` that differ from BertConfig's.
+_HF_DEFAULTS: dict[str, dict[str, Any]] = {
     "albert": {
         "vocab_size": 30000,
         "hidden_size": 4096,
@@ -194,10 +184,10 @@ _SILENT: dict[str, dict[str, Any]] = {
 
 
 def family_of(config: BertConfig) -> Family:
-    """How Hugging Face writes an architecture.
+    """The family of an architecture.
 
     Raises:
-        ValueError: its `model_type` is not known; the nearest is said.
+        ValueError: its `model_type` is unknown.
     """
     return _family(config.model_type)
 
@@ -213,27 +203,29 @@ def _family(model_type: str) -> Family:
 
 
 def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
-    """The architecture that a `config.json` of any family, or Google's, describes.
+    """Converts the content of a `config.json` of any family, or of Google's `bert_config.json`.
 
     Raises:
-        ValueError: the family is not known, or its fields are not what they should be.
+        ValueError: the family is unknown, or a field has an invalid value.
     """
     model_type = values.get("model_type", "bert")
     family = _family(model_type)
-    ours = FAMILY_FIELDS[model_type] | _SILENT.get(model_type, {}) | {"model_type": model_type}
-    ours |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
+    fields = (
+        FAMILY_FIELDS[model_type] | _HF_DEFAULTS.get(model_type, {}) | {"model_type": model_type}
+    )
+    fields |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
     if values.get("inner_group_num", 1) != 1:
         raise ValueError(f"inner_group_num={values['inner_group_num']} is not supported: only 1.")
-    if "token_classifier_dropout" in ours:
-        ours["token_classifier_dropout"] = ours.get("hidden_dropout_prob", 0.1)
+    if "token_classifier_dropout" in fields:
+        fields["token_classifier_dropout"] = fields.get("hidden_dropout_prob", 0.1)
     known = {field.name for field in dataclasses.fields(BertConfig)}
-    refused = {key: value for key, value in values.items() if key not in known}
-    config = BertConfig.from_dict(refused | ours)
+    unknown = {key: value for key, value in values.items() if key not in known}
+    config = BertConfig.from_dict(unknown | fields)
     return with_pad_token(config, config.pad_token_id)
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """The same architecture with another padding token, which moves RoBERTa's positions."""
+    """Replaces the padding token, which also determines RoBERTa's position offset."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
@@ -241,71 +233,72 @@ def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
 
 
 def config_to_hf(config: BertConfig) -> dict[str, Any]:
-    """The fields of `config.json` as the family names them.
+    """Converts an architecture to the fields of the family's `config.json`.
 
     Raises:
-        ValueError: the family has no place for one; transformers would compute something else.
+        ValueError: the family lacks a field, so transformers would compute something else.
     """
     family = family_of(config)
-    written = {theirs: getattr(config, ours) for theirs, ours in family.fields.items()}
+    written = {hf_name: getattr(config, name) for hf_name, name in family.fields.items()}
     if not config.is_decoder:
         written.pop("is_decoder", None)
     again = config_from_hf(written)
     lost = [
         f"{field.name}={getattr(config, field.name)!r}"
         for field in dataclasses.fields(config)
-        if field.name not in (*DROPOUT_FIELDS, *_ONLY_AT_THE_START)
+        if field.name not in (*DROPOUT_FIELDS, *_INIT_FIELDS)
         and getattr(again, field.name) != getattr(config, field.name)
     ]
     if lost:
         raise ValueError(
-            f"{', '.join(lost)}: a model of model_type={config.model_type!r} has no such thing at "
-            "Hugging Face, so it could not be saved. Choose the model_type that has, or leave it."
+            f"{', '.join(lost)}: Hugging Face's models of model_type={config.model_type!r} do not "
+            "support this, so the model could not be saved. Choose a model_type that supports it, "
+            "or leave it out."
         )
     return written
 
 
 def architecture(config: BertConfig, head: str) -> str:
-    """The class of transformers for a model with one of the `HEADS`.
+    """The name of the class in transformers for a model with one of the `HEADS`.
 
     Raises:
-        ValueError: the family has no such head.
+        ValueError: the family does not have the head.
     """
     family = family_of(config)
     if head in family.absent:
-        there = [name for name in HEADS if name not in family.absent]
         raise ValueError(
-            f"{config.model_type} has no head {head!r} in transformers; it has {', '.join(there)}."
+            f"{config.model_type} has no head {head!r} in transformers: use one of "
+            f"{', '.join(heads_of(config))}."
         )
-    return family.class_name + _CLASSES[head]
+    return family.class_name + HEADS[head].class_suffix
 
 
 def heads_of(config: BertConfig) -> list[str]:
-    """The heads that the family has."""
+    """The names of the heads that the family has."""
     absent = family_of(config).absent
     return [head for head in HEADS if head not in absent]
 
 
 @functools.cache
 def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """(pattern of a name of theirs, theirs, BERT's), in the order of the table."""
+    """Triples (pattern of the family's prefix, the family's prefix, BERT's prefix)."""
     return [
-        (re.compile(re.escape(theirs).replace(r"\{layer\}", r"(\d+)")), theirs, bert)
-        for theirs, bert in FAMILIES[model_type].renames
+        (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
+        for name, bert in FAMILIES[model_type].renames
     ]
 
 
 @functools.cache
 def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
-    """(pattern of a name of BERT's, theirs), longer ones first."""
+    """Pairs (pattern of BERT's prefix, the family's prefix), longer ones first."""
     return [
-        (re.compile(re.escape(bert).replace(r"\{layer\}", r"(\d+)")), theirs)
-        for _, theirs, bert in sorted(_patterns(model_type), key=lambda p: -len(p[2]))
+        (re.compile(re.escape(bert).replace(r"\{layer\}", r"(\d+)")), name)
+        for _, name, bert in sorted(_patterns(model_type), key=lambda p: -len(p[2]))
     ]
 
 
 def as_bert(name: str, config: BertConfig) -> str:
-    """The name of a tensor as BERT has it; `gamma` and `beta` of old files are renamed."""
+    """Converts the name of a family's tensor to BERT's, also `gamma` and `beta` of old files."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     if name.startswith(("embeddings.", "encoder.", "transformer.", "pooler.")):
@@ -318,18 +311,18 @@ def as_bert(name: str, config: BertConfig) -> str:
 
 
 def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
-    """The name of a tensor of BERT's as the family has it.
+    """Converts BERT's name of a tensor to that of the family.
 
     Args:
-        name: as BERT has it.
-        config: says the family.
-        projected: whether the model's classifier stands on a dense layer of its own.
+        name: BERT's name.
+        config: an architecture of the family.
+        projected: whether the classifier of the model follows a dense layer of the head.
     """
     if name.startswith("classifier."):
-        own = family_of(config).projected_classifier
-        return own + name.removeprefix("classifier.") if projected else name
-    for pattern, theirs in _patterns_back(config.model_type):
+        prefix = family_of(config).projected_classifier
+        return prefix + name.removeprefix("classifier.") if projected else name
+    for pattern, prefix in _patterns_back(config.model_type):
         if match := pattern.match(name):
             layer = match[1] if match.groups() else ""
-            return theirs.format(layer=layer) + name[match.end() :]
+            return prefix.format(layer=layer) + name[match.end() :]
     return name

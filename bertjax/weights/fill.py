@@ -1,4 +1,4 @@
-"""Fills a parameter tree from tensors under PyTorch names, and says all that does not fit."""
+"""Creates parameter trees: freshly initialised, or filled from tensors under PyTorch names."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,15 +11,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.weights import names
 
-# What a checkpoint may lack or have too much as a whole: the parts that belong to a head.
-PARTS = (
-    *("bert/pooler", "predictions", "seq_relationship", "projection", "classifier"),
-    *("qa_outputs", "lstm"),
-)
-
 
 class Filled(NamedTuple):
-    """Parameters (numpy), parts that the source lacks, and parts that the model has no use for."""
+    """Parameters from a source of tensors.
+
+    Attributes:
+        params: the tree, of numpy arrays.
+        absent: parts of the model that the source lacks and that were initialised.
+        unused: parts of the source that the model does not have.
+    """
 
     params: dict[str, Any]
     absent: list[str]
@@ -27,12 +27,12 @@ class Filled(NamedTuple):
 
 
 def init_params(model: BertWithHead, seed: int) -> Any:
-    """Fresh parameters; the same for a seed, however many devices there are."""
+    """Initialises all parameters; the result depends on the seed and not on the devices."""
     return jax.jit(_init, static_argnums=0)(model, jax.random.key(seed))
 
 
 def param_shapes(model: BertWithHead) -> dict[str, Any]:
-    """Path -> shape and dtype of each parameter, without making any."""
+    """Path -> shape and dtype of each parameter, without computing them."""
     tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
     flat: Any = flatten_dict(tree, sep="/")
     return flat
@@ -41,12 +41,12 @@ def param_shapes(model: BertWithHead) -> dict[str, Any]:
 def _init(model: BertWithHead, key: jax.Array) -> Any:
     ids = jnp.zeros((1, 8), jnp.int32)
     starts = jnp.zeros((1, 1), jnp.int32)
-    # In a loop: layers written out would each have their own program to draw the same numbers.
+    # unroll=1 compiles the initialisation of the layers once and not once per layer.
     return model.clone(unroll=1).init(key, ids, ids, ids, ids, starts)["params"]
 
 
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
-    """The initial values of some parameters; the others are not computed."""
+    """Initialises the parameters at `paths` only."""
 
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
@@ -62,21 +62,22 @@ def fill(
     where: str,
     seed: int = 0,
     *,
-    skip: tuple[str, ...] = (),
+    skip: str | None = None,
     known: Mapping[str, np.ndarray] | None = None,
 ) -> Filled:
-    """Puts each tensor in its place; heads that are missing as a whole are initialised.
+    """Converts tensors to the parameters of a model; heads that they lack are initialised.
 
     Args:
-        tensors: by PyTorch name; read one at a time.
-        model: what the parameters are for.
-        where: the source, for errors.
-        seed: of the initialisation.
-        skip: tensors whose normalized names begin so are left out.
-        known: path -> parameters that are there already.
+        tensors: by PyTorch name; they are read one at a time.
+        model: the model that the parameters are for.
+        where: the name of the source, for errors.
+        seed: for the initialisation.
+        skip: a part of the model (such as "classifier") whose tensors are ignored.
+        known: path -> parameters that need no tensor.
 
     Raises:
-        ValueError: names every missing, unexpected, misshaped and not finite tensor at once.
+        ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
+            lists all of them.
     """
     config, known = model.config, known or {}
     wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
@@ -86,10 +87,10 @@ def fill(
     unexpected, misshaped = [], []
     for stored in sorted(tensors):
         name = names.normalized(stored, config)
-        if name is None or name.startswith(skip):
+        mapped = names.find(name, config) if name else None
+        part = mapped and _part(mapped.path)
+        if name is None or (skip and part == skip):
             continue
-        mapped = names.find(name, config)
-        part = mapped and next((p for p in PARTS if mapped.path.startswith(p)), None)
         if mapped is None or name in seen or (mapped.path not in wanted and part is None):
             unexpected.append(stored)
         elif mapped.path not in wanted:
@@ -99,42 +100,46 @@ def fill(
             problem = _place(filled, wanted[mapped.path], mapped, tensors[stored])
             if problem:
                 misshaped.append(f"{stored} {problem}")
-    absent = [
-        part
-        for part in PARTS
-        if any(path.startswith(part) for path in wanted)
-        and not any(path.startswith(part) for path in filled)
-    ]
-    lacking = frozenset(path for path in wanted if path.startswith(tuple(absent)))
+    absent = sorted({part for path in wanted if (part := _part(path))} - set(map(_part, filled)))
+    lacking = frozenset(path for path in wanted if _part(path) in absent)
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
     if missing or unexpected or misshaped:
         raise ValueError(
             f"{where} does not fit the model. Missing: {missing or 'nothing'}. Unexpected: "
             f"{unexpected or 'nothing'}. Wrong: {misshaped or 'nothing'}. Check that the config "
-            "belongs to these weights, and that they are whole."
+            "belongs to these weights and that the files are complete."
         )
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
 
 
+def _part(path: str) -> str | None:
+    """The part of the model that a path belongs to: a layer of a head, the pooler, or None.
+
+    A source may lack such a part, or have one that the model lacks, but only as a whole.
+    """
+    first, _, rest = path.partition("/")
+    return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
+
+
 def _place(
     filled: dict[str, np.ndarray], like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Puts one tensor in its place; returns what is wrong with it, if anything."""
+    """Adds one tensor to `filled`; returns a description of the error if it does not fit."""
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):
-        return f"is {tensor.shape}, the model has {shape}"
+        return f"has shape {tensor.shape}, the model has {shape}"
     if mapped.layer is not None and mapped.layer >= like.shape[0]:
-        return f"is of layer {mapped.layer}, the model has {like.shape[0]} layers"
+        return f"belongs to layer {mapped.layer}, the model has {like.shape[0]} layers"
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
-        return f"is of type {tensor.dtype}, which only a quantised model has"
-    value = mapped.to_ours(tensor.astype(np.float32, copy=False))
+        return f"is of type {tensor.dtype}: quantised models are not supported"
+    value = mapped.from_hf(tensor.astype(np.float32, copy=False))
     if value.shape != shape:
-        return f"becomes {value.shape}, the model has {shape}"
+        return f"has shape {value.shape} in our layout, the model has {shape}"
     if not np.isfinite(value).all():
-        return f"holds {np.count_nonzero(~np.isfinite(value))} values that are not finite"
-    # Always into memory of our own, laid out as the model reads it: what a file's mapping or a
-    # transposed view would cost, it costs once, here.
+        return f"has {np.count_nonzero(~np.isfinite(value))} values that are not finite"
+    # Always a copy in row-major order: so page faults of a mapped file and the cost of a transposed
+    # view occur once, here.
     if mapped.layer is None:
         filled[mapped.path] = np.array(value, order="C")
     else:
@@ -145,18 +150,18 @@ def _place(
 def resize_vocabulary(
     params: dict[str, Any], model: BertWithHead, config: BertConfig, seed: int = 0
 ) -> dict[str, Any]:
-    """Gives the word table, and the MLM head, the rows of `model.config` instead of `config`.
+    """Resizes the word embedding and the masked LM from `config` to the vocabulary of `model`.
 
-    Rows that are new start as the model's initialisation draws them.
+    New rows are initialised.
     """
     flat: Any = flatten_dict(params, sep="/")
     shapes = param_shapes(model)
-    grown = frozenset(path for path in flat if flat[path].shape != shapes[path].shape)
-    for path, start in fresh(model, grown, seed).items():
+    resized = frozenset(path for path in flat if flat[path].shape != shapes[path].shape)
+    for path, initial in fresh(model, resized, seed).items():
         size = min(config.vocab_size, model.config.vocab_size)
-        axis = start.shape.index(model.config.vocab_size)
+        axis = initial.shape.index(model.config.vocab_size)
         kept = (slice(None),) * axis + (slice(size),)
-        start = np.array(start)
-        start[kept] = flat[path][kept]
-        flat[path] = start
+        value = np.array(initial)
+        value[kept] = flat[path][kept]
+        flat[path] = value
     return unflatten_dict(flat, sep="/")

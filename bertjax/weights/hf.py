@@ -1,4 +1,4 @@
-"""Model directories of Hugging Face: `config.json`, `model.safetensors`, tokenizer files."""
+"""Hugging Face model directories: `config.json`, `model.safetensors` and tokenizer files."""
 
 import json
 import os
@@ -20,15 +20,15 @@ from bertjax.weights.torch_bin import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 BIN = "pytorch_model.bin"
-# Beside an encoder: the tagger that was trained on its hidden states.
+# The file of a tagger that was trained on the hidden states of the encoder in `model.safetensors`.
 TAGGER = "tagger.safetensors"
 
 
 class SafetensorsFiles(Mapping[str, np.ndarray]):
-    """Tensors of one or several safetensors files; each is read when it is asked for.
+    """The tensors of one or several safetensors files; each is read on access.
 
     Raises:
-        ValueError: a file is cut short or no safetensors file, or two files hold one name.
+        ValueError: a file is truncated or not a safetensors file, or two files have the same name.
     """
 
     def __init__(self, files: Iterable[Path]):
@@ -43,7 +43,10 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
                 ) from error
             for name in opened.keys():
                 if name in self._files:
-                    raise ValueError(f"{file} holds {name}, as another file of the model does.")
+                    raise ValueError(
+                        f"{file} and another file of the model both have a tensor {name}: copy or "
+                        "download the model again."
+                    )
                 self._files[name] = opened
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -57,10 +60,10 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that a JSON file holds.
+    """Reads a JSON file that holds an object.
 
     Raises:
-        ValueError: it is not JSON, or something else than an object.
+        ValueError: it is not JSON, or not an object.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -72,18 +75,19 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether a directory holds weights in one of Hugging Face's forms."""
+    """Whether a directory holds weights in one of Hugging Face's formats."""
     return any((directory / name).is_file() for name in (SAFETENSORS, INDEX, BIN))
 
 
 def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
-    """The tensors of a model directory, by PyTorch name, read when asked for.
+    """The tensors of a model directory, by PyTorch name; they are read on access.
 
-    Takes `model.safetensors`, or its shards with their index, or `pytorch_model.bin`.
+    They are those of `model.safetensors`, of its shards with their index, or of
+    `pytorch_model.bin`.
 
     Raises:
-        FileNotFoundError: there is none, or shards that the index names are missing.
-        ValueError: a file is damaged, or is a pickle that holds more than tensors.
+        FileNotFoundError: there are no weights, or shards that the index names are missing.
+        ValueError: a file is damaged, or is a pickle that does not only hold tensors.
     """
     if (directory / SAFETENSORS).is_file():
         return SafetensorsFiles([directory / SAFETENSORS])
@@ -91,17 +95,19 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
         places = read_json(directory / INDEX).get("weight_map")
         if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
             raise ValueError(
-                f"{directory / INDEX} has no weight_map that gives each tensor's file: copy or "
-                "download it again."
+                f"{directory / INDEX} has no weight_map from tensors to files: copy or download it "
+                "again."
             )
         files = sorted(set(places.values()))
         missing = [file for file in files if not (directory / file).is_file()]
         if missing:
-            raise FileNotFoundError(f"{directory} lacks {missing} that {INDEX} names: fetch them.")
+            raise FileNotFoundError(
+                f"{directory} lacks {missing}, which {INDEX} names: copy or download them."
+            )
         return SafetensorsFiles(directory / file for file in files)
     if (directory / BIN).is_file():
         return open_bin(directory / BIN)
-    raise FileNotFoundError(f"No {SAFETENSORS}, {INDEX} or {BIN} in {directory}.")
+    raise FileNotFoundError(f"No weights in {directory}: expected {SAFETENSORS}, {INDEX} or {BIN}.")
 
 
 def save_hf(
@@ -116,23 +122,22 @@ def save_hf(
     files: Mapping[str, str] | None = None,
     tagger: Any = None,
 ) -> None:
-    """Writes a directory that transformers loads without a warning.
+    """Writes a model directory that transformers loads without a warning.
 
     Args:
-        directory: to write, whole; a model that is there is replaced.
-        params: a tree of arrays; it is written tensor by tensor, so memory does not double.
+        directory: the directory; a model in it is replaced atomically.
+        params: the parameters, which are converted and written one at a time to save memory.
         config: the architecture.
-        tokenizer: its files are written, too.
-        head: which of `bertjax.model.HEADS` the weights are for.
+        tokenizer: the tokenizer, whose files are written as well.
+        head: the name of the head in `bertjax.model.HEADS`.
         extra: more fields of `config.json`, such as id2label.
-        card: the text of README.md, the model card.
+        card: the text of the model card, README.md.
         files: more files, name -> text.
-        tagger: parameters of `model.tagger` besides the encoder's, for a file of their own.
+        tagger: parameters of the layers of `model.tagger`, for `tagger.safetensors`.
 
     Raises:
-        ValueError: `directory` holds something else than a model, or transformers has no such
-            model.
-        OSError: no space; what was in `directory` stays.
+        ValueError: `directory` holds files but no model, or transformers has no such model.
+        OSError: the disk is full; the previous content of `directory` remains.
     """
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
     content |= config_to_hf(config) | dict(extra or {})
@@ -140,8 +145,8 @@ def save_hf(
         flat: Any = flatten_dict(dict(params), sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
         if tagger is not None:
-            own: Any = flatten_dict(dict(tagger), sep="/")
-            write_safetensors(beside / TAGGER, own, config)
+            flat_tagger: Any = flatten_dict(dict(tagger), sep="/")
+            write_safetensors(beside / TAGGER, flat_tagger, config)
         text = json.dumps(content, indent=2) + "\n"
         (beside / "config.json").write_text(text, encoding="utf-8")
         tokenizer.save(beside)
@@ -154,20 +159,20 @@ def save_hf(
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
     """Writes flat parameters as float32 under their PyTorch names, one tensor in memory at a time.
 
-    The format: length of the header (8 bytes), the header as JSON, then the tensors' bytes. The
-    library would want all tensors, made contiguous, at once.
+    The format is the length of the header (8 bytes), the header in JSON, and the bytes of the
+    tensors. The safetensors library would need contiguous copies of all tensors at once.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, value in names.to_theirs(flat, config):
-        end = at + 4 * value.size
-        header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [at, end]}
-        at = end
+    start = 0
+    for name, value in names.to_hf(flat, config):
+        end = start + 4 * value.size
+        header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [start, end]}
+        start = end
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
-        for _, value in names.to_theirs(flat, config):
+        for _, value in names.to_hf(flat, config):
             file.write(np.ascontiguousarray(value, "<f4").data)
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Finds out what a place that holds a model is, and reads it."""
+"""Loads models from directories, workdirs of runs, TF1 checkpoints and the hub."""
 
 import dataclasses
 import difflib
@@ -25,10 +25,17 @@ _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
 
 
 class Source(NamedTuple):
-    """Where a model was found: `kind`, what its config says, its tensors, its tokenizer."""
+    """The files of a model.
+
+    Attributes:
+        kind: "hf", "run" or "tf1".
+        where: the directory or checkpoint.
+        config: the content of its config file.
+        tensors: by PyTorch name.
+        tokenizer: its tokenizer.
+    """
 
     kind: str
-    """hf, run or tf1."""
     where: Path
     config: dict[str, Any]
     tensors: Mapping[str, np.ndarray]
@@ -38,8 +45,8 @@ class Source(NamedTuple):
 class LoadedModel(NamedTuple):
     """A model with its parameters (numpy), tokenizer and labels.
 
-    `absent` parts of it were not in the source and are freshly initialised; `unused` parts were
-    there, but this head has no use for them.
+    The source lacks the `absent` parts, which are freshly initialised. It also has the `unused`
+    parts, which this head does not need.
     """
 
     model: BertWithHead
@@ -54,11 +61,11 @@ class LoadedModel(NamedTuple):
 
 
 def open_source(path: str | Path) -> Source:
-    """Opens a model directory, a run's workdir, a TF1 checkpoint or a model of the hub.
+    """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
     Raises:
         FileNotFoundError: there is no model at `path`, and none of that name on the hub.
-        ValueError: what is there is damaged.
+        ValueError: a file is damaged.
     """
     place = Path(path)
     if place.is_dir():
@@ -85,49 +92,49 @@ def open_source(path: str | Path) -> Source:
 def _open_tf1(checkpoint: Path, directory: Path) -> Source:
     file = directory / "bert_config.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{checkpoint} has no bert_config.json beside it: put it there.")
+        raise FileNotFoundError(f"{directory} has no bert_config.json: copy it to {checkpoint}.")
     config = read_json(file)
     return Source("tf1", checkpoint, config, open_tf1(checkpoint), load_tokenizer(directory))
 
 
 def _is_fine_tuned(workdir: Path) -> bool:
-    """Whether a workdir is that of a fine-tuning with its model, which is the best checkpoint's."""
+    """Whether a workdir holds the model of a finished fine-tuning."""
     config = read_json(workdir / "run.json").get("config")
-    named = isinstance(config, dict) and "task" in config
-    return named and (workdir / "model" / "config.json").is_file()
+    has_task = isinstance(config, dict) and "task" in config
+    return has_task and (workdir / "model" / "config.json").is_file()
 
 
 def _open_run(workdir: Path) -> Source:
-    """The newest checkpoint of a run; its parameters alone are read, not the optimizer's."""
+    """Opens the newest checkpoint of a run and reads its parameters, without the optimizer's."""
     try:
         run = read_json(workdir / "run.json")["config"]
         config = run["model"]
     except (KeyError, TypeError) as error:
         raise ValueError(
-            f"{workdir / 'run.json'} has no config of a model: is {workdir} the folder of a run? A "
-            "fine-tuning has its model in the end."
+            f"{workdir / 'run.json'} has no config of a model: give the workdir of a pretraining "
+            "run, or of a finished fine-tuning."
         ) from error
     head = run.get("head") or "pretraining"
     model = HEADS[head](BertConfig.from_dict(config))
-    # Nothing is cleaned up or made: the run may be going on.
+    # The manager must not create or delete anything, because the run may be in progress.
     options = ocp.CheckpointManagerOptions(create=False)
     with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
         step = manager.latest_step()
         if step is None:
-            raise FileNotFoundError(f"The run in {workdir} has no checkpoint yet: wait for one.")
+            raise FileNotFoundError(f"The run in {workdir} has no checkpoint yet: wait for it.")
         try:
             params = _restored_params(manager, step, model)
-        except Exception as error:  # Orbax raises what it likes, pages of it.
-            gist = str(error).partition("\n")[0]
+        except Exception as error:  # Orbax raises many types, with long messages.
+            summary = str(error).partition("\n")[0]
             raise ValueError(
-                f"Checkpoint {step} of the run in {workdir} cannot be read ({gist}). Does "
-                "run.json belong to it? Where it is damaged, remove "
-                f"{workdir / 'checkpoints' / str(step)}, and the one before is taken."
+                f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}). Check that "
+                "run.json belongs to it. If the checkpoint is damaged, remove "
+                f"{workdir / 'checkpoints' / str(step)}, and the previous one is used."
             ) from error
     flat: Any = flatten_dict(params, sep="/")
-    tensors = dict(names.to_theirs(flat, model.config))
-    found = {**config, "step": step, "architectures": [architecture(model.config, head)]}
-    return Source("run", workdir, found, tensors, load_tokenizer(workdir / "tokenizer"))
+    tensors = dict(names.to_hf(flat, model.config))
+    config = {**config, "step": step, "architectures": [architecture(model.config, head)]}
+    return Source("run", workdir, config, tensors, load_tokenizer(workdir / "tokenizer"))
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
@@ -149,7 +156,7 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 
 def _fetch(name: str) -> Path:
-    """The folder of a hub model in the local cache, downloaded if need be and allowed."""
+    """The directory of a hub model in the local cache; it is downloaded if it is not there."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
         if has_weights(folder):
@@ -167,18 +174,18 @@ def load_model(
     dtype: DTypeLike = jnp.float32,
     seed: int = 0,
 ) -> LoadedModel:
-    """Loads a model from wherever it is, with one of the `HEADS`.
+    """Loads a model with one of the `HEADS`.
 
     Args:
-        path: whatever `open_source` takes.
-        head: what the model is to answer; a head that the source lacks is initialised. None:
-            the head that the source has.
-        num_labels: classes of a new classifier; None: as the config of the source says.
-        new_labels: the classes are a new task's: a classifier of another number of them is
-            initialised instead of refused.
-        vocab_size: rows of the word embedding, for a grown vocabulary; None: as it is.
-        dtype: what activations are computed in.
-        seed: of what has to be initialised.
+        path: a directory, checkpoint or name that `open_source` accepts.
+        head: the name of the head; it is initialised if the source lacks it. None: the head of the
+            source.
+        num_labels: the number of classes; None: that of the source.
+        new_labels: whether the classes are those of a new task. A classifier with another number of
+            classes is then initialised instead of refused.
+        vocab_size: rows of the word embedding, which is resized; None: that of the source.
+        dtype: type of the activations.
+        seed: for the initialisation of parameters that the source lacks.
 
     Raises:
         FileNotFoundError: there is no model.
@@ -192,13 +199,13 @@ def load_model(
     source = open_source(path)
     head = find_head(source) if head is None else head
     config = _architecture(source)
-    architecture(config, head)  # refuses what the family does not have
+    architecture(config, head)  # raises if the family does not have the head
     needed = source.tokenizer.vocab_size
     if needed > (vocab_size or config.vocab_size):
         raise ValueError(
-            f"The tokenizer in {source.where} has {needed} tokens, the model only vocab_size="
-            f"{vocab_size or config.vocab_size}: they do not belong together, or give vocab_size="
-            f"{needed} to resize the embedding."
+            f"The tokenizer in {source.where} has {needed} tokens, but the model has vocab_size="
+            f"{vocab_size or config.vocab_size}. Use the tokenizer of this model, or give "
+            f"vocab_size={needed} to resize the embedding."
         )
     labels = _labels(source.config)
     if num_labels is not None and labels is not None and len(labels) != num_labels:
@@ -206,65 +213,44 @@ def load_model(
     model = HEADS[head](
         config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
-    skip = _CLASSIFIER if new_labels and _classes(source) != num_labels else ()
+    skip = model.class_part if new_labels and _classes(source) != num_labels else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = filled.params
     if vocab_size is not None and vocab_size != config.vocab_size:
-        old, config = config, dataclasses.replace(config, vocab_size=vocab_size)
+        old_config, config = config, dataclasses.replace(config, vocab_size=vocab_size)
         model = model.clone(config=config)
-        params = resize_vocabulary(params, model, old, seed)
+        params = resize_vocabulary(params, model, old_config, seed)
     return LoadedModel(
         model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
     )
 
 
-_CLASSIFIER = ("classifier.",)
-
-# The parts of a checkpoint that each head uses; some families have a "projection", too.
-_PARTS_OF_HEADS = {
-    "encoder": (),
-    "pretraining": ("predictions", "seq_relationship"),
-    "masked_lm": ("predictions",),
-    "next_sentence": ("seq_relationship",),
-    "sequence_classification": ("classifier",),
-    "token_classification": ("classifier",),
-    "question_answering": ("qa_outputs",),
-    "multiple_choice": ("classifier",),
-}
-
-
-def _parts(config: BertConfig, head: str) -> set[str]:
-    pooled = HEADS[head](config).needs_pooler
-    projected = head in ("sequence_classification", "multiple_choice") and not pooled
-    return {*_PARTS_OF_HEADS[head], *(["projection"] if projected else [])}
-
-
 def find_head(source: Source) -> str:
-    """The head that leaves no weight of the source unused; where several do, the config decides.
+    """The head that uses all tensors of the source; if several do, the config's architecture.
 
     Raises:
-        ValueError: the source has heads that no model has together.
+        ValueError: no single head uses all of them.
     """
     config = _architecture(source)
-    found = set()
+    parts = set()
     for stored in source.tensors:
         name = names.normalized(stored, config)
         mapped = names.find(name, config) if name else None
         if mapped and not mapped.path.startswith("bert/"):
-            found.add(mapped.path.split("/")[0])
-    fitting = [head for head in heads_of(config) if found == _parts(config, head)]
+            parts.add(mapped.path.split("/")[0])
+    fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
     named = (source.config.get("architectures") or [None])[0]
     if not fitting:
         raise ValueError(
-            f"{source.where} holds the heads {sorted(found)}, which no model has together: load it "
-            "with the head that you need."
+            f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
+            f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
     return next((head for head in fitting if architecture(config, head) == named), fitting[0])
 
 
 def _architecture(source: Source) -> BertConfig:
     try:
-        if source.kind == "run":  # our own names
+        if source.kind == "run":  # it has the field names of BertConfig
             return BertConfig.from_dict(source.config)
         return config_from_hf(source.config)
     except ValueError as error:
@@ -272,9 +258,9 @@ def _architecture(source: Source) -> BertConfig:
 
 
 def _classes(source: Source) -> int:
-    """How many classes there are where the config does not say: as many as there are biases.
+    """The number of classes by the bias of the classifier, as configs may not say it.
 
-    `bert_config.json` never says; transformers means 2 if it does not.
+    Without a classifier it is 2, the default of transformers.
     """
     for name in ("classifier.bias", "classifier.out_proj.bias"):
         if name in source.tensors:
@@ -291,6 +277,6 @@ def _labels(config: Mapping[str, Any]) -> list[str] | None:
         return [label for _, label in sorted((int(i), x) for i, x in stored.items())]
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"id2label={stored!r:.200}: config.json gives each id its label there, as in "
-            '{"0": "no", "1": "yes"}.'
+            f"id2label={stored!r:.200} in config.json is not a mapping of ids to labels: correct "
+            'it to the form {"0": "no", "1": "yes"}.'
         ) from error

@@ -1,8 +1,9 @@
-"""The one table of parameter names: PyTorch's (Hugging Face) and ours, with the change of layout.
+"""The table of parameter names and layouts: Hugging Face's PyTorch tensors and our parameter tree.
 
-Ours are paths in the parameter tree; layers are stacked there on axis 0, so `{layer}` of a PyTorch
-name becomes an index. PyTorch stores matrices as [out, in], we as [in, out], heads apart. The table
-has BERT's names; `bertjax.weights.families` says how its relatives differ.
+Our parameters are named by their paths. The layers are stacked on axis 0, so `{layer}` in a PyTorch
+name is an index there. PyTorch stores matrices as [out, in]; ours are [in, out], with separate axes
+for attention heads. The table has BERT's names; `bertjax.weights.families` has those of the other
+families.
 """
 
 import re
@@ -16,8 +17,8 @@ from bertjax.weights.families import as_bert, as_family, family_of
 
 
 class _Transform(NamedTuple):
-    to_ours: Callable[[np.ndarray, BertConfig], np.ndarray]
-    to_theirs: Callable[[np.ndarray, BertConfig], np.ndarray]
+    from_hf: Callable[[np.ndarray, BertConfig], np.ndarray]
+    to_hf: Callable[[np.ndarray, BertConfig], np.ndarray]
 
 
 def _heads(config: BertConfig) -> tuple[int, int]:
@@ -36,35 +37,35 @@ _FROM_HEADS = _Transform(
 
 
 class Rule(NamedTuple):
-    """One parameter: its PyTorch name, its path here, and how the arrays differ."""
+    """One parameter: its PyTorch name, its path in our tree, and the conversion of its layout."""
 
-    theirs: str
-    ours: str
+    hf_name: str
+    path: str
     transform: _Transform
 
 
-def _dense(theirs: str, ours: str) -> list[Rule]:
+def _dense(hf_name: str, path: str) -> list[Rule]:
     return [
-        Rule(f"{theirs}.weight", f"{ours}/kernel", _MATRIX),
-        Rule(f"{theirs}.bias", f"{ours}/bias", _SAME),
+        Rule(f"{hf_name}.weight", f"{path}/kernel", _MATRIX),
+        Rule(f"{hf_name}.bias", f"{path}/bias", _SAME),
     ]
 
 
-def _layer_norm(theirs: str, ours: str) -> list[Rule]:
+def _layer_norm(hf_name: str, path: str) -> list[Rule]:
     return [
-        Rule(f"{theirs}.weight", f"{ours}/scale", _SAME),
-        Rule(f"{theirs}.bias", f"{ours}/bias", _SAME),
+        Rule(f"{hf_name}.weight", f"{path}/scale", _SAME),
+        Rule(f"{hf_name}.bias", f"{path}/bias", _SAME),
     ]
 
 
 def _lstm(cell: str) -> list[Rule]:
-    """One direction of one layer of `torch.nn.LSTM`, as the tagger of `model.tagger` has it."""
+    """One direction of one layer of a `torch.nn.LSTM`, for the tagger in `model.tagger`."""
     return [
         rule
-        for theirs, ours in (("ih", "input"), ("hh", "recurrent"))
+        for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
         for rule in (
-            Rule(f"lstm.weight_{theirs}_{cell}", f"lstm/{cell}/{ours}/kernel", _MATRIX),
-            Rule(f"lstm.bias_{theirs}_{cell}", f"lstm/{cell}/{ours}/bias", _SAME),
+            Rule(f"lstm.weight_{hf_name}_{cell}", f"lstm/{cell}/{path}/kernel", _MATRIX),
+            Rule(f"lstm.bias_{hf_name}_{cell}", f"lstm/{cell}/{path}/bias", _SAME),
         )
     ]
 
@@ -120,20 +121,19 @@ RULES: tuple[Rule, ...] = (
 )
 
 _PATTERNS = [
-    (re.compile(re.escape(rule.theirs).replace(r"\{layer\}", r"(\d+)")), rule) for rule in RULES
+    (re.compile(re.escape(rule.hf_name).replace(r"\{layer\}", r"(\d+)")), rule) for rule in RULES
 ]
-_BY_PATH = {rule.ours: rule for rule in RULES}
-
+_BY_PATH = {rule.path: rule for rule in RULES}
 
 _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
 def normalized(name: str, config: BertConfig) -> str | None:
-    """A PyTorch name as the table has it; None if it repeats what is said elsewhere.
+    """Converts a PyTorch name of any family to a name of the table; None for redundant tensors.
 
-    `position_ids` count from 0. With tied embeddings the decoder's weight is the word embedding and
-    its bias `cls.predictions.bias`; otherwise PyTorch uses the decoder's own, and
-    `cls.predictions.bias` is without effect.
+    Redundant are `position_ids`, and one of the two biases of a masked LM: with tied embeddings,
+    the decoder's weight is the word embedding and its bias is `cls.predictions.bias`; without,
+    PyTorch uses the decoder's bias, and `cls.predictions.bias` has no effect.
     """
     name = as_bert(name, config)
     if name.endswith(".position_ids"):
@@ -146,27 +146,31 @@ def normalized(name: str, config: BertConfig) -> str | None:
 
 
 class Mapped(NamedTuple):
-    """Where a PyTorch tensor belongs: a path, the layer on axis 0 (None: not stacked), an array."""
+    """The place of a PyTorch tensor in the parameter tree.
+
+    Attributes:
+        path: of the parameter.
+        layer: the index on axis 0; None if the parameter is not stacked.
+        from_hf: converts the layout of the array.
+    """
 
     path: str
     layer: int | None
-    to_ours: Callable[[np.ndarray], np.ndarray]
+    from_hf: Callable[[np.ndarray], np.ndarray]
 
 
 def find(name: str, config: BertConfig) -> Mapped | None:
-    """Looks up a normalized PyTorch name; None if the table does not have it."""
+    """Looks up a normalized PyTorch name; None if it is not in the table."""
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
-            return Mapped(rule.ours, layer, lambda x, rule=rule: rule.transform.to_ours(x, config))
+            return Mapped(rule.path, layer, lambda x, rule=rule: rule.transform.from_hf(x, config))
     return None
 
 
-def to_theirs(
-    params: Mapping[str, np.ndarray], config: BertConfig
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Flat parameters, path -> array, as PyTorch names and arrays, in the order of their paths."""
-    twice = not config.tie_word_embeddings and family_of(config).decoder_bias
+def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
+    """Converts parameters {path: array} to PyTorch names and arrays, in the order of the paths."""
+    two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
     def named(name: str) -> str:
@@ -174,23 +178,23 @@ def to_theirs(
 
     for path, value in sorted(params.items()):
         rule = _BY_PATH[path]
-        if "{layer}" not in rule.theirs:
-            yield named(rule.theirs), rule.transform.to_theirs(value, config)
-            if rule.theirs == _BIAS and twice:
+        if "{layer}" not in rule.hf_name:
+            yield named(rule.hf_name), rule.transform.to_hf(value, config)
+            if rule.hf_name == _BIAS and two_biases:
                 yield named(_DECODER_BIAS), value
             continue
-        for layer, of_layer in enumerate(value):
-            name = named(rule.theirs.format(layer=layer))
-            yield name, rule.transform.to_theirs(of_layer, config)
+        for layer, layer_value in enumerate(value):
+            name = named(rule.hf_name.format(layer=layer))
+            yield name, rule.transform.to_hf(layer_value, config)
 
 
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
-    """The PyTorch names that these paths need, besides the normalized ones that were `seen`."""
+    """The PyTorch names of the tensors of `paths`, without the normalized names in `seen`."""
     paths = set(paths)
     names = set()
     for path in paths:
-        theirs = _BY_PATH[path].theirs
-        layers = range(config.groups if "{layer}" in theirs else 1)
-        names |= {theirs.format(layer=layer) for layer in layers}
+        hf_name = _BY_PATH[path].hf_name
+        layers = range(config.groups if "{layer}" in hf_name else 1)
+        names |= {hf_name.format(layer=layer) for layer in layers}
     projected = "projection/kernel" in paths
     return sorted(as_family(name, config, projected=projected) for name in names - set(seen))

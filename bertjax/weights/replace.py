@@ -1,23 +1,21 @@
-"""Writes a directory beside its place and renames it when it is whole."""
+"""Atomic replacement of a model directory."""
 
 import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-# A directory with one of these is a model, which another may replace.
+# A directory with one of these files is a model, which may be replaced by another.
 _MARKS = ("config.json", "bert_config.json")
 
 
 @contextlib.contextmanager
 def replaced_whole(directory: str | Path) -> Iterator[Path]:
-    """A fresh folder that takes the place of `directory` if nothing goes wrong.
-
-    What was there stays until then, and is gone afterwards.
+    """Yields an empty directory that replaces `directory` when the block ends without an error.
 
     Raises:
-        ValueError: `directory` is a file, or holds things but no model.
-        OSError: it could not be written (no space); what was there is as it was.
+        ValueError: `directory` is a file, or holds files but no model.
+        OSError: it could not be written (the disk is full); the previous content remains.
     """
     directory = Path(directory).resolve()
     scratch = directory.with_name(f"{directory.name}.writing")
@@ -25,7 +23,7 @@ def replaced_whole(directory: str | Path) -> Iterator[Path]:
     if directory.exists() and not _may_be_replaced(directory):
         raise ValueError(
             f"{directory} exists and is no model directory (it has no {' or '.join(_MARKS)}), so "
-            "it is not replaced: name a new directory, or one of an older model."
+            "it is not replaced: name a new directory, or that of an older model."
         )
     try:
         (scratch / "new").mkdir(parents=True)
@@ -43,7 +41,7 @@ def replaced_whole(directory: str | Path) -> Iterator[Path]:
 
 
 def _tidy(directory: Path, scratch: Path) -> None:
-    """Removes what is beside, and puts a directory back that nothing took the place of."""
+    """Removes the scratch directory; moves the old directory back if nothing has replaced it."""
     if (scratch / "old").exists() and not directory.exists():
         (scratch / "old").rename(directory)
     shutil.rmtree(scratch, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""A tagger on a frozen encoder, in a file beside the encoder's.
+"""Reading of taggers on frozen encoders, which are stored in `tagger.safetensors`.
 
-Hugging Face has no such model. So the directory is the encoder's, which everybody reads, and the
-tagger is `tagger.safetensors`, under the names of `torch.nn.LSTM` (lstm.weight_ih_l0, ...) and
-`torch.nn.Linear` (classifier.weight); `task.json` says what it is.
+Hugging Face has no such model. So the model directory is that of the encoder, which transformers
+can load, and `tagger.safetensors` holds the tagger under the names of `torch.nn.LSTM`
+(lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight). `task.json` describes it.
 """
 
 from collections.abc import Mapping
@@ -21,25 +21,25 @@ from bertjax.weights.load_model import LoadedModel
 def with_new_tagger(
     encoder: LoadedModel, tagger: TaggerConfig, num_labels: int, seed: int
 ) -> LoadedModel:
-    """An encoder with a fresh tagger.
+    """Adds a freshly initialised tagger to an encoder.
 
     Raises:
-        ValueError: the encoder lacks layers that the tagger is to read.
+        ValueError: the tagger uses layers that the encoder does not have.
     """
-    made = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
-    return made._replace(absent=encoder.absent + made.absent)
+    loaded = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
+    return loaded._replace(absent=encoder.absent + loaded.absent)
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """An encoder with the tagger that lies beside it, if there is one.
+    """Adds the tagger of its model directory to an encoder, if there is one.
 
     Args:
-        encoder: of a model directory.
-        description: what the directory's `task.json` says; its "tagger" is a `TaggerConfig`.
+        encoder: the model of a model directory.
+        description: the content of the directory's `task.json`; "tagger" is a `TaggerConfig`.
 
     Raises:
-        FileNotFoundError: `task.json` describes a tagger that is not there.
-        ValueError: the tagger is damaged or not the one described.
+        FileNotFoundError: `task.json` describes a tagger that does not exist.
+        ValueError: the tagger is damaged or does not fit its description.
     """
     where = Path(encoder.source.where)
     file, described = where / TAGGER, description.get("tagger")
@@ -55,7 +55,7 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
     if not file.is_file():
         raise FileNotFoundError(
             f"{where} lacks {TAGGER}, the tagger that its task.json describes: copy the model "
-            "directory again; without it there is only the encoder."
+            "directory again."
         )
     count = len(encoder.labels or ()) or encoder.model.num_labels
     loaded = _with_tagger(encoder, tagger, count, SafetensorsFiles([file]), str(file), seed=0)
@@ -76,11 +76,11 @@ def _with_tagger(
     where: str,
     seed: int,
 ) -> LoadedModel:
-    """`absent` and `unused` are parts of the tagger."""
+    """Adds a tagger to an encoder; `absent` and `unused` of the result refer to the tagger."""
     tagger.check_layers(encoder.config.num_hidden_layers)
-    of = encoder.model
+    base = encoder.model
     model = FeatureTagger(
-        of.config, of.dtype, of.unroll, of.remat, num_labels=num_labels, tagger=tagger
+        base.config, base.dtype, base.unroll, base.remat, num_labels=num_labels, tagger=tagger
     )
     known: Any = flatten_dict(encoder.params, sep="/")
     filled = fill(tensors, model, where, seed, known=known)

@@ -1,12 +1,12 @@
-"""Google's TF1 checkpoints: `bert_model.ckpt.*` beside `bert_config.json` and `vocab.txt`.
+"""Reading and writing of Google's TF1 checkpoints: `bert_model.ckpt.*` with `bert_config.json`.
 
-Tensors go in and out under their PyTorch names and in PyTorch's layout, one at a time, so that the
-rest of `weights` need not know of TensorFlow; it is imported here alone, inside the functions.
+Tensors are read and written under their PyTorch names and in PyTorch's layout, one at a time. Only
+the functions of this module import TensorFlow.
 
-`bert_config.json` holds neither casing nor labels. `load_tokenizer(directory)` infers the casing
-from `vocab.txt`: a vocabulary that holds capital letters is cased, any other uncased; pass
-`do_lower_case` where that is wrong. Nor does it hold the epsilon of LayerNorm, which is 1e-12.
-"gelu" is the erf form here; Google's code reads it as the tanh form since February 2019.
+`bert_config.json` has no casing. `load_tokenizer(directory)` infers it from `vocab.txt`: a
+vocabulary with capital letters is cased, any other uncased; pass `do_lower_case` if that is wrong.
+It has no labels either, and no epsilon of LayerNorm, which is 1e-12. "gelu" is the exact GELU here;
+Google's code has used the tanh approximation under this name since February 2019.
 """
 
 import contextlib
@@ -28,35 +28,36 @@ from bertjax.weights.tf1_names import NAMES, Tf1Name, from_pytorch, from_tf1, is
 
 
 def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
-    """Opens a TF1 checkpoint; a tensor is read when it is asked for.
+    """Opens a TF1 checkpoint; tensors are read on access.
 
     Args:
-        prefix: of the files (`.../bert_model.ckpt`), one of them, or a directory that holds one
-            checkpoint or whose `checkpoint` file says which one is the latest.
+        prefix: the prefix of the files (`.../bert_model.ckpt`), one of the files, or a directory
+            with one checkpoint or with a `checkpoint` file that names the latest one.
 
     Returns:
-        float32 arrays by PyTorch name, matrices as transposed views. What is not BERT's keeps its
-        own name, for the caller to report; the state of an optimizer is left out.
+        float32 arrays by PyTorch name; matrices are transposed views. Variables that BERT does not
+        have keep their names, for the caller to report. The optimizer state is left out.
 
     Raises:
-        FileNotFoundError: there is no checkpoint, or a part of it is missing.
-        ValueError: there are several, or it is damaged or of TF2.
+        FileNotFoundError: there is no checkpoint, or a file of it is missing.
+        ValueError: there are several checkpoints, or it is damaged or a TF2 checkpoint.
         ImportError: TensorFlow is not installed.
     """
-    found = find_tf1(prefix)
+    checkpoint = find_tf1(prefix)
     tf = _tensorflow()
-    with _reading(tf, found):
-        reader = tf.train.load_checkpoint(str(found))
+    with _reading(tf, checkpoint):
+        reader = tf.train.load_checkpoint(str(checkpoint))
         stored = reader.get_variable_to_shape_map()
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in stored:
         raise ValueError(
-            f"{found} is of TF2: only checkpoints as google-research/bert writes them can be read."
+            f"{checkpoint} is of TF2: only checkpoints of google-research/bert, which is TF1, can "
+            "be read."
         )
-    return _Tensors(found, reader, [n for n in stored if is_parameter(n)])
+    return _Tensors(checkpoint, reader, [n for n in stored if is_parameter(n)])
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """Tensors of a checkpoint, read on access."""
+    """The tensors of a checkpoint, read on access."""
 
     def __init__(self, prefix: Path, reader: Any, stored: Iterable[str]):
         self._prefix, self._reader = prefix, reader
@@ -67,7 +68,7 @@ class _Tensors(Mapping[str, np.ndarray]):
         entry = self._entries[name]
         with _reading(_tensorflow(), self._prefix):
             value = self._reader.get_tensor(entry.tf1)
-        if entry.tf1 == name:  # Not BERT's: of any type.
+        if entry.tf1 == name:  # Not a parameter of BERT, so it may have any dtype.
             return value
         value = value.astype(np.float32, copy=False)
         return value.T if entry.transposed else value
@@ -86,12 +87,12 @@ class _Tensors(Mapping[str, np.ndarray]):
 def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
     try:
         yield
-    except (tf.errors.OpError, RuntimeError, IndexError) as error:  # Some come untranslated.
-        raise ValueError(f"{prefix} cannot be read ({error}): get its files again.") from error
+    except (tf.errors.OpError, RuntimeError, IndexError) as error:
+        raise ValueError(f"{prefix} cannot be read ({error}): copy its files again.") from error
 
 
 def find_tf1(path: str | Path) -> Path:
-    """The prefix of the checkpoint at `path`, which `open_tf1` describes; needs no TensorFlow."""
+    """The prefix of the checkpoint at `path`, as in `open_tf1`; needs no TensorFlow."""
     path = Path(path)
     if path.is_dir():
         path = _latest(path)
@@ -105,8 +106,8 @@ def find_tf1(path: str | Path) -> Path:
     shards = [match[1] for file in prefix.parent.iterdir() if (match := shard.fullmatch(file.name))]
     if not any(shards.count(total) == int(total) for total in shards):
         raise FileNotFoundError(
-            f"{prefix}.index has {len(shards)} of {int(max(shards, default='1'))} files "
-            f"{prefix.name}.data-* beside it: copy all of them."
+            f"{prefix}.index needs {int(max(shards, default='1'))} files {prefix.name}.data-* in "
+            f"its directory, which has {len(shards)}: copy all of them."
         )
     return prefix
 
@@ -116,7 +117,7 @@ def _latest(directory: Path) -> Path:
     pointer = directory / "checkpoint"
     text = pointer.read_text(errors="replace") if pointer.is_file() else ""
     if match := re.search(r'^model_checkpoint_path:\s*"(.+)"', text, re.MULTILINE):
-        # The folder in it, if any, is that of the machine which wrote it.
+        # Its directory, if there is one, is that of the machine that wrote the checkpoint.
         name = Path(match[1]).name
         if name not in present:
             raise FileNotFoundError(
@@ -142,23 +143,22 @@ def save_tf1(
     *,
     name: str = "bert_model.ckpt",
 ) -> None:
-    """Writes a directory that google-research/bert reads as `init_checkpoint` and its companions.
+    """Writes a directory with a checkpoint that google-research/bert reads as `init_checkpoint`.
 
-    Tensors are taken one at a time. The heads are those that Google has: pretraining, classifier,
-    SQuAD. Its SQuAD graph has a pooler too; without one, `init_checkpoint` leaves it as it starts.
+    The tensors are taken one at a time. Google's heads are those of pretraining, classification and
+    SQuAD. Its SQuAD graph has a pooler; a checkpoint without one leaves it at its initial values.
 
     Args:
-        directory: to write, whole; a model that is there is replaced.
+        directory: the directory; a model in it is replaced atomically.
         tensors: PyTorch names and arrays.
         config_json: the architecture, under the names that both config files share.
-        vocab: the lines of `vocab.txt`; the casing is not written anywhere.
-        name: of the checkpoint.
+        vocab: the lines of `vocab.txt`. The casing is not written.
+        name: the name of the checkpoint.
 
     Raises:
-        ValueError: Google's code could not compute this model or has no name for a tensor, all of
-            which are listed; or tensors are missing; or the vocabulary does not fit; or
-            `directory` holds something else than a model.
-        OSError: no space; what was in `directory` stays.
+        ValueError: Google's code does not support the model, or has no name for a tensor; tensors
+            are missing; the vocabulary does not fit; or `directory` holds files but no model.
+        OSError: the disk is full; the previous content of `directory` remains.
         ImportError: TensorFlow is not installed.
     """
     tf = _tensorflow()
@@ -167,16 +167,16 @@ def save_tf1(
     config = _google_config(config_json)
     if len(vocab) > config["vocab_size"] or any("\n" in token for token in vocab):
         raise ValueError(
-            f"A vocabulary of {len(vocab)} tokens with vocab_size={config['vocab_size']}: each "
-            "must have its row in the word embedding and its line in vocab.txt."
+            f"The vocabulary has {len(vocab)} tokens with vocab_size={config['vocab_size']}: each "
+            "token needs a row of the word embedding and a line of vocab.txt."
         )
     with replaced_whole(directory) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
-        if free < needed:  # TensorFlow would say so in pages of its own.
+        if free < needed:  # The message of TensorFlow would be very long.
             raise OSError(f"{free:,} bytes are free, {needed:,} needed")
-        # Mapped, the tensors need no memory of ours: TensorFlow takes aligned arrays as they are.
+        # The arrays are mapped from the file, and TensorFlow does not copy aligned arrays.
         mapped = np.memmap(scratch, mode="r")
         arrays = {
             tf1: mapped[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape)
@@ -196,7 +196,7 @@ _CONFIG_FIELDS = (
     "intermediate_size max_position_embeddings num_attention_heads num_hidden_layers "
     "type_vocab_size vocab_size"
 ).split()
-_FIXED = {  # What Google's code has no setting for.
+_FIXED = {  # The values that Google's code supports in fields for which it has no setting.
     "model_type": ("bert",),
     "hidden_act": ("gelu", "relu", "tanh"),
     "layer_norm_eps": (1e-12,),
@@ -209,7 +209,7 @@ _FIXED = {  # What Google's code has no setting for.
 
 def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if missing := [field for field in _CONFIG_FIELDS if field not in config]:
-        raise ValueError(f"The config lacks {missing}: give all of Google's fields.")
+        raise ValueError(f"The config lacks the fields {missing}: give all fields of Google's.")
     problems = [
         f"{field}={config[field]!r} (only {', '.join(map(repr, known))})"
         for field, known in _FIXED.items()
@@ -218,7 +218,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise ValueError(
             f"Google's TF1 BERT cannot compute {'; '.join(problems)}: save a Hugging Face "
-            "directory instead. (Its present code takes 'gelu' for what is 'gelu_new' here.)"
+            "directory instead. (In its current code 'gelu' means what is 'gelu_new' here.)"
         )
     return {field: config[field] for field in _CONFIG_FIELDS}
 
@@ -226,27 +226,27 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_raw(
     file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Writes tensors one after another; returns where each TF1 name starts, and its shape."""
+    """Writes tensors into one file; returns the position and the shape of each by its TF1 name."""
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
-    nameless, twice = [], []
+    nameless, duplicate = [], []
     with file.open("wb") as raw:
         for name, tensor in tensors:
             entry = from_pytorch(name)
             if entry is None or entry.tf1 in places:
-                (nameless if entry is None else twice).append(name)
+                (nameless if entry is None else duplicate).append(name)
                 continue
             value = np.ascontiguousarray(tensor.T if entry.transposed else tensor, np.float32)
-            raw.write(bytes(-raw.tell() % 64))  # Aligned as TensorFlow wants it.
+            raw.write(bytes(-raw.tell() % 64))  # The alignment that TensorFlow needs.
             places[entry.tf1] = raw.tell(), value.shape
             raw.write(value.data)
     encoder = [n.tf1 for n in NAMES if n.tf1.startswith(("bert/embeddings", "bert/encoder"))]
     wanted = {tf1.format(layer=layer) for tf1 in encoder for layer in range(layers)}
     missing = sorted(wanted - places.keys())
     beyond = sorted(n for n in places if n.startswith("bert/encoder") and n not in wanted)
-    if nameless or twice or missing or beyond:
+    if nameless or duplicate or missing or beyond:
         raise ValueError(
-            f"Not a TF1 BERT of {layers} layers. Without a name there: {nameless or 'nothing'}. "
-            f"Given twice: {twice or 'nothing'}. Missing: {missing or 'nothing'}. Of further "
+            f"Not a TF1 BERT of {layers} layers. Without a TF1 name: {nameless or 'nothing'}. "
+            f"Given twice: {duplicate or 'nothing'}. Missing: {missing or 'nothing'}. Of further "
             f"layers: {beyond or 'nothing'}. TF1 has the heads of pretraining (its decoder is the "
             "word embedding), classification and SQuAD; save others as a Hugging Face directory."
         )
@@ -254,7 +254,7 @@ def _write_raw(
 
 
 def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    # A graph and a session of its own: eager TensorFlow would take hold of the GPUs.
+    # Eager execution would allocate the memory of the GPUs, so this uses a graph and a session.
     with tf.Graph().as_default():
         inputs = {tf1: tf.compat.v1.placeholder(tf.float32, a.shape) for tf1, a in arrays.items()}
         save = tf.raw_ops.SaveV2(
@@ -267,14 +267,14 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
         with tf.compat.v1.Session(config=settings) as session:
             try:
                 session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
-            except tf.errors.OpError as error:  # Its message is a page long.
+            except tf.errors.OpError as error:  # Its message is very long.
                 raise OSError(f"TensorFlow's {type(error).__name__}") from error
 
 
 def _tensorflow() -> ModuleType:
-    """TensorFlow, imported without its banners and warnings."""
-    # The second stops a notice that ignores the first. Who computes with TensorFlow in the same
-    # process, and wants its oneDNN kernels, imports it before or sets the variable.
+    """Imports TensorFlow without its banners and warnings."""
+    # The second variable suppresses a notice that ignores the first. To use TensorFlow's oneDNN
+    # kernels in the same process, import TensorFlow earlier or set the variable.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     quiet = {key: value for key, value in quiet.items() if key not in os.environ}
     os.environ.update(quiet)

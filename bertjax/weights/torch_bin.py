@@ -1,8 +1,8 @@
-"""Reads the tensors of `pytorch_model.bin` without torch, and without running anything in it.
+"""Reads the tensors of `pytorch_model.bin` without torch, and without executing its pickle.
 
-The pickle is interpreted by `torch_pickle`, which has nothing to call; here are the two containers:
-the zip archive of torch >= 1.6, and the sequence of pickles and storages of earlier versions. Every
-size and position is checked when the file is opened, before there is any array.
+`torch_pickle` interprets the pickle. This module reads the two containers: the zip archive of
+torch >= 1.6, and the sequence of pickles and storages of earlier versions. All sizes and positions
+are checked when the file is opened, before any array is created.
 """
 
 import mmap
@@ -19,28 +19,28 @@ import numpy as np
 from bertjax.weights.torch_pickle import MAX_PICKLE_BYTES, STORED_AS, Machine, Tensor
 
 _REMEDY = (
-    "Fetch the file again if it may be damaged. If it is whole and you trust where it comes from, "
-    "convert it to safetensors with transformers (`from_pretrained`, then `save_pretrained`) on a "
-    "machine that you trust with it, and load that."
+    "Copy or download the file again if it may be damaged. If it is whole and you trust it, "
+    "convert it to safetensors with transformers (`from_pretrained`, then `save_pretrained`) on an "
+    "isolated machine, and load the result."
 )
 MAX_LINE_BYTES = 1000
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 
-# What torch puts beside `data.pkl` under the archive's one folder; its later additions were dotted.
+# The entries that torch writes under the single folder of the archive; newer ones start with a dot.
 _ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+)?")
 
 
 def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
-    """The state dict in a file that `torch.save` wrote; a tensor is made when it is asked for.
+    """Opens the state dict in a file that `torch.save` wrote; tensors are created on access.
 
-    A tensor is a read-only view of the mapped file where its alignment allows and a copy elsewhere;
-    bfloat16 becomes float32. The state dict is the whole of the file, or its entry "state_dict" or
+    A tensor is a read-only view of the mapped file if it is aligned, and a copy otherwise; bfloat16
+    becomes float32. The state dict is the object in the file, or its entry "state_dict" or
     "model_state_dict".
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is damaged, or has anything but tensors and plain containers.
+        ValueError: it is damaged, or holds other objects than tensors and plain containers.
     """
     with open(path, "rb") as file:
         if not file.seek(0, 2):
@@ -81,7 +81,7 @@ class _Tensors(Mapping[str, np.ndarray]):
         if start % native.itemsize or not stored.isnative:
             flat = flat.astype(native)
         strides = [stride * native.itemsize for stride in tensor.strides]
-        # In bounds: when the file was opened, the extent was compared with the storage.
+        # This is in bounds: the extent was checked against the storage when the file was opened.
         view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
         if dtype == "bfloat16":
             return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
@@ -89,7 +89,7 @@ class _Tensors(Mapping[str, np.ndarray]):
 
 
 class _Window:
-    """Part of the file as a stream for `torch_pickle` and `zipfile`; reads are of bounded size."""
+    """A part of the file as a stream for `torch_pickle` and `zipfile`; reads are bounded."""
 
     def __init__(self, data: mmap.mmap, start: int = 0, end: int | None = None):
         self._data = data
@@ -119,7 +119,7 @@ class _Window:
 
 
 def _open_zip(data: mmap.mmap) -> _Tensors:
-    """Reads an archive of `root/data.pkl`, `root/data/N` and a few notes such as `byteorder`."""
+    """Reads an archive of `root/data.pkl`, `root/data/N` and small entries such as `byteorder`."""
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
     if end - start > MAX_PICKLE_BYTES:
@@ -144,7 +144,7 @@ def _open_zip(data: mmap.mmap) -> _Tensors:
 
 
 def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
-    """Start and end of the content of each entry, by name without root; checksum of data.pkl."""
+    """The start and end of each entry, by its name without the root, and data.pkl's checksum."""
     with zipfile.ZipFile(_Window(data)) as archive:
         entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
         end = archive.start_dir
@@ -157,16 +157,16 @@ def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
         shown = entry.orig_filename[:80]
         root, _, name = entry.orig_filename.partition("/")
         if f"{root}/data.pkl" != pickles[0].filename or not _ENTRY.fullmatch(name):
-            raise ValueError(f"{shown!r} is no entry that torch.save writes")
+            raise ValueError(f"{shown!r} is not an entry that torch.save writes")
         if root in ("", ".", "..") or "\\" in root or name in spans:
-            raise ValueError(f"{shown!r} is in the archive twice, or in no proper folder")
+            raise ValueError(f"{shown!r} is in the archive twice, or its folder has a bad name")
         spans[name] = _entry_span(data, entry, free_from, end)
         free_from = spans[name][1]
     return spans, pickles[0].CRC
 
 
 def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: int):
-    """Start and end of the content of an entry, which lies between `free_from` and `end`."""
+    """The start and end of the content of an entry, which must be within `free_from` and `end`."""
     shown = entry.orig_filename[:80]
     at = entry.header_offset
     header = data[at : at + 30]
@@ -192,7 +192,7 @@ def _open_legacy(data: mmap.mmap) -> _Tensors:
         found = Machine(window, legacy=True).run()
         if type(found) is not int or found != expected:
             raise ValueError("it is neither of the two formats of torch.save")
-    Machine(window, legacy=True).run()  # Sizes of C types; storages are little-endian anyway.
+    Machine(window, legacy=True).run()  # Sizes of C types, which do not matter here.
     machine = Machine(window, legacy=True)
     tensors = _state_dict(machine.run())
     keys = Machine(window, legacy=True).run()
@@ -212,7 +212,7 @@ def _open_legacy(data: mmap.mmap) -> _Tensors:
 
 
 def _state_dict(top: Any) -> dict[str, Tensor]:
-    """The state dict in what the pickle holds."""
+    """The state dict in the object of the pickle."""
     for key in ("state_dict", "model_state_dict"):
         if isinstance(top, dict) and isinstance(top.get(key), dict):
             top = top[key]

@@ -1,10 +1,10 @@
-"""Interprets the pickle of a PyTorch checkpoint without anything in it that could be called.
+"""Interprets the pickle of a PyTorch checkpoint without executing any code in it.
 
-A pickle is a program that may call anything. Python's `pickle` and `torch.load` run it behind
-filters, and such filters have been passed before. The machine here knows the opcodes that torch
-writes. A name such as `torch.FloatStorage` is a label, "calling" one of the few labels that are
-admitted makes the description of a tensor, and every other name or opcode is refused. Memory is
-bounded by the length of the pickle, as nothing is allocated on the word of the file.
+A pickle is a program that can call any function. Python's `pickle` and `torch.load` execute it
+behind filters, which have been bypassed before. The interpreter here supports only the opcodes that
+torch writes. A name such as `torch.FloatStorage` is only a label; a "call" of one of the few
+supported labels creates the description of a tensor, and all other names and opcodes are refused.
+The memory is bounded by the length of the pickle, because no size in the file is used to allocate.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ _STORAGE_DTYPES = {
     "torch.BoolStorage": "bool",
 }
 _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_STORAGE_DTYPES}
-# Kinds of numbers that numpy lacks, or of which not every byte is a value.
+# The dtypes that numpy lacks, or in which not all bytes are valid: they are read as these.
 STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
 
 _VALUES = set(
@@ -57,7 +57,7 @@ _OPCODES = {info.code.encode("latin-1"): info for info in pickletools.opcodes}
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """A run of numbers elsewhere in the file."""
+    """A storage: a one-dimensional array elsewhere in the file."""
 
     key: str
     dtype: str
@@ -68,7 +68,7 @@ class Storage:
         return self.numel * np.dtype(STORED_AS.get(self.dtype, self.dtype)).itemsize
 
     def placed(self, start: int, end: int) -> int:
-        """`start`, if all of the storage lies between `start` and `end` in the file."""
+        """Returns `start`, if the whole storage fits between `start` and `end` in the file."""
         if self.nbytes > end - start:
             raise ValueError(
                 f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
@@ -78,7 +78,7 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor in a storage, counted in elements; `extent` is what it spans, 0 if it is empty."""
+    """A view of a storage, in elements; `extent` is the size of the part it covers (0: empty)."""
 
     storage: Storage
     offset: int
@@ -89,13 +89,13 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """An admitted name; stands where the class or function of that name would be."""
+    """A supported name, in place of the class or function of that name."""
 
     name: str
 
 
 class OrderedDict(dict):
-    """What `collections.OrderedDict()` makes; told apart as it alone may have attributes set."""
+    """The result of `collections.OrderedDict()`, the only object whose attributes may be set."""
 
 
 def _is_count(value: Any) -> bool:
@@ -103,17 +103,17 @@ def _is_count(value: Any) -> bool:
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
-    """Checks every number against the storage, before there is any array."""
-    # The rest: requires_grad, backward hooks and, where bits such as "negated" are set, those.
+    """Creates the description of a tensor after checking all its numbers against the storage."""
+    # The rest is requires_grad, backward hooks and, if there are any, bits such as "negated".
     if type(storage) is not Storage or any(rest[2:]):
         raise ValueError("a tensor with other arguments than a plain tensor has")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
-        raise ValueError("a tensor whose shape and strides do not belong together")
+        raise ValueError("a tensor whose shape and strides do not have the same length")
     if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
         raise ValueError("a tensor with a negative, fractional or huge size, stride or offset")
     steps = zip(shape, strides, strict=True)
     extent = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in steps)
-    # Views that repeat elements are refused too: a copy of one may be of any size.
+    # Views that repeat elements are refused as well, because a copy could have any size.
     size = math.prod(n for n in shape if n)
     if offset + extent > storage.numel or size > (storage.numel if extent else 2**40):
         raise ValueError(
@@ -124,9 +124,9 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
 
 
 def _reduce(function: Any, args: Any) -> Any:
-    """What the function that a label names would make of its arguments."""
+    """The result of calling the function that a label names."""
     if type(function) is not Label or type(args) is not tuple:
-        raise ValueError("a call of something that is no function")
+        raise ValueError("a call of an object that is not a function")
     if function.name == _ORDERED_DICT and not args:
         return OrderedDict()
     if function.name == _REBUILD_TENSOR and len(args) in (6, 7):
@@ -137,14 +137,14 @@ def _reduce(function: Any, args: Any) -> Any:
 
 
 class Machine:
-    """Runs one pickle over a stack of plain values and descriptions; it has nothing to call.
+    """The interpreter of one pickle, with a stack of plain values and descriptions.
 
-    Only scalars are hashed, compared or printed: a hundred bytes of pickle can hold tuples in
-    tuples that would take a lifetime to walk.
+    Only scalars are hashed, compared or printed, because a hundred bytes of pickle can describe
+    nested tuples that would take forever to traverse.
 
     Args:
-        window: what to read, with `read`, `readline` and `tell`.
-        legacy: persistent ids of storages have one element more.
+        window: the stream to read, with `read`, `readline` and `tell`.
+        legacy: whether persistent ids of storages have one more element.
     """
 
     def __init__(self, window: Any, *, legacy: bool):
@@ -156,13 +156,13 @@ class Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """The value that the pickle leaves."""
+        """Interprets the pickle and returns its object."""
         end = self._window.tell() + MAX_PICKLE_BYTES
         for _ in range(MAX_OPCODES):
             info = _OPCODES.get(self._window.read(1))
             if info is None:
-                raise ValueError("a pickle that is truncated, or none at all")
-            # Before the argument is read: only the readers of what torch writes are ever used.
+                raise ValueError("a pickle that is truncated, or not a pickle")
+            # Checked before the argument is read, so that only readers of supported opcodes run.
             if info.name not in _KNOWN:
                 raise ValueError(f"it uses the pickle opcode {info.name}, which torch does not")
             if info.name == "STOP":
@@ -195,7 +195,7 @@ class Machine:
             args = self._pop()
             self._stack.append(_reduce(self._pop(), args))
         elif opcode == "BUILD":
-            # The versions of the modules, which only torch has a use for.
+            # The versions of the modules, which only torch uses.
             state = self._pop()
             if type(state) is not dict or set(state) - {"_metadata"}:
                 raise ValueError("it sets attributes other than _metadata on an object")
@@ -206,7 +206,7 @@ class Machine:
             self._collect(opcode)
 
     def _collect(self, opcode: str) -> None:
-        """Makes or fills a container."""
+        """Creates or fills a container."""
         match opcode:
             case "EMPTY_LIST":
                 self._stack.append([])
@@ -228,7 +228,7 @@ class Machine:
 
     def _pop(self) -> Any:
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
-            raise ValueError("a pickle that takes more values than it has")
+            raise ValueError("a pickle that removes more values from the stack than it has")
         return self._stack.pop()
 
     def _pop_several(self, number: int) -> list[Any]:
@@ -236,7 +236,7 @@ class Machine:
 
     def _pop_to_mark(self) -> list[Any]:
         if not self._marks:
-            raise ValueError("a pickle that ends a group which it did not begin")
+            raise ValueError("a pickle that ends a group without a start")
         start = self._marks.pop()
         group = self._stack[start:]
         del self._stack[start:]
@@ -245,7 +245,7 @@ class Machine:
     def _top(self, kind: type) -> Any:
         top = self._pop()
         if not isinstance(top, kind):
-            raise ValueError(f"it takes a {type(top).__name__} for a {kind.__name__}")
+            raise ValueError(f"it uses a {type(top).__name__} as a {kind.__name__}")
         self._stack.append(top)
         return top
 
@@ -253,16 +253,16 @@ class Machine:
         if opcode == "STACK_GLOBAL":
             module, name = self._pop_several(2)
             if type(module) is not str or type(name) is not str:
-                raise ValueError("a global whose name is no string")
+                raise ValueError("a global whose name is not a string")
         else:
             module, _, name = (arg or "").partition(" ")
         full = f"{module}.{name}"
         if full not in _ADMITTED or opcode == "INST":
-            raise ValueError(f"it uses {full[:200]!r}, which is no part of a tensor")
+            raise ValueError(f"it uses {full[:200]!r}, which is not part of a tensor")
         return Label(full)
 
     def _storage(self, persistent_id: Any) -> Storage:
-        """The storage behind `("storage", type, key, location, numel)`; legacy ids end in None."""
+        """The storage of `("storage", type, key, location, numel)`; legacy ids end with None."""
         match persistent_id:
             case ("storage", Label(name), str(key), str(), int(numel), *view) if (
                 type(persistent_id) is tuple
@@ -274,4 +274,4 @@ class Machine:
                 if self.storages.setdefault(key, storage) != storage and self._legacy:
                     raise ValueError(f"storage {key[:80]!r} is of two types or sizes")
                 return storage
-        raise ValueError("a persistent id that is not the plain one of a storage")
+        raise ValueError("a persistent id that is not that of a plain storage")

@@ -8,8 +8,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.data.batches.batch import layout, pad_to
 from bertjax.model import BertForPreTraining
-from bertjax.model.embeddings import Embeddings
-from bertjax.model.heads import take_positions
+from bertjax.model.embeddings import Embeddings, take_positions
 from bertjax.weights import init_params
 
 LENGTH = 24

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from bertjax.model.losses import pretraining_loss, pretraining_sums, pretraining_weights
+from bertjax.model.losses import PRETRAINING
 
 
 def random_outputs_and_batch(rows=6):
@@ -32,16 +32,16 @@ def test_the_loss_is_the_sum_of_two_means():
         outputs["seq_relationship_logits"], np.maximum(batch["labels"], 0)
     )
     expected = mlm[batch["masked_weights"] > 0].mean() + nsp[batch["labels"] >= 0].mean()
-    sums = pretraining_sums(outputs, batch)
-    found = pretraining_loss(sums, pretraining_weights(batch))
+    sums = PRETRAINING.sums(outputs, batch)
+    found = PRETRAINING.loss(sums, PRETRAINING.weights(batch))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_sums_of_parts_add_up_to_the_sums_of_the_whole():
     outputs, batch = random_outputs_and_batch()
-    whole = pretraining_sums(outputs, batch)
+    whole = PRETRAINING.sums(outputs, batch)
     parts = [
-        pretraining_sums(*jax.tree.map(lambda x, s=s: x[s], (outputs, batch)))
+        PRETRAINING.sums(*jax.tree.map(lambda x, s=s: x[s], (outputs, batch)))
         for s in (slice(0, 1), slice(1, 6))
     ]
     jax.tree.map(lambda w, a, b: np.testing.assert_allclose(w, a + b, rtol=1e-6), whole, *parts)
@@ -51,5 +51,5 @@ def test_a_batch_without_labels_has_a_finite_loss():
     outputs, batch = random_outputs_and_batch()
     batch["masked_weights"][:] = 0
     batch["labels"][:] = -1
-    sums = pretraining_sums(outputs, batch)
-    assert float(pretraining_loss(sums, pretraining_weights(batch))) == 0.0
+    sums = PRETRAINING.sums(outputs, batch)
+    assert float(PRETRAINING.loss(sums, PRETRAINING.weights(batch))) == 0.0

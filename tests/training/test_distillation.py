@@ -12,13 +12,10 @@ from bertjax.config import DistillationConfig, MeshConfig, OptimizerConfig, Phas
 from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.devices import sharding
 from bertjax.model import BertConfig, BertForPreTraining
-from bertjax.model.tasks import BertForMaskedLM
-from bertjax.training.distillation import (
-    distilled_pretraining,
-    distilled_task,
-    soft_targets_loss,
-)
-from bertjax.training.objective import TASK_OBJECTIVES, TEACHER, make_loss_fn
+from bertjax.model.heads import HEADS, BertForMaskedLM
+from bertjax.model.soft_targets import soft_targets_loss
+from bertjax.training.distillation import distilled_pretraining, distilled_task
+from bertjax.training.objective import TEACHER, make_loss_fn
 from bertjax.training.optimizer import make_optimizer, make_schedule
 from bertjax.training.state import create_train_state
 from bertjax.training.step import compile_train_step, make_train_step, with_seed
@@ -114,6 +111,9 @@ def test_the_loss_of_pretraining_is_that_of_pytorchs_formulas(on):
     np.testing.assert_allclose(loss, (5 * soft + 2 * mlm + cosine).item(), rtol=1e-5)
 
 
+OBJECTIVES = {
+    kind: objective for head in HEADS.values() for kind, objective in head.objectives.items()
+}
 SHAPES = {
     "classes": ((2, 3, 4), (2, 3)),
     "multi_label": ((2, 3, 4), (2, 3)),
@@ -178,14 +178,14 @@ def test_the_loss_of_a_task_is_that_of_pytorchs_formulas(kind):
     torch = pytest.importorskip("torch")
     outputs, batch = task_outputs(kind, np.random.default_rng(1))
     temperature, share, weights = 3.0, 0.3, batch["label_weights"]
-    objective = distilled_task(kind, temperature, share)
+    objective = distilled_task(OBJECTIVES[kind], temperature, share)
     loss = objective.loss(objective.sums(outputs, batch), objective.weights(batch))
     tensors = [
         {key: torch.tensor(x) for key, x in said.items() if key != TEACHER}
         for said in (outputs, outputs[TEACHER])
     ]
     soft = soft_losses_of_torch(torch, kind, *tensors, temperature).numpy()
-    hard = TASK_OBJECTIVES[kind]
+    hard = OBJECTIVES[kind]
     of_labels = hard.loss(hard.sums(outputs, batch), hard.weights(batch))
     expected = (1 - share) * of_labels + share * (soft * weights).sum() / weights.sum()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -195,7 +195,7 @@ def test_the_loss_of_a_task_is_that_of_pytorchs_formulas(kind):
 def test_a_student_that_agrees_has_no_soft_loss_and_no_gradient(kind):
     outputs, batch = task_outputs(kind, np.random.default_rng(2))
     student = {key: x for key, x in outputs.items() if key != TEACHER}
-    objective = distilled_task(kind, 0.05, 1.0)
+    objective = distilled_task(OBJECTIVES[kind], 0.05, 1.0)
 
     @jax.jit
     def loss_and_grads(student, teacher):

@@ -7,7 +7,7 @@ import pytest
 from bertjax.data.batches.features import Feature
 from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
 from bertjax.model import HEADS
-from bertjax.training.objective import TASK_OBJECTIVES, make_loss_fn
+from bertjax.training.objective import make_loss_fn
 from bertjax.weights import init_params
 
 LENGTHS = [5, 9, 14, 4, 7, 11]
@@ -61,7 +61,7 @@ def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, head
     choices = 2 if kind == "choice" else 1
     labels = Labels(kind, num_classes=3, num_choices=choices)
     features = features_of(kind, tiny_config.vocab_size)
-    objective = TASK_OBJECTIVES[kind]
+    objective = model.objectives[kind]
     loss_fn = make_loss_fn(model, objective)
 
     @jax.jit
@@ -91,7 +91,7 @@ def test_class_weights_give_the_weighted_mean(heads, tiny_config):
     labels = Labels("classes", num_classes=3, class_weights=weights)
     features = features_of("classes", tiny_config.vocab_size)
     batch, places = make_batch(features, row_shape(64, 1, ()), labels, 0)
-    objective = TASK_OBJECTIVES["classes"]
+    objective = model.objectives["classes"]
     loss, _ = make_loss_fn(model, objective)(params, batch, objective.weights(batch), None)
     keys = "input_ids token_type_ids position_ids sequence_ids sequence_starts".split()
     logits = np.asarray(model.apply({"params": params}, *(batch[k] for k in keys))["logits"])
@@ -114,7 +114,7 @@ def test_losses_are_those_of_transformers(kind, heads, tiny_config):
     shape = row_shape(32, choices, ())
     rows = [make_batch([f], shape, labels, 0)[0] for f in features]
     batch = {key: np.concatenate([row[key] for row in rows]) for key in rows[0]}
-    objective = TASK_OBJECTIVES[kind]
+    objective = model.objectives[kind]
     loss, _ = make_loss_fn(model, objective)(params, batch, objective.weights(batch), None)
     keys = "input_ids token_type_ids position_ids sequence_ids sequence_starts".split()
     out = model.apply({"params": params}, *(batch[k] for k in keys))

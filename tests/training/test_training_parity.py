@@ -81,7 +81,7 @@ def test_gradients_equal_pytorch(both, torch):
     expected = their_loss(torch, theirs, batch)
     expected.backward()
     np.testing.assert_allclose(loss, expected.item(), atol=1e-5)
-    found = dict(names.to_theirs(flatten_dict(jax.device_get(grads), sep="/"), CONFIG))
+    found = dict(names.to_hf(flatten_dict(jax.device_get(grads), sep="/"), CONFIG))
     wanted = {name: p.grad.numpy() for name, p in theirs.named_parameters()}
     assert found.keys() == wanted.keys()
     norm = np.sqrt(sum((g**2).sum() for g in wanted.values()))
@@ -125,6 +125,6 @@ def test_fifty_steps_of_adamw_equal_pytorch(both, torch):
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0, error_if_nonfinite=True)
         optimizer.step()
         np.testing.assert_allclose(loss, expected.item(), atol=1e-5, err_msg=f"step {i}")
-    found = dict(names.to_theirs(flatten_dict(jax.device_get(params), sep="/"), CONFIG))
+    found = dict(names.to_hf(flatten_dict(jax.device_get(params), sep="/"), CONFIG))
     for name, value in theirs.named_parameters():
         np.testing.assert_allclose(found[name], value.detach().numpy(), atol=1e-5, err_msg=name)

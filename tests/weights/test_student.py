@@ -42,8 +42,8 @@ def test_the_student_has_the_chosen_layers_and_all_else_of_the_teacher(teacher):
 @pytest.mark.parametrize(
     ("layers", "changes", "message"),
     [
-        ((0, 3), {}, "the teacher has 0 to 2"),
-        ((0,), {}, "takes one for each of its 2"),
+        ((0, 3), {}, "the teacher has the layers 0 to 2"),
+        ((0,), {}, "one for each of the 2 layers"),
         ((0, 1), {"intermediate_size": 48}, r"intermediate/kernel: \(2, 32, 48\), the teacher's"),
         ((0, 1), {"hidden_act": "relu"}, "hidden_act: 'relu', the teacher's 'gelu'"),
     ],

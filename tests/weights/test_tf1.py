@@ -172,7 +172,7 @@ def run(*argv) -> int:
 
 
 def test_every_pytorch_name_of_a_pretraining_model_has_its_own_tf1_name(tiny, tiny_config):
-    theirs = [n for n, _ in names.to_theirs(flatten_dict(tiny[1], sep="/"), tiny_config)]
+    theirs = [n for n, _ in names.to_hf(flatten_dict(tiny[1], sep="/"), tiny_config)]
     entries = [from_pytorch(name) for name in theirs]
     assert [entry and entry.pytorch for entry in entries] == theirs
     assert len({entry.tf1 for entry in entries if entry}) == len(theirs) == 5 + 2 * 16 + 2 + 7
@@ -366,7 +366,7 @@ def test_every_tensor_that_tf1_cannot_hold_is_named_and_the_old_directory_stays(
     with pytest.raises(ValueError) as error:
         save(tmp_path / "model", tensors)
     for part in (
-        "Without a name there: ['cls.predictions.decoder.weight', 'my.head']",
+        "Without a TF1 name: ['cls.predictions.decoder.weight', 'my.head']",
         "Missing: ['bert/encoder/layer_0/output/dense/bias']",
         "further layers: ['bert/encoder/layer_1/output/dense/bias']",
     ):

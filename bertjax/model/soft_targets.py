@@ -1,0 +1,67 @@
+"""Losses between the outputs of a student and of its teacher.
+
+Soft targets are the Kullback-Leibler divergence KL(teacher || student) of two distributions at the
+temperature T, multiplied by T^2 so that the size of its gradients does not depend on T (Hinton et
+al. 2015, 2). Hidden states are compared by their cosine (Sanh et al. 2019, 3).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+# Added to squared norms, so that a zero vector has a cosine; as in PyTorch's CosineEmbeddingLoss.
+SMALLEST_SQUARE = 1e-12
+
+
+def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    """KL(teacher || student) * T^2 of logits [..., C] at the temperature T -> [...].
+
+    The teacher is a constant: it receives no gradient.
+    """
+    return _soft_targets(student, teacher, temperature)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    return _soft_targets_forward(student, teacher, temperature)[0]
+
+
+def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
+    """Returns the loss and the residuals of its gradient: both logits and their normalisers.
+
+    The logits of a vocabulary are large. These residuals hold no other array of their size, while
+    the automatic derivative of two log-softmaxes would hold three.
+    """
+    s, t = student / temperature, teacher / temperature
+    log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
+    difference = jnp.sum(jnp.exp(t - log_zt) * (t - s), axis=-1)
+    loss = temperature**2 * (difference + (log_zs - log_zt)[..., 0])
+    return loss, (student, teacher, log_zs, log_zt)
+
+
+def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
+    """T * (q - p) for the student's probabilities q and the teacher's p."""
+    student, teacher, log_zs, log_zt = residuals
+    p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
+    return temperature * gradient[..., None] * (q - p), None
+
+
+_soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
+
+
+def binary_soft_targets_loss(
+    student: jax.Array, teacher: jax.Array, temperature: float
+) -> jax.Array:
+    """KL(teacher || student) * T^2 of Bernoulli distributions given by logits [...] -> [...]."""
+    teacher, student = teacher / temperature, student / temperature
+    yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)
+    no = jax.nn.log_sigmoid(-teacher) - jax.nn.log_sigmoid(-student)
+    return temperature**2 * (jax.nn.sigmoid(teacher) * yes + jax.nn.sigmoid(-teacher) * no)
+
+
+def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
+    """1 - cosine of vectors [..., D] -> [...], in float32."""
+    x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
+    squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
+    return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])
