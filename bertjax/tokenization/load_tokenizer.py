@@ -132,7 +132,7 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     if any(kind != source.kind for kind in kinds.values()):
         listed = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
         raise ValueError(
-            f"{source.directory} has files of different tokenizers: {listed}. Delete the wrong ones."
+            f"{source.directory} has files of different tokenizers: {listed}. Delete some."
         )
 
 
