@@ -23,7 +23,7 @@ from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.tokenization import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    # Spawned workers import this module, and bertjax.config would bring them jax.
+    # Spawned workers import this module, but do not need bertjax.config.
     from bertjax.config import PrepareConfig
 
 # Fields of the config that do not affect the output.
@@ -242,7 +242,7 @@ def _print_summary(metadata: Metadata, directory: Path) -> None:
 
 def parse(argv: Sequence[str] | None = None) -> "PrepareConfig":
     """Reads the flags."""
-    # Not at the top: workers import this module anew, and `config` would make them load jax.
+    # Not at the top: worker processes import this module, but not `config`.
     from bertjax import command_line
     from bertjax.config import PrepareConfig
 

@@ -426,7 +426,7 @@ def test_overwriting_one_part_spares_the_others(config):
     prepare.run(first)
     prepare.run(dataclasses.replace(first, overwrite=True))
     before = contents(config.output)
-    with pytest.raises(ValueError, match="--shard 1/2 would delete what other parts wrote"):
+    with pytest.raises(ValueError, match="--shard 1/2 would delete files of other parts"):
         prepare.run(dataclasses.replace(config, shard="1/2", overwrite=True))
     assert contents(config.output) == before
     assert prepare.run(dataclasses.replace(config, shard="1/2")) is not None

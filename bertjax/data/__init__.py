@@ -1,1 +1,1 @@
-"""Text on disk to batches in memory. Numpy only; jax is needed by `pipeline` alone, for grain."""
+"""The data pipeline, from text on disk to batches of numpy arrays."""

@@ -130,9 +130,9 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     if name:
         kinds = {f"{name} in {config_file.name}": _KIND_OF_CLASS[name], **kinds}
     if any(kind != source.kind for kind in kinds.values()):
-        said = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
+        listed = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
         raise ValueError(
-            f"{source.directory} has files of different tokenizers: {said}. Delete the wrong ones."
+            f"{source.directory} has files of different tokenizers: {listed}. Delete some."
         )
 
 
@@ -277,7 +277,7 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
     """Refuses added tokens that are not special tokens of the model's vocabulary."""
-    more = [t for t, said in read.added_tokens.items() if t not in vocab or not said["special"]]
+    more = [t for t, token in read.added_tokens.items() if t not in vocab or not token["special"]]
     if more:
         raise ValueError(
             f"{read.file} adds {len(more)} tokens to the model's vocabulary (first: {more[0]!r}), "
@@ -291,9 +291,9 @@ def _with_config(
     """Completes `settings` from tokenizer_config.json; `do_lower_case` overrides both."""
     if do_lower_case is None and source.json:
         _refuse_disagreement(settings, source, names)
-    said = {name: source.config[name] for name in names if name in source.config}
+    configured = {name: source.config[name] for name in names if name in source.config}
     override = {} if do_lower_case is None else {"do_lower_case": do_lower_case}
-    return {**said, **settings, **override}
+    return {**configured, **settings, **override}
 
 
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:

@@ -170,8 +170,8 @@ def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
 class FeatureBatches(grain.MapDataset):
     """Element i is batch `first + i` of a training run, as (rows of the global batch, batch).
 
-    Each epoch shuffles the features anew. The last batch of an epoch is smaller if the batch size
-    does not divide the number of features. The batch holds only the rows of this host, and only
+    The features are shuffled in every epoch. The last batch of an epoch is smaller if the batch
+    size does not divide the number of features. A batch has only the rows of this host, and only
     their features are read: the packing follows from `sizes`, which all hosts know.
 
     Args:

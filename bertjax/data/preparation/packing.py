@@ -33,8 +33,8 @@ def pack(
         size, count = sizes[item], counts[item]
         if size > row_length or count > max_sequences:
             raise ValueError(
-                f"An item of {size} tokens in {count} sequences does not fit a row of {row_length} "
-                f"tokens and {max_sequences} sequences: use longer rows."
+                f"An item of {size} tokens in {count} sequences does not fit into a row of "
+                f"{row_length} tokens and {max_sequences} sequences: use longer rows."
             )
         row, room = open_rows.take(size, lambda row, count=count: slots[row] >= count)
         if row is None:

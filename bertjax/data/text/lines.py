@@ -31,7 +31,7 @@ def read_lines(
         ValueError: bytes are not UTF-8, or a line of JSON is too long.
     """
     limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
-    parts: list[str] = []  # the beginning of a line that has not ended yet
+    parts: list[str] = []  # pieces of the current, incomplete line
     size = 0
     was_cut = False
     for text in _decoded_blocks(name, stream, errors):
