@@ -18,9 +18,8 @@ from bertjax.config import FinetuneConfig, load_config_file
 from bertjax.data.preparation.chunks import write_whole
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
-from bertjax.tasks.exports import SUBMISSION
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.submission import add_to_submission_zip
+from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training.finetuning import SCORES, Run, load_for_task
 from bertjax.training.finetuning_teacher import Teacher, load_teacher, run_identity

@@ -150,7 +150,7 @@ class Run:
         folder.mkdir(exist_ok=True)
         assert self.task.source is not None
         answered = self.predictor(params, self.task.source.examples(split))
-        written = self.task.written(folder, split, answered)
+        written = self.task.write_predictions(folder, split, answered)
         self.confusion[split] = Counter()
         if self.task.label_kind == "classes":
             written = counted(written, self.confusion[split])

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.tasks.sources.glue import GLUE, GlueSource
+from bertjax.tasks.sources.glue import GLUE
+from bertjax.tasks.sources.glue_files import GlueSource
 from bertjax.tasks.submission import (
     add_to_submission_zip,
     read_glue_predictions,
@@ -63,7 +64,7 @@ def test_the_parent_folder_does_as_well(tmp_path):
     assert len(list(GlueSource(GLUE["cola"], tmp_path).examples("dev"))) == 2
     (example,) = GlueSource(GLUE["ax"], tmp_path).examples("test")
     assert (example.text, example.pair, example.label) == ("a", "b", None)
-    with pytest.raises(FileNotFoundError, match="No file of rte .*lies in"):
+    with pytest.raises(FileNotFoundError, match="No file of rte .*is in"):
         GlueSource(GLUE["rte"], tmp_path)
 
 
