@@ -121,7 +121,7 @@ class RegressionTask(TextTask):
 
     @property
     def num_labels(self) -> int:
-        """One output."""
+        """One output, which has no class name."""
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:

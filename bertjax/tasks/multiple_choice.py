@@ -25,11 +25,6 @@ class ChoiceTask(Task):
     head: ClassVar[str] = "multiple_choice"
     label_kind: ClassVar[LabelKind] = "choice"
 
-    @property
-    def num_labels(self) -> None:
-        """None: the head has one output per sequence."""
-        return None
-
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes one feature with `num_choices` sequences."""
         if len(example.choices) != self.num_choices:

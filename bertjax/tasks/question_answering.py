@@ -94,11 +94,6 @@ class SpanTask(Task):
                 f"{self.name} has an answer: leave it out."
             )
 
-    @property
-    def num_labels(self) -> None:
-        """None: the head always has two outputs per token."""
-        return None
-
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes windows `[CLS] question [SEP] part of the passage [SEP]`, `origins` int [n, 2].
 

@@ -37,13 +37,6 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
     return "\n".join(lines) + "\n"
 
 
-def write_glue_predictions(
-    path: Path | str, spec: GlueSpec, predictions: Mapping[str, str | float]
-) -> None:
-    """Writes one file of a submission: the class or score of each id."""
-    Path(path).write_text(format_glue_predictions(spec, predictions), encoding="utf-8")
-
-
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
     """Reads the class or score of each id; classes may be written as codes of GLUE or as names.
 

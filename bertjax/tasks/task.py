@@ -131,8 +131,8 @@ class Task(abc.ABC):
 
     @property
     def num_labels(self) -> int | None:
-        """Outputs of the classifier; None if the head has a fixed number of them."""
-        return len(self.labels)
+        """Number of classes; None if there are no classes, as for spans and choices."""
+        return len(self.labels) or None
 
     def write_predictions(
         self, folder: Path, split: str, pairs: Pairs

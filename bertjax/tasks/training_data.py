@@ -31,26 +31,6 @@ class TrainingData(NamedTuple):
     fingerprint: str
 
 
-class _Truncation:
-    """Counts the sequences of a split that reach the maximum length and so may be truncated."""
-
-    def __init__(self, split: str, max_length: int):
-        self._split, self._max_length = split, max_length
-        self._count, self._first = 0, ""
-
-    def add(self, example: Example, feature: Feature) -> None:
-        if max(feature.lengths) >= self._max_length:
-            self._count += 1
-            self._first = self._first or example.where
-
-    def report(self) -> None:
-        if self._count:
-            print(
-                f"{self._split}: {self._count:,} texts reach max_length={self._max_length} tokens "
-                f"and are truncated if they are longer. The first one: {self._first}"
-            )
-
-
 def write_training_data(
     task: Task, tokenizer: Tokenizer, max_length: int, path: Path
 ) -> TrainingData:
@@ -62,7 +42,6 @@ def write_training_data(
     sizes, digest = array.array("I"), hashlib.sha256()
     has_one_class = task.label_kind in ("classes", "tokens")
     counts = np.zeros(len(task.labels) if has_one_class else 0, np.int64)
-    truncation = _Truncation("train", max_length)
 
     def records() -> Iterator[bytes]:
         for example, feature in _features(task, "train", tokenizer, max_length):
@@ -74,7 +53,6 @@ def write_training_data(
             if has_one_class:
                 labels = feature.labels[feature.labels >= 0]
                 counts[:] += np.bincount(labels, minlength=len(counts))
-            truncation.add(example, feature)
             sizes.append(len(feature.input_ids))
             record = encode_feature(feature)
             digest.update(record)
@@ -83,8 +61,6 @@ def write_training_data(
     write_shard(path, records())
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
-    if task.label_kind != "span":  # Windows are meant to be full.
-        truncation.report()
     return TrainingData(path, np.array(sizes), counts, digest.hexdigest())
 
 
@@ -98,19 +74,23 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
     assert task.source is not None
     for split in task.source.splits:
         if split != "train":
-            truncation, example = _Truncation(split, max_length), None
-            for example, feature in _features(task, split, tokenizer, max_length):
-                truncation.add(example, feature)
-            if example is None:
+            if not sum(1 for _ in _features(task, split, tokenizer, max_length)):
                 raise ValueError(f"The {split} split has no examples: check the file.")
-            if task.label_kind != "span":
-                truncation.report()
 
 
 def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
+    """Encodes a split, and reports at its end how many texts reach the maximum length."""
     assert task.source is not None
+    count, first = 0, ""
     for example in task.source.examples(split):
         for feature in task.features(example, tokenizer, max_length):
+            if max(feature.lengths) >= max_length:
+                count, first = count + 1, first or example.where
             yield example, feature
+    if count and task.label_kind != "span":  # Windows of a passage are meant to be full.
+        print(
+            f"{split}: {count:,} texts reach max_length={max_length} tokens and are truncated if "
+            f"they are longer. The first one: {first}"
+        )

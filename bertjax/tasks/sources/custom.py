@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
@@ -21,7 +21,7 @@ from bertjax.tasks.sources.columns import (
 )
 from bertjax.tasks.sources.conll import Sentence, read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row, shorten
-from bertjax.tasks.sources.official_files import path_of_split
+from bertjax.tasks.sources.official_files import value_of_split
 from bertjax.tasks.sources.table_files import JSON_SUFFIXES, Table, read_number
 from bertjax.tasks.tag_schemes import order_tags, scheme_of
 from bertjax.tasks.tagging import TagTask
@@ -64,8 +64,6 @@ class CustomSource:
             FileNotFoundError: a file does not exist.
             ValueError: there is no file, or a file lacks a column.
         """
-        if kind not in get_args(CustomKind):
-            raise ValueError(f"Unknown kind {kind!r}. Known: {', '.join(get_args(CustomKind))}.")
         files = {"train": train, "dev": dev, "test": test}
         self.kind: CustomKind = kind
         self._paths = {
@@ -107,7 +105,7 @@ class CustomSource:
         Raises:
             ValueError: the split does not exist, or a row is damaged; the message names the row.
         """
-        path = path_of_split(f"--task={self.kind}", split, self._paths)
+        path = value_of_split(f"--task={self.kind}", split, self._paths)
         if self.kind != "tag":
             return self._texts(split)
         if split not in self._tables:

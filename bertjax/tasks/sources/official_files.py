@@ -4,6 +4,9 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 class OfficialFiles:
@@ -56,7 +59,7 @@ class OfficialFiles:
         Raises:
             ValueError: the split does not exist.
         """
-        return path_of_split(self.task, split, self._paths)
+        return value_of_split(self.task, split, self._paths)
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
@@ -64,17 +67,17 @@ def existing(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def path_of_split(task: str, split: str, paths: Mapping[str, Path]) -> Path:
-    """Returns the file of a split.
+def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
+    """Returns the value of a split, such as its file.
 
     Raises:
         ValueError: the split does not exist; the message suggests the nearest name.
     """
-    if split in paths:
-        return paths[split]
-    near = difflib.get_close_matches(split, paths, 1)
+    if split in values:
+        return values[split]
+    near = difflib.get_close_matches(split, values, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{task} has no split {split!r}.{hint} There are: {', '.join(paths)}.")
+    raise ValueError(f"{task} has no split {split!r}.{hint} There are: {', '.join(values)}.")
 
 
 def reset_counts(counts: Counter[str], split: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
-from bertjax.tasks.sources.official_files import reset_counts
+from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
@@ -73,10 +73,8 @@ class SquadSource:
             ValueError: the split does not exist, or a field is missing or has a wrong type; the
                 message names the question.
         """
-        if split not in self.files:
-            raise ValueError(f"There is no split {split!r}; there are: {', '.join(self.splits)}.")
+        path = value_of_split("SQuAD", split, self.files)
         reset_counts(self.counts, split)
-        path = self.files[split]
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
             for number, paragraph in enumerate(_get(article, "paragraphs", list, place), 1):
@@ -205,58 +203,32 @@ def read_tfds_row(row: TfdsRow) -> Example | None:
     return with_answers(asked, answers, row.split, row.counts)
 
 
-def _make_official(name: str, version: Version, options: TaskOptions) -> SpanTask:
+def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
     if options.data_dir is not None:
         source = SquadSource.in_directory(options.data_dir, version)
     else:
         source = TfdsSource(f"squad/v{version}", read_tfds_row, options.tfds_data_dir)
-    with_impossible = version == "2.0"
-    return SpanTask(
-        name=name, source=source, with_impossible=with_impossible, **options.span_options
-    )
+    impossible = version == "2.0"
+    return SpanTask(name=name, source=source, with_impossible=impossible, **options.span_options)
 
 
-def _make_custom(options: TaskOptions) -> SpanTask:
+def _make_qa(options: TaskOptions) -> SpanTask:
     if not options.files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     source = SquadSource(options.files)
-    with_impossible = any(
+    impossible = any(
         example.label is not None for split in source.splits for example in source.examples(split)
     )
-    return SpanTask(
-        name="qa", source=source, with_impossible=with_impossible, **options.span_options
-    )
+    return SpanTask(name="qa", source=source, with_impossible=impossible, **options.span_options)
 
 
-def score_squad1(gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes the metrics of SQuAD 1.1; questions without a prediction count as wrong."""
-    golds, answers = _golds_and_answers(gold, predictions)
-    missing = len(golds.keys() - answers.keys())
-    if missing:
-        print(
-            f"{missing:,} of {len(golds):,} questions have no prediction and count as wrong",
-            file=sys.stderr,
-        )
-    return squad1(golds, answers)
-
-
-def score_squad2(
-    gold: Path, predictions: Path, na_probs: Path | None = None, na_prob_thresh: float = 1.0
+def _score_files(
+    version: Version,
+    gold: Path,
+    predictions: Path,
+    na_probs: Path | None = None,
+    na_prob_thresh: float = 1.0,
 ) -> dict[str, float]:
-    """Computes the metrics of SQuAD 2.0.
-
-    Args:
-        gold: the official file.
-        predictions: JSON of question id -> answer.
-        na_probs: JSON of question id -> probability or odds that it has no answer.
-        na_prob_thresh: questions with higher odds count as predicted to have no answer.
-    """
-    golds, answers = _golds_and_answers(gold, predictions)
-    null_odds = _read_by_id(na_probs, int | float, "numbers") if na_probs else None
-    return squad2(golds, answers, null_odds, na_prob_thresh)
-
-
-def _golds_and_answers(gold: Path, predictions: Path) -> tuple[dict[str, list[str]], Any]:
     golds: dict[str, list[str]] = {}
     for example in SquadSource({"gold": gold}).examples("gold"):
         if example.id in golds:
@@ -265,12 +237,19 @@ def _golds_and_answers(gold: Path, predictions: Path) -> tuple[dict[str, list[st
             )
         golds[example.id] = [text for text, _ in example.answers]
     answers = _read_by_id(predictions, str, "texts")
-    if golds and not golds.keys() & answers.keys():
+    missing = len(golds.keys() - answers.keys())
+    if golds and missing == len(golds):
         raise ValueError(
-            f"None of the {len(golds):,} questions of {gold} has a prediction in {predictions}: "
-            "give predictions for the same version and split."
+            f"None of the {missing:,} questions of {gold} has a prediction in {predictions}: give "
+            "predictions for the same version and split."
         )
-    return golds, answers
+    if version == "2.0":
+        null_odds = _read_by_id(na_probs, int | float, "numbers") if na_probs else None
+        return squad2(golds, answers, null_odds, na_prob_thresh)
+    if missing:
+        count = f"{missing:,} of {len(golds):,}"
+        print(f"{count} questions have no prediction and count as wrong", file=sys.stderr)
+    return squad1(golds, answers)
 
 
 def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
@@ -291,15 +270,15 @@ SQUAD_TASKS = (
     TaskDefinition(
         name="squad",
         kinds=(SpanTask,),
-        make=functools.partial(_make_official, "squad", "1.1"),
-        score_files=score_squad1,
+        make=functools.partial(_make, "squad", "1.1"),
+        score_files=functools.partial(_score_files, "1.1"),
     ),
     TaskDefinition(
         name="squad2",
         kinds=(SpanTask,),
-        make=functools.partial(_make_official, "squad2", "2.0"),
-        score_files=score_squad2,
+        make=functools.partial(_make, "squad2", "2.0"),
+        score_files=functools.partial(_score_files, "2.0"),
         scores_null_odds=True,
     ),
-    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_custom, own_files=True),
+    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True),
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.data.text.tables import open_tfds_splits
-from bertjax.tasks.sources.official_files import reset_counts
+from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.task import Example
 
 # Reading many rows at once is four times as fast as reading one at a time.
@@ -74,12 +74,9 @@ class TfdsSource:
         Raises:
             ValueError: the split does not exist.
         """
-        if split not in self._sources:
-            raise ValueError(
-                f"{self.name} has no split {split!r}. There are: {', '.join(self.splits)}."
-            )
+        source = value_of_split(self.name, split, self._sources)
         reset_counts(self.counts, split)
-        return self._read(split, self._sources[split])
+        return self._read(split, source)
 
     def _read(self, split: str, source: Any) -> Iterator[Example]:
         for start in range(0, len(source), ROWS_PER_READ):

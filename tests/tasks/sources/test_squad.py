@@ -115,7 +115,7 @@ def test_files_of_another_form_are_refused(tmp_path):
         file.write_text(content, encoding="latin-1")
         with pytest.raises(ValueError, match=r"f\.json"):
             list(SquadSource({"train": file}).examples("train"))
-    with pytest.raises(ValueError, match="no split 'test'; there are: train"):
+    with pytest.raises(ValueError, match="no split 'test'. There are: train"):
         list(SquadSource({"train": file}).examples("test"))
     with pytest.raises(FileNotFoundError, match=r"other\.json .the dev split. does not exist"):
         SquadSource({"dev": tmp_path / "other.json"})
