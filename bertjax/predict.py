@@ -22,10 +22,9 @@ from bertjax.inference.embed import Embedder, embed_file
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.saved_task import load_with_task
-from bertjax.tasks import Example, Prediction, Task, TaskOptions, make_task
+from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
 from bertjax.tasks.prediction_inputs import from_file, from_text
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.registry import CUSTOM, SPAN_TASKS
 from bertjax.tasks.sources.columns import Columns
 from bertjax.weights import load_model
 
@@ -195,7 +194,8 @@ def answer_task(config: PredictConfig) -> None:
     Raises:
         ValueError: the model's labels are not the task's.
     """
-    if config.task in CUSTOM:
+    check_task(str(config.task))
+    if TASKS[str(config.task)].own_files:
         raise ValueError(f"--task={config.task} has no official files: give yours by --input.")
     answers = _Answers(config)
     own = answers.task
@@ -204,7 +204,7 @@ def answer_task(config: PredictConfig) -> None:
         tfds_data_dir=config.tfds_data_dir,
         submission=config.submission,
         span_options={key: getattr(own, key) for key in SPAN_OPTIONS}
-        if isinstance(own, SpanTask) and config.task in SPAN_TASKS
+        if isinstance(own, SpanTask) and SpanTask in TASKS[str(config.task)].kinds
         else {},
     )
     task = make_task(str(config.task), options)
@@ -220,7 +220,7 @@ def answer_task(config: PredictConfig) -> None:
     for split in task.source.splits:
         if split != "train":
             pairs = answers(task, task.source.examples(split))
-            scores = task.score(task.written(folder, split, pairs))
+            scores = task.score(task.write_predictions(folder, split, pairs))
             print(json.dumps({"split": split, **scores}))
     print(f"predictions written to {folder}")
 

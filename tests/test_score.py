@@ -6,7 +6,8 @@ import pytest
 
 from bertjax import score
 from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.submission import write_glue_predictions
+from bertjax.tasks.sources.glue_files import read_glue_file
+from bertjax.tasks.submission import format_glue_predictions
 
 HEADERS = {"cola": None, "stsb": "index\tsentence1\tsentence2\tscore"}
 SQUAD = {
@@ -196,9 +197,9 @@ def test_gold_labels_are_worth_100_on_the_real_dev_sets(run, shared, tmp_path, c
     for task in ("cola", "sst2", "stsb", "rte"):
         spec = GLUE[task]
         gold = shared / "glue" / spec.folder / "dev.tsv"
-        examples = score.read_glue_file(spec, gold, "dev")
-        write_glue_predictions(tmp_path / "p.tsv", spec, {e.id: e.label for e in examples})
-        values = run(task, gold.read_text(encoding="utf-8"), (tmp_path / "p.tsv").read_text())
+        examples = read_glue_file(spec, gold, "dev")
+        predictions = format_glue_predictions(spec, {e.id: e.label for e in examples})
+        values = run(task, gold.read_text(encoding="utf-8"), predictions)
         assert list(values.values()) == pytest.approx([100.0] * len(values))
     text = (shared / "conll2003" / "test.txt").read_text(encoding="utf-8")
     assert set(run("conll", text, text).values()) == {100.0}

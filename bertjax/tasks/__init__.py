@@ -1,6 +1,7 @@
-"""Tasks to fine-tune on: their examples, features, answers and metrics."""
+"""Tasks for fine-tuning: their examples, features, predictions and metrics."""
 
-from bertjax.tasks.registry import TASKS, TaskOptions, check_task, make_task
+from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.registry import TASKS, check_task, make_task
 from bertjax.tasks.task import Example, Prediction, Source, Task
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Prediction",
     "Source",
     "Task",
+    "TaskDefinition",
     "TaskOptions",
     "check_task",
     "make_task",

@@ -1,44 +1,37 @@
-"""Tasks on a text or a pair of texts: its class, its classes, or a number for it."""
+"""Classification and regression of a text or a pair of texts (Devlin et al. 2018, 4.1)."""
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.tasks.metrics import Metric, multi_label, pearson_spearman
 from bertjax.tasks.task import Example, Outputs, Prediction, Task
 from bertjax.tokenization import Tokenizer
 
-Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
-
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities along the last axis, in double precision."""
+    """Softmax over the last axis, in float64."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of independent yes and no, in double precision."""
+    """Elementwise sigmoid, in float64."""
     return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """What sequence classifiers share: a feature is `[CLS] text [SEP] (pair [SEP])`.
-
-    Attributes:
-        metric: (labels, predicted) -> metrics.
-    """
-
-    metric: Metric
+    """Base class of sequence classifiers: a feature is `[CLS] text [SEP]` or `... pair [SEP]`."""
 
     head: ClassVar[str] = "sequence_classification"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """One feature; more than `max_length` tokens are cut from the longer text's end."""
+        """Encodes one sequence; truncates the longer text until `max_length` tokens remain."""
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         ids, types = tokenizer.encode_pair(example.text, example.pair, max_length)
@@ -53,32 +46,24 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """The label of an example as `Feature` wants it."""
-
-    def score(self, pairs: Iterable[tuple[Example, Prediction]]) -> dict[str, float]:
-        """The task's metrics over the labelled examples."""
-        known = [(e.label, self.answer(p)) for e, p in pairs if e.label is not None]
-        return self.metric(*zip(*known, strict=True)) if known else {}
-
-    def answer(self, prediction: Prediction) -> Any:
-        """What of a prediction is held against the label."""
-        return prediction["label"]
+        """Encodes the label as `Feature.labels` stores it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationTask(TextTask):
-    """One of several classes."""
+    """Exactly one of several classes."""
 
     label_kind: ClassVar[LabelKind] = "classes"
+    problem_type: ClassVar[str | None] = "single_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """int32 [1]."""
-        return np.array([self.id_of(example.label, example.where)], np.int32)
+        """Returns the class id, int32 [1]."""
+        return np.array([self.label_id(example.label, example.where)], np.int32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """The most probable class, and the probability of each."""
+        """Returns the most probable class and the probability of each class."""
         probabilities = softmax(outputs[0]["logits"])
         return {
             "label": self.labels[int(probabilities.argmax())],
@@ -88,55 +73,68 @@ class ClassificationTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelTask(TextTask):
-    """Any number of classes, each with a probability of its own; taken from one half on."""
+    """Any number of classes, each predicted independently if its probability is at least 0.5."""
+
+    metric: Metric = multi_label
+    best_metric: str = "micro_f1"
 
     label_kind: ClassVar[LabelKind] = "multi_label"
+    problem_type: ClassVar[str | None] = "multi_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """float32 [C] of 0 and 1."""
-        found = np.zeros(len(self.labels), np.float32)
-        given: Any = example.label
-        if isinstance(given, str):
+        """Returns 0 or 1 per class, float32 [C]."""
+        encoded = np.zeros(len(self.labels), np.float32)
+        names: Any = example.label
+        if isinstance(names, str):
             raise ValueError(
-                f"{example.where}: one label, {given!r}, where there may be several: write lists "
-                "in JSON lines, or say by --label_separator what parts them."
+                f"{example.where}: the label {names!r} is a single name, but examples may have "
+                "several labels: write lists in JSON lines, or give --label_separator."
             )
-        for label in given:
-            found[self.id_of(label, example.where)] = 1.0
-        return found
+        for name in names:
+            encoded[self.label_id(name, example.where)] = 1.0
+        return encoded
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """The classes of a probability of at least one half, and that of each."""
+        """Returns the classes with a probability of at least 0.5, and each class's probability."""
         probabilities = dict(zip(self.labels, sigmoid(outputs[0]["logits"]).tolist(), strict=True))
         return {
             "labels": [label for label, p in probabilities.items() if p >= 0.5],
             "probabilities": probabilities,
         }
 
-    def answer(self, prediction: Prediction) -> Any:
-        """The set of classes."""
+    def predicted_label(self, prediction: Prediction) -> Any:
+        """Returns the predicted classes as a tuple, like `Example.label`."""
         return tuple(prediction["labels"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionTask(TextTask):
-    """A number."""
+    """A real number, trained with the squared error."""
+
+    metric: Metric = pearson_spearman
+    best_metric: str = "pearson_spearman"
 
     label_kind: ClassVar[LabelKind] = "regression"
+    problem_type: ClassVar[str | None] = "regression"
+
+    @property
+    def num_labels(self) -> int:
+        """One output, which has no class name."""
+        return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """float32 [1]."""
+        """Returns the number, float32 [1]."""
         value: Any = example.label
         return np.array([value], np.float32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """The number."""
+        """Returns the number as `score`."""
         return {"score": float(outputs[0]["logits"][0])}
 
-    def answer(self, prediction: Prediction) -> Any:
-        """The number."""
+    def predicted_label(self, prediction: Prediction) -> Any:
+        """Returns the number."""
         return prediction["score"]

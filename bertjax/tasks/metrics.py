@@ -1,27 +1,36 @@
-"""What predictions are worth beside the labels: the metrics that each task is officially ranked by.
+"""Evaluation metrics of the tasks.
 
-A metric takes the labels and the predictions of the same examples in the same order, and returns
-its values by name. All are fractions (1.0 is perfect) or correlations; nothing is in per cent. A
-value that is not defined (an F1 without any positive, a correlation with a constant) is 0.0.
+A metric takes the labels and the predicted labels of the same examples in the same order, and
+returns its values by name: fractions (1.0 is perfect) or correlations, never percentages. A value
+that is undefined (the F1 without any positive, the correlation with a constant) is 0.0.
 """
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from sklearn.metrics import f1_score, matthews_corrcoef
-from sklearn.preprocessing import MultiLabelBinarizer
+
+# scipy and scikit-learn are imported where they are used: they take more than a second, which
+# `--help` of a command should not cost.
 
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
-_UNDEFINED: Any = 0.0  # a number is right, though the library's own hint says str
+_UNDEFINED: Any = 0.0  # The type hint of scikit-learn says str, but numbers are allowed.
+# Endings of the names of metrics that are counts or thresholds, not fractions or correlations.
+_NOT_FRACTIONS = ("total", "_thresh")
+
+
+def in_percent(values: Mapping[str, float]) -> dict[str, float]:
+    """Converts metrics to per cent, as leaderboards show them; counts and thresholds stay."""
+    return {
+        name: value if name.endswith(_NOT_FRACTIONS) else 100.0 * value
+        for name, value in values.items()
+    }
 
 
 def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Share of equal pairs, as `accuracy`."""
+    """Fraction of predictions equal to their label: `accuracy`."""
     _check_lengths(golds, predictions)
     equal = sum(gold == answer for gold, answer in zip(golds, predictions, strict=True))
     return {"accuracy": equal / len(golds)}
@@ -30,7 +39,9 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
-    """`accuracy`, `f1` of the class `positive`, and `accuracy_f1`, their mean, as GLUE ranks."""
+    """`accuracy`, `f1` of the class `positive`, and their mean, `accuracy_f1`, as GLUE reports."""
+    from sklearn.metrics import f1_score
+
     values = accuracy(golds, predictions)
     is_gold = [gold == positive for gold in golds]
     is_predicted = [answer == positive for answer in predictions]
@@ -39,18 +50,22 @@ def accuracy_and_f1(
 
 
 def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Matthews's correlation of two or more classes, as `matthews`."""
+    """Matthews correlation coefficient of two or more classes: `matthews`."""
+    from sklearn.metrics import matthews_corrcoef
+
     _check_lengths(golds, predictions)
     if len(set(golds)) == 1 or len(set(predictions)) == 1:
-        return {"matthews": 0.0}  # the library warns if both are constant
+        return {"matthews": 0.0}  # scikit-learn warns if both are constant
     return {"matthews": float(matthews_corrcoef(list(golds), list(predictions)))}
 
 
 def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Correlations of the values (`pearson`), of their ranks (`spearman`), and their mean.
+    """Correlation of the values (`pearson`), of their ranks (`spearman`), and the mean of both.
 
-    The mean, `pearson_spearman`, is what GLUE ranks by.
+    GLUE ranks by the mean, `pearson_spearman`.
     """
+    from scipy import stats
+
     _check_lengths(golds, predictions)
     x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
     values = {"pearson": 0.0, "spearman": 0.0}
@@ -71,13 +86,20 @@ def multi_label(
     *,
     labels: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """Metrics of examples that have any number of labels each.
+    """Metrics of examples with any number of labels each.
+
+    Args:
+        golds: the labels of each example.
+        predictions: the predicted labels of each example.
+        labels: the classes; None: those that occur in labels or predictions.
 
     Returns:
         `micro_f1` over all decisions, `macro_f1`, the mean over the classes, and
-        `subset_accuracy`, the share of examples whose labels are all right. The classes are
-        `labels`, or else those that occur.
+        `subset_accuracy`, the fraction of examples whose labels are all correct.
     """
+    from sklearn.metrics import f1_score
+    from sklearn.preprocessing import MultiLabelBinarizer
+
     _check_lengths(golds, predictions)
     equal = sum(set(gold) == set(answer) for gold, answer in zip(golds, predictions, strict=True))
     values = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": equal / len(golds)}
@@ -93,34 +115,34 @@ def multi_label(
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """(first word, word behind the last, type) of each entity of a sentence, as conlleval finds it.
+    """Extracts (first word, last word + 1, type) of each entity of a sentence, as conlleval does.
 
-    An entity starts at `B-X`, and at an `I-X` that continues none of type X, so that the schemes
-    IOB1 and IOB2 are read alike, and sloppy predictions as well. Any other tag is outside.
+    An entity starts at `B-X`, and at an `I-X` that continues no entity of type X. This reads IOB1,
+    IOB2 and inconsistent predictions. Any other tag is outside of entities.
     """
-    found = []
-    start, kind = 0, ""  # no type: in no entity
+    spans = []
+    start, kind = 0, ""  # An empty type means outside.
     for index, tag in enumerate((*tags, "O")):
         prefix, _, tag_kind = tag.partition("-")
         tag_kind = tag_kind if prefix in ("B", "I") else ""
         if kind and (prefix == "B" or tag_kind != kind):
-            found.append((start, index, kind))
+            spans.append((start, index, kind))
         if prefix == "B" or tag_kind != kind:
             start, kind = index, tag_kind
-    return found
+    return spans
 
 
 def entity_f1(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of whole entities, and `accuracy` of tags, as conlleval.
+    """`precision`, `recall` and `f1` of whole entities, and `accuracy` of tags, as in conlleval.
 
     Args:
-        golds: a tag for each word of each sentence.
-        predictions: likewise.
+        golds: the tags of each sentence, one per word.
+        predictions: the predicted tags of each sentence, one per word.
 
     Raises:
-        ValueError: a sentence has another number of tags in the two.
+        ValueError: a sentence does not have as many predicted tags as words.
     """
     _check_lengths(golds, predictions)
     right = in_golds = in_predictions = words = right_words = 0
@@ -147,38 +169,15 @@ def entity_f1(
 def word_accuracy(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """`accuracy` of tags alone, as `entity_f1`: for those that mark no entities."""
+    """`accuracy` of tags that mark no entities, such as parts of speech."""
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
 
 
 def _check_lengths(golds: Sequence[Any], predictions: Sequence[Any]) -> None:
     if len(golds) != len(predictions):
         raise ValueError(
-            f"{len(golds):,} labels, but {len(predictions):,} predictions: predict each labelled "
-            "example once, in the order of the labels."
+            f"{len(golds):,} labels, but {len(predictions):,} predictions: give one prediction per "
+            "labelled example, in the order of the labels."
         )
     if not len(golds):
-        raise ValueError("There is nothing to score: no example has a label.")
-
-
-# The metric of each task by its name; its labels are the names of the classes.
-METRICS: Mapping[str, Metric] = {
-    "cola": matthews,
-    "sst2": accuracy,
-    "mrpc": functools.partial(accuracy_and_f1, positive="equivalent"),
-    "stsb": pearson_spearman,
-    "qqp": functools.partial(accuracy_and_f1, positive="duplicate"),
-    "mnli": accuracy,
-    "qnli": accuracy,
-    "rte": accuracy,
-    "wnli": accuracy,
-    "ax": matthews,
-    "swag": accuracy,
-    "conll": entity_f1,
-    "classify": accuracy,
-    "multi_label": multi_label,
-    "regress": pearson_spearman,
-    "tag": entity_f1,
-    "tag_words": word_accuracy,
-    "choice": accuracy,
-}
+        raise ValueError("There is nothing to score: no example has a label. Add labels.")

@@ -1,47 +1,64 @@
-"""Questions answered by a part of a passage, or not at all (Devlin et al. 2018, 4.2 and 4.3).
+"""Question answering by spans of a passage, or by no answer (Devlin et al. 2018, 4.2 and 4.3).
 
-A long passage is read in windows that overlap. Windows, their labels and the choice of an answer
-follow `run_squad.py` of Google's release, with two things done otherwise:
+A long passage is read in overlapping windows. Windows, their labels and the choice of an answer
+follow `run_squad.py` of Google's release, with two differences:
 
-- An answer is cut out of the passage by the characters of its tokens, so it needs no search for the
-  words of the passage that the pieces came from, which that program gives up on at times.
-- The best spans are found among all of them, not among those of the 20 best first and the 20 best
-  last tokens: so there always is one.
+- An answer is cut from the passage by the character offsets of its tokens. Google's program maps
+  word pieces back to words of the passage instead, which sometimes fails.
+- The best spans are selected among all spans of a window, not among those of the 20 best first and
+  the 20 best last tokens, so that at least one valid span always exists.
 """
 
 import dataclasses
 import functools
+import json
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.sources.squad import IMPOSSIBLE, NOWHERE
 from bertjax.tasks.squad_metrics import squad1, squad2
-from bertjax.tasks.task import Example, Outputs, Prediction, Task
+from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer
 
-# Two spans may read the same, and only the better one is kept: so many are looked at for each of
-# the n best.
+# The label of a question that its passage does not answer.
+IMPOSSIBLE = "impossible"
+# The first character of an answer that does not occur in its passage.
+NOWHERE = -1
+# This many spans are considered for each of the n best answers, because several spans may have the
+# same text, of which only the best is kept.
 CANDIDATES_PER_ANSWER = 5
-# What stands for infinity among logits.
+# Replaces infinite logits.
 LARGEST = 1e6
+
+
+def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
+    """Writes the files that SQuAD's scripts read: answers by question id, and null odds by id."""
+    answers, null_odds = {}, {}
+    for example, prediction in pairs:
+        answers[example.id] = prediction["answer"]
+        null_odds[example.id] = prediction["null_odds"]
+        yield example, prediction
+    for name, content in (("answers", answers), ("null_odds", null_odds)):
+        text = json.dumps(content, ensure_ascii=False, indent=0)
+        (folder / f"{split}_{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanTask(Task):
-    """A part of the passage that answers the question.
+    """Predicts the span of a passage that answers a question.
 
     Attributes:
-        doc_stride: tokens between the beginnings of two windows.
-        max_query_length: tokens of a question; the rest is cut.
-        max_answer_length: tokens of an answer at most.
-        n_best: how many answers a prediction lists.
-        with_impossible: there may be no answer (SQuAD 2.0); it is predicted as "".
-        null_threshold: of `null_odds`, above which there is no answer.
+        doc_stride: tokens between the starts of two windows.
+        max_query_length: maximum tokens of a question; the rest is truncated.
+        max_answer_length: maximum tokens of an answer.
+        n_best: number of answers in a prediction.
+        with_impossible: whether a question may have no answer (SQuAD 2.0), predicted as "".
+        null_threshold: the prediction is "" if `null_odds` exceeds this value.
     """
 
     doc_stride: int = 128
@@ -52,12 +69,13 @@ class SpanTask(Task):
     null_threshold: float = 0.0
     max_length: int = 384
     best_metric: str = "f1"
+    export: Export | None = export_answers
 
     head: ClassVar[str] = "question_answering"
     label_kind: ClassVar[LabelKind] = "span"
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Also how passages are cut and answers chosen."""
+        """Adds how passages are split into windows and how answers are chosen."""
         return super().description(max_length) | {
             "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
@@ -72,21 +90,21 @@ class SpanTask(Task):
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         if self.null_threshold and not self.with_impossible:
             raise ValueError(
-                f"null_threshold={self.null_threshold}: it decides where a question may have no "
-                f"answer, as in SQuAD 2.0, and in {self.name} each has one: leave it out."
+                f"null_threshold={self.null_threshold} has no effect, because every question of "
+                f"{self.name} has an answer: leave it out."
             )
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Windows `[CLS] question [SEP] part of the passage [SEP]`, with `origins` int [n, 2].
+        """Encodes windows `[CLS] question [SEP] part of the passage [SEP]`, `origins` int [n, 2].
 
-        Special tokens and types are those of the tokenizer's family.
-
-        Their labels are the first answer that stands in the passage, where a window holds it whole.
+        Special tokens and token types follow the tokenizer's family. The label of a window is the
+        span of the first answer that occurs in the passage if the window contains all of it, else
+        (0, 0).
 
         Raises:
-            ValueError: the question or the passage is empty, or they do not fit `max_length`.
+            ValueError: the question or the passage is empty, or they do not fit into `max_length`.
         """
-        # Some questions of SQuAD begin with spaces, which are tokens to a byte-level BPE.
+        # Some questions of SQuAD begin with spaces, which are tokens of a byte-level BPE.
         question = tokenizer.encode([example.text.strip()])[0][: self.max_query_length]
         ids, offsets = _encode_passage(tokenizer, example.pair or "")
         if not question or not len(ids) or not (example.pair or "").strip():
@@ -95,7 +113,7 @@ class SpanTask(Task):
         room = max_length - len(question) - tokenizer.layout.num_special_tokens(pair=True)
         if room < 1:
             raise ValueError(
-                f"{example.where}: max_length={max_length} has no room for a passage beside a "
+                f"{example.where}: max_length={max_length} has no room for a passage after a "
                 f"question of {len(question)} tokens: raise it, or lower max_query_length."
             )
         answer = _answer_tokens(example, offsets)
@@ -113,31 +131,31 @@ class SpanTask(Task):
                 span = (first + shift, last + shift) if inside else (0, 0)
                 labels = np.array(span, np.int32)
             size = len(input_ids)
-            of_type_0 = size - sum(types)
+            a_length = size - sum(types)  # tokens of type 0
             features.append(
-                Feature(np.array(input_ids, np.int32), (size,), (of_type_0,), labels, origins)
+                Feature(np.array(input_ids, np.int32), (size,), (a_length,), labels, origins)
             )
         return features
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """The best answer over all windows.
+        """Selects the best answer over all windows.
 
         Args:
-            example: holds the passage.
-            features: its windows.
-            outputs: start_logits and end_logits, [n] each, of each window.
+            example: the question and its passage.
+            features: the windows on the passage.
+            outputs: start_logits and end_logits of each window, [n] each.
 
         Returns:
-            `answer` ("" for none); its `probability` among the `nbest`, which are dicts of text,
-            answer_start (-1: no answer), probability and the two logits, the best first; and
-            `null_odds`, by how much no answer is better than the best one, in logits.
+            `answer` ("" for no answer); its `probability` among the `nbest`, which are dicts of
+            text, answer_start (-1: no answer), probability and the two logits, best first; and
+            `null_odds`, the logit of no answer minus that of the best answer.
         """
         outputs = [{key: _finite(logits) for key, logits in output.items()} for output in outputs]
         nbest = self._best_answers(example.pair or "", features, outputs)
         answer = nbest[0]
-        # The window that is least sure of holding no answer has the say.
+        # The window with the lowest score for no answer decides.
         no_answers = [
             _entry("", NOWHERE, o["start_logits"][0], o["end_logits"][0]) for o in outputs
         ]
@@ -145,7 +163,7 @@ class SpanTask(Task):
         null_odds = _logit(no_answer) - _logit(answer)
         if self.with_impossible:
             ranked = sorted([*nbest, no_answer], key=_logit, reverse=True)
-            # It is always listed, beyond the n best if need be.
+            # No answer is always listed, after the n best if it is not among them.
             nbest = ranked[: self.n_best]
             if all(entry is not no_answer for entry in nbest):
                 nbest.append(no_answer)
@@ -164,12 +182,15 @@ class SpanTask(Task):
     def _best_answers(
         self, passage: str, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, Any]]:
-        """The n best answers of different texts; each starts in the window that knows it best."""
-        parts = [_part_of_passage(feature) for feature in features]
-        lengths = [part.stop - part.start for part in parts]
-        found = []
+        """The n best answers with distinct texts.
+
+        An answer may start only in the window with the most context around its first token.
+        """
+        slices = [_passage_slice(feature) for feature in features]
+        lengths = [part.stop - part.start for part in slices]
+        candidates = []
         for feature, output, part, is_widest in zip(
-            features, outputs, parts, widest_contexts(lengths, self.doc_stride), strict=True
+            features, outputs, slices, widest_contexts(lengths, self.doc_stride), strict=True
         ):
             starts = np.where(is_widest, output["start_logits"][part], -np.inf)
             ends = output["end_logits"][part]
@@ -177,9 +198,9 @@ class SpanTask(Task):
             first, last = best_spans(starts, ends, self.max_answer_length, count)
             assert feature.origins is not None
             origins = feature.origins[part]
-            places = (origins[first, 0], origins[last, 1])
-            found.append(np.stack([starts[first], ends[last], *places], axis=-1))
-        rows = np.concatenate(found)  # [spans, 4]
+            characters = (origins[first, 0], origins[last, 1])
+            candidates.append(np.stack([starts[first], ends[last], *characters], axis=-1))
+        rows = np.concatenate(candidates)  # [spans, 4]
         rows = rows[np.argsort(-(rows[:, 0] + rows[:, 1]), kind="stable")]
         entries: dict[str, dict[str, Any]] = {}
         for start_logit, end_logit, begin, end in rows.tolist():
@@ -189,8 +210,8 @@ class SpanTask(Task):
                 break
         return list(entries.values())
 
-    def score(self, pairs: Iterable[tuple[Example, Prediction]]) -> dict[str, float]:
-        """The official metrics over the questions whose answer, or lack of one, is known."""
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        """SQuAD's official metrics over the labelled questions; empty if there are none."""
         golds, answers, null_odds = {}, {}, {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:
@@ -201,40 +222,40 @@ class SpanTask(Task):
             return {}
         if not self.with_impossible:
             return squad1(golds, answers)
-        # The odds decided already, by `null_threshold`; here they serve to find a better one.
+        # `null_threshold` is applied already. The odds only serve to find the best threshold.
         return squad2(golds, answers, null_odds, threshold=np.inf)
 
 
 def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """(first token, the one behind the last) of each window on a passage of `length` tokens."""
-    found, start = [], 0
+    """Returns (first token, last token + 1) of each window on a passage of `length` tokens."""
+    spans, start = [], 0
     while True:
         end = min(start + room, length)
-        found.append((start, end))
+        spans.append((start, end))
         if end == length:
-            return found
+            return spans
         start += min(end - start, stride)
 
 
 def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
-    """Which tokens of each window have more around them there than in any other window.
+    """Marks the tokens of each window that have more context there than in any other window.
 
     Args:
-        lengths: tokens of the passage in each window, as `windows` cuts it.
-        stride: of the windows.
+        lengths: passage tokens of each window, as `windows` returns them.
+        stride: tokens between the starts of two windows.
 
     Returns:
-        bool [n] for each; a token of the passage is True in one window alone.
+        bool [n] per window; each token of the passage is True in exactly one window.
     """
     begins = np.cumsum([0, *(min(length, stride) for length in lengths[:-1])])
     best = np.full(begins[-1] + lengths[-1], -1.0)
     window_of = np.zeros(len(best), np.int64)
     for window, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
         left = np.arange(length)
-        # What lies on the scarcer side counts; then, a little, the length of the window.
+        # The context is that of the shorter side; the length of the window breaks ties.
         context = np.minimum(left, left[::-1]) + 0.01 * length
         part = slice(begin, begin + length)
-        window_of[part][context > best[part]] = window  # the first of equals stays
+        window_of[part][context > best[part]] = window  # the first window wins a tie
         best[part] = np.maximum(best[part], context)
     return [
         window_of[begin : begin + length] == window
@@ -245,20 +266,21 @@ def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
 def best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """First and last tokens of the spans with the highest sums of two logits, in any order.
+    """Returns first and last tokens of the spans with the highest sums of logits, in any order.
 
     Args:
-        starts: logit of each token as the first one, [n]; -inf where none may start.
-        ends: logit of each token as the last one, [n].
-        max_length: tokens of a span at most.
-        count: how many to find.
+        starts: start logit of each token, [n]; -inf where no span may start.
+        ends: end logit of each token, [n].
+        max_length: maximum tokens of a span.
+        count: number of spans.
 
     Returns:
         int [k] each, with k <= count.
     """
     beyond = np.full(max_length - 1, -np.inf)
-    of_start = np.lib.stride_tricks.sliding_window_view(np.concatenate([ends, beyond]), max_length)
-    sums = (starts[:, None] + of_start).ravel()  # by first token, then by length
+    padded = np.concatenate([ends, beyond])
+    sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, max_length)
+    sums = sums.ravel()  # by first token, then by length
     chosen = np.arange(len(sums))
     if count < len(sums):
         chosen = np.argpartition(sums, -count)[-count:]
@@ -269,21 +291,21 @@ def best_spans(
 
 @functools.lru_cache(maxsize=64)
 def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """`encode_with_offsets`, once for all the questions on a passage: they follow each other."""
+    """Caches `encode_with_offsets`, because consecutive questions share their passage."""
     return tokenizer.encode_with_offsets(text)
 
 
-def _part_of_passage(feature: Feature) -> slice:
-    """Which tokens of a window are the passage's: those that come from characters."""
+def _passage_slice(feature: Feature) -> slice:
+    """The tokens of a window that belong to the passage."""
     assert feature.origins is not None
-    (places,) = np.nonzero(feature.origins[:, 0] >= 0)
-    return slice(int(places[0]), int(places[-1]) + 1)
+    (tokens,) = np.nonzero(feature.origins[:, 0] >= 0)
+    return slice(int(tokens[0]), int(tokens[-1]) + 1)
 
 
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
-    """First and last token of the first answer that stands in the passage.
+    """First and last token of the first answer that occurs in the passage.
 
-    (-1, -1), which is in no window, if there is none; None if that is not known.
+    (-1, -1), which is in no window, if the question has no answer; None if it is unlabelled.
     """
     for text, start in example.answers:
         if start != NOWHERE:
@@ -295,14 +317,14 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """The characters of a span, with the accents that the tokenizer took off the last one."""
+    """The characters of a span, with combining accents that the tokenizer stripped at its end."""
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]
 
 
 def _finite(logits: np.ndarray) -> np.ndarray:
-    """Logits in double precision; those of a model that has diverged become numbers, too."""
+    """Logits in float64, with NaN and infinity (of a diverged model) replaced by numbers."""
     return np.nan_to_num(logits.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

@@ -1,26 +1,26 @@
-"""The task of a model directory: what it was fine-tuned for, by us or by anybody else."""
+"""Restores the task of a model directory, whether we or anybody else fine-tuned the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.metrics import METRICS
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.conll import marks_entities
+from bertjax.tasks.registry import TASKS
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Task
 
-# Fields of `SpanTask` that `task.json` keeps.
+KINDS: tuple[type[Task], ...] = (
+    *(ClassificationTask, MultiLabelTask, RegressionTask),
+    *(TagTask, SpanTask, ChoiceTask),
+)
+# Fields of `SpanTask` that task.json holds.
 SPAN_FIELDS = (
     *("doc_stride", "max_query_length", "max_answer_length"),
     *("with_impossible", "null_threshold"),
 )
-LABEL_KINDS = {
-    "token_classification": "tokens",
-    "question_answering": "span",
-    "multiple_choice": "choice",
-}
+# Models of others that answer questions were mostly trained with windows of this many tokens.
+SPAN_LENGTH = 384
 
 
 def saved_task(
@@ -31,56 +31,55 @@ def saved_task(
     description: Mapping[str, Any],
     longest: int,
 ) -> Task:
-    """The task of a model.
+    """Creates the task that a model was fine-tuned on.
 
     Args:
-        head: of the model.
-        labels: names of its classes.
-        num_labels: how many they are.
-        config: the model's `config.json`, whose problem_type tells texts' tasks apart.
-        description: of `task.json`; empty for a model of other origin.
-        longest: what the model reads at most, in tokens.
+        head: name of the model's head.
+        labels: class names; None: LABEL_0, LABEL_1...
+        num_labels: number of classes.
+        config: the model's config.json, whose problem_type tells sequence classifiers apart.
+        description: the content of task.json; empty for a model of others.
+        longest: maximum tokens that the model can read.
 
     Raises:
-        ValueError: the head answers no task.
+        ValueError: no task has this head.
     """
-    kind = description.get("label_kind") or LABEL_KINDS.get(head)
-    if head == "sequence_classification" and kind is None:
-        kind = _kind_of_texts(config, num_labels)
-    names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
+    kind = _kind_of(head, num_labels, config, description)
+    default_length = SPAN_LENGTH if kind is SpanTask else longest
     fields: dict[str, Any] = {
         "name": description.get("task", head),
-        "max_length": min(description.get("max_length", longest), longest),
+        "max_length": min(description.get("max_length", default_length), longest),
     }
-    name = fields["name"]
-    if kind == "classes":
-        return ClassificationTask(
-            labels=names, metric=METRICS.get(name, METRICS["classify"]), **fields
-        )
-    if kind == "multi_label":
-        return MultiLabelTask(labels=names, metric=METRICS["multi_label"], **fields)
-    if kind == "regression":
-        return RegressionTask(metric=METRICS["regress"], **fields)
-    if kind == "tokens":
-        metric = METRICS["tag" if marks_entities(names) else "tag_words"]
-        return TagTask(labels=names, metric=metric, **fields)
-    if kind == "span":
-        # Models of other origin were mostly trained on passages in windows of this length.
-        fields["max_length"] = min(description.get("max_length", 384), longest)
+    if kind is SpanTask:
         return SpanTask(**fields, **{k: description[k] for k in SPAN_FIELDS if k in description})
-    if kind == "choice":
-        # How many choices there are is known when the file is read.
-        return ChoiceTask(metric=METRICS["choice"], num_choices=0, **fields)
-    raise ValueError(
-        f"The model has the head {head}, which answers no task: fine-tune it with "
-        "bertjax.finetune, or use --fill_mask or --embed."
-    )
+    if kind is ChoiceTask:
+        # The number of choices is known once the file to predict is read.
+        return ChoiceTask(num_choices=0, **fields)
+    if kind is RegressionTask:
+        return RegressionTask(**fields)
+    names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
+    if kind is TagTask:
+        return TagTask.of_labels(names, **fields)
+    definition = TASKS.get(fields["name"])
+    if definition is not None and definition.metric is not None and kind in definition.kinds:
+        fields["metric"] = definition.metric
+    return kind(labels=names, **fields)
 
 
-def _kind_of_texts(config: Mapping[str, Any], num_labels: int) -> str:
-    named = {
-        "regression": "regression",
-        "multi_label_classification": "multi_label",
-        "single_label_classification": "classes",
-    }.get(str(config.get("problem_type")))
-    return named or ("regression" if num_labels == 1 else "classes")
+def _kind_of(
+    head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
+) -> type[Task]:
+    """The subclass of `Task` by task.json, else by the head, and by problem_type or num_labels."""
+    kinds = [kind for kind in KINDS if kind.head == head]
+    for kind in KINDS:
+        if kind.label_kind == description.get("label_kind"):
+            return kind
+    for kind in kinds:
+        if kind.problem_type is not None and kind.problem_type == config.get("problem_type"):
+            return kind
+    if not kinds:
+        raise ValueError(
+            f"The model has the head {head}, which no task uses: fine-tune it with "
+            "bertjax.finetune, or use --fill_mask or --embed."
+        )
+    return RegressionTask if RegressionTask in kinds and num_labels == 1 else kinds[0]

@@ -1,7 +1,7 @@
-"""Exact match and F1 of answers to questions, as the official scripts of SQuAD count them.
+"""SQuAD's official metrics: exact match and F1 of answers (Rajpurkar et al. 2016; 2018).
 
-`squad1` gives the values of evaluate-v1.1.py, `squad2` those of evaluate-v2.0.py (Rajpurkar et al.
-2016; 2018), as fractions where they print per cent.
+`squad1` equals evaluate-v1.1.py and `squad2` equals evaluate-v2.0.py, except that they return
+fractions instead of percentages.
 """
 
 import re
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-# Question id -> texts of its accepted answers; none where the passage does not answer it.
+# Question id -> texts of its accepted answers; empty if the passage does not answer it.
 Golds = Mapping[str, Sequence[str]]
 
 
 def normalize_answer(text: str) -> str:
-    """What counts of an answer: lower case, no ASCII punctuation, no articles, single spaces."""
-    # The order matters: "a.m." must lose its dots before single letters are taken for articles.
+    """Lower-cases an answer and removes ASCII punctuation, articles and repeated spaces."""
+    # The order matters: "a.m." must become "am" before the article "a" is removed.
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """F1 of two bags of words; 0.0 if they share none."""
+    """F1 of two bags of words; 0.0 if they share no word."""
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
@@ -33,18 +33,18 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
 
 
 def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
-    """`exact_match` and `f1` over all questions; one without a prediction counts as wrong.
+    """Computes `exact_match` and `f1`; a question without a prediction counts as wrong.
 
     Raises:
-        ValueError: there is no question, or one has no accepted answer.
+        ValueError: there are no questions, or one has no accepted answer.
     """
     _check_any(golds)
     exact = f1 = 0.0
     for name, texts in golds.items():
         if not texts:
             raise ValueError(
-                f"Question {name!r} has no answer, which SQuAD 1.1 does not know: score with "
-                "SQuAD 2.0's metrics, or leave the question out."
+                f"Question {name!r} has no answer, which SQuAD 1.1 does not allow: score with "
+                "--task=squad2, or leave the question out."
             )
         if name in predictions:
             answer = normalize_answer(predictions[name])
@@ -60,23 +60,23 @@ def squad2(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Metrics where a passage may not answer its question; no answer is predicted by "".
+    """Computes the metrics of questions that may have no answer; "" predicts no answer.
 
     Args:
-        golds: accepted answers.
-        predictions: an answer for each question.
-        null_odds: how much speaks against there being an answer: any number, higher is surer.
+        golds: accepted answers of each question.
+        predictions: the predicted answer of each question.
+        null_odds: evidence that a question has no answer: any number, higher is more certain.
         threshold: questions with higher odds count as predicted to have no answer.
 
     Returns:
-        `exact`, `f1`, `total`; the same of the questions that have answers (`HasAns_exact`...) and
-        of those that have none (`NoAns_exact`...), where there are any. With `null_odds` also
-        `best_exact` and `best_f1`, what the best threshold would give, and these thresholds,
-        `best_exact_thresh` and `best_f1_thresh`.
+        `exact`, `f1`, `total`; the same for the questions with answers (`HasAns_exact`...) and
+        without (`NoAns_exact`...), if there are any. With `null_odds` also `best_exact` and
+        `best_f1`, the values at the best threshold, and those thresholds, `best_exact_thresh` and
+        `best_f1_thresh`.
 
     Raises:
-        ValueError: there is no question, or one has no prediction or no odds. (The official script
-            stops, too.)
+        ValueError: there are no questions, or one has no prediction or no odds. (The official
+            script fails as well.)
     """
     _check_any(golds)
     _check_all(golds, predictions, "prediction")
@@ -95,16 +95,16 @@ def squad2(
             values |= {f"{group}_{key}": v for key, v in _means(final, names).items()}
     if null_odds is not None:
         for index, key in enumerate(("exact", "f1")):
-            of_key = {name: pair[index] for name, pair in scores.items()}
-            best, best_threshold = _best_threshold(golds, predictions, of_key, null_odds)
+            values_of_key = {name: pair[index] for name, pair in scores.items()}
+            best, best_threshold = _best_threshold(golds, predictions, values_of_key, null_odds)
             values |= {f"best_{key}": best, f"best_{key}_thresh": best_threshold}
     return values
 
 
 def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1 of an answer, the best over the accepted ones; "" accepts no answer."""
+    """The best exact match and F1 over the accepted answers; "" is correct if there are none."""
     answer = normalize_answer(answer)
-    # An accepted answer of articles and signs alone does not count as one.
+    # An accepted answer that consists of articles and punctuation alone does not count.
     normalized = [text for text in map(normalize_answer, texts) if text] or [""]
     if not answer or normalized == [""]:
         equal = float(answer in normalized)
@@ -127,8 +127,8 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """The best mean score over all thresholds, and its threshold.
 
-    At first no question is answered, then one after the other, the surest first. (As in the
-    official script, equal odds are not treated as one step.)
+    The threshold rises from the lowest odds, so that questions become answered one by one. (As in
+    the official script, questions with equal odds are not treated as one step.)
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0
@@ -146,7 +146,7 @@ def _best_threshold(
 
 def _check_any(golds: Golds) -> None:
     if not golds:
-        raise ValueError("There is nothing to score: no question was given.")
+        raise ValueError("There is nothing to score: the gold file has no questions.")
 
 
 def _check_all(golds: Golds, values: Mapping[str, object], what: str) -> None:
@@ -154,5 +154,5 @@ def _check_all(golds: Golds, values: Mapping[str, object], what: str) -> None:
     if missing:
         raise ValueError(
             f"{len(missing):,} of {len(golds):,} questions have no {what}, the first is "
-            f'{missing[0]!r}: give one for each; "" is the prediction that there is no answer.'
+            f'{missing[0]!r}. Add one for each; "" predicts that there is no answer.'
         )

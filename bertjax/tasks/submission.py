@@ -1,23 +1,26 @@
-"""Predictions as GLUE's server takes them: a TSV a task, all of them in one zip."""
+"""Reads, writes and scores predictions in the format of GLUE's server: a zip of TSV files."""
 
 import os
 import zipfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bertjax.tasks.sources.glue import GlueSpec, read_label
+from bertjax.tasks.sources.glue_files import GlueSpec, read_glue_file, read_label
 from bertjax.tasks.sources.table_files import place, read_tsv
+from bertjax.tasks.task import Example, Export, Pairs, Prediction
 
+SUBMISSION = "submission.zip"
 HEADER = ("index", "prediction")
-# The server takes similarities in the range of the gold scores.
+# The server accepts similarities in the range of the gold scores.
 LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """The text of a submission's file: a header, and a row for each id in the order given.
+    """Formats one file of a submission: a header, and one row per id in the order of the mapping.
 
     Raises:
-        ValueError: a label is none of the task's.
+        ValueError: a prediction is not a class of the task.
     """
     lines = ["\t".join(HEADER)]
     for id, prediction in predictions.items():
@@ -34,18 +37,11 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
     return "\n".join(lines) + "\n"
 
 
-def write_glue_predictions(
-    path: Path | str, spec: GlueSpec, predictions: Mapping[str, str | float]
-) -> None:
-    """Writes a task's file of a submission: the class or score of each id."""
-    Path(path).write_text(format_glue_predictions(spec, predictions), encoding="utf-8")
-
-
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """The class, or score, of each id; classes are written as GLUE does or by their names.
+    """Reads the class or score of each id; classes may be written as codes of GLUE or as names.
 
     Raises:
-        ValueError: a row has another form, an id occurs twice, or a class is unknown.
+        ValueError: a row has another format, an id occurs twice, or a class is unknown.
     """
     predictions: dict[str, str | float] = {}
     for number, fields in read_tsv(Path(path)):
@@ -59,16 +55,16 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
         if not predictions and (id, code) == HEADER:
             continue
         if id in predictions:
-            raise ValueError(f"{where}: index {id} has a prediction already. Leave one out.")
+            raise ValueError(f"{where}: index {id} has a prediction already. Remove one.")
         predictions[id] = code if code in spec.labels else read_label(spec, code, where)
     return predictions
 
 
 def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> None:
-    """Puts files into a zip, in place of those of the same names; the others stay.
+    """Adds files to a zip, or replaces those of the same names; the others stay.
 
     Args:
-        zip_path: created if need be. It is replaced as a whole, so it is never half written.
+        zip_path: the zip, created if it does not exist; it is replaced atomically.
         files: name -> text.
     """
     zip_path = Path(zip_path)
@@ -82,3 +78,59 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
         for name, content in sorted({**kept, **files}.items()):
             new.writestr(name, content)
     os.replace(unfinished, zip_path)
+
+
+def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
+    """Returns the export of a task: test splits as TSV, also added to a zip.
+
+    Args:
+        spec: the task.
+        zip_path: the zip; None: one in the folder of the predictions.
+    """
+
+    def export(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
+        name = spec.submission.get(split)
+        predictions: dict[str, str | float] = {}
+        for example, prediction in pairs:
+            if name is not None:
+                predictions[example.id] = prediction["label" if spec.labels else "score"]
+            yield example, prediction
+        if name is not None:
+            text = format_glue_predictions(spec, predictions)
+            (folder / name).write_text(text, encoding="utf-8")
+            add_to_submission_zip(zip_path or folder / SUBMISSION, {name: text})
+
+    return export
+
+
+def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str, float]:
+    """Computes the metrics of a file of predictions for an official file with labels.
+
+    Raises:
+        ValueError: a file has another format, or their examples differ.
+    """
+    # A labelled split, which decides whether the file has a header.
+    split = next((name for name in spec.files if name.startswith("dev")), "test")
+    left_out: Counter[str] = Counter()
+    labels = {}
+    for example in read_glue_file(spec, gold, split, left_out):
+        if example.label is None:
+            raise ValueError(
+                f"{gold} has no column {spec.label[0]!r}: give a file with labels, such as dev.tsv."
+            )
+        if example.id in labels:
+            raise ValueError(f"{example.where}: index {example.id} occurs twice. Remove one.")
+        labels[example.id] = example.label
+    answers = read_glue_predictions(predictions, spec)
+    if left_out.total():  # Rows without a gold label may have predictions.
+        answers = {id: answer for id, answer in answers.items() if id in labels}
+    missing = [id for id in labels if id not in answers]
+    unknown = sorted(answers.keys() - labels.keys())
+    if missing or unknown:
+        what = f"index {missing[0]} has none" if missing else f"index {unknown[0]} is not known"
+        raise ValueError(
+            f"{predictions} does not hold the predictions of the {len(labels):,} gold rows: "
+            f"{len(missing):,} are missing and {len(unknown):,} belong to none; {what}. The index "
+            "is that of the official file, or the number of the row, from 0, if it has none."
+        )
+    return spec.metric(list(labels.values()), [answers[id] for id in labels])

@@ -1,8 +1,9 @@
-"""What a task is: labelled examples, how a model reads them, and what its answers are worth.
+"""Defines `Task`, `Example` and `Source`: all that training and prediction know of a task.
 
-Training, evaluation and prediction know a task by the methods of `Task` alone. There is a subclass
-for each kind of answer (`text`, `tags`, `spans`, `choices`); where examples come from is a
-`Source`, of which there is one for every file format.
+A `Task` turns labelled examples into features for the model, outputs of the model into predictions,
+and predictions into metrics. There is one subclass per kind of answer, in `classification`,
+`tagging`, `question_answering` and `multiple_choice`. A `Source` reads the examples; there is one
+per file format, in `sources`.
 """
 
 import abc
@@ -15,36 +16,37 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 
-# A prediction is what JSON can hold. Fields by kind of answer:
+# A prediction holds what JSON can represent. Its fields by kind of answer:
 #   classes      label, probabilities {label: p}
 #   multi_label  labels, probabilities {label: p}
 #   regression   score
-#   tokens       labels, probabilities: one each a word
+#   tokens       labels, probabilities: one of each per word
 #   span         answer, probability, null_odds, nbest
-#   choice       label (which choice, from 0), probabilities
+#   choice       label (index of the choice, from 0), probabilities
 Prediction = dict[str, Any]
-# What the model says of one feature: arrays under the names of the head's outputs, of the feature's
-# own sequences or tokens alone (no padding, no neighbours in the row).
+# Outputs of the model for one feature: arrays under the names of the head's outputs, for the
+# sequences or tokens of the feature alone (no padding, no other sequences of a packed row).
 Outputs = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Example:
-    """One example as its file gives it; what a kind of task has no use for stays empty.
+    """One example as it is in its file; fields that its kind of task does not use stay empty.
 
     Attributes:
-        id: its name in the official files and in predictions.
-        where: file and row, for messages.
-        text: the text, the first of two, the question, or what precedes every choice.
-        pair: the second text, or the passage that holds the answer.
-        words: of a tagged sentence.
-        choices: endings to choose among.
-        label: None without one; the name of the class, a number, a tuple of names (several labels,
-            or a tag a word), or which choice is right, from 0.
-        answers: (text, first character in the passage) of each accepted answer; with an empty
-            tuple and `label="impossible"` the passage does not answer the question.
+        id: identifies the example in the official files and in predictions.
+        where: file and row, for error messages.
+        text: the text, the first text of a pair, the question, or the text before every choice.
+        pair: the second text, or the passage that a question is about.
+        words: the words of a sentence to tag.
+        choices: the endings to choose from.
+        label: None if the example is unlabelled; a class name, a number, a tuple of names (several
+            labels, or one tag per word), or the index of the correct choice, from 0.
+        answers: (text, first character in the passage) of each accepted answer. With
+            `label="impossible"` and no answers, the passage does not answer the question.
     """
 
     id: str
@@ -58,13 +60,13 @@ class Example:
 
 
 class Source(Protocol):
-    """Where the examples of a task come from."""
+    """Reads the examples of a task."""
 
     splits: tuple[str, ...]
-    """Those that there are: "train", "dev", "test"; MNLI has dev_matched, dev_mismatched..."""
+    """The splits that exist: "train", "dev", "test"; for MNLI "dev_matched", "dev_mismatched"..."""
 
     def examples(self, split: str) -> Iterator[Example]:
-        """The examples of a split in the order of its file, read as they are asked for."""
+        """Reads the examples of a split lazily, in the order of the file."""
         ...
 
 
@@ -74,103 +76,108 @@ Export = Callable[[Path, str, Pairs], Iterator[tuple[Example, Prediction]]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """A kind of answer with the names of its classes, its source and its metric.
+    """A kind of answer together with its class names, its source and its metric.
 
     Attributes:
-        name: as on the command line.
-        source: where examples come from; None where a model is applied to texts alone.
-        labels: names of the classes in the order of their ids; empty where there are none.
-        best_metric: the metric that chooses the best checkpoint; higher is better.
-        max_length: tokens of a sequence at most, unless the run says otherwise.
-        export: (folder, split, pairs) -> the same pairs, written as the official scorer reads them.
+        name: the name on the command line.
+        source: reads the examples; None where a model is applied to texts alone.
+        labels: class names in the order of their ids; empty if there are no classes.
+        metric: (labels, predicted labels) -> metrics. `SpanTask` uses SQuAD's metrics instead.
+        best_metric: the metric that selects the best checkpoint; higher is better.
+        max_length: maximum tokens per sequence, unless the run sets another value.
+        export: (folder, split, pairs) -> the same pairs, which it also writes in the format of the
+            official scorer; None if there is no such format.
     """
 
     name: str
     source: Source | None = None
     labels: tuple[str, ...] = ()
+    metric: Metric = accuracy
     best_metric: str = "accuracy"
     max_length: int = 128
     export: Export | None = None
 
     head: ClassVar[str]
-    """Which of `bertjax.model.HEADS` answers."""
+    """The name of the model head that the task needs."""
     label_kind: ClassVar[LabelKind]
+    """How labels are stored in features and batches."""
+    problem_type: ClassVar[str | None] = None
+    """`problem_type` of config.json, by which transformers tells sequence classifiers apart."""
 
     @abc.abstractmethod
     def features(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> Sequence[Feature]:
-        """What the model reads of an example: one feature, or several windows of a passage.
+        """Encodes an example: one feature, or one per window of a long passage.
 
         Raises:
-            ValueError: the example has an unknown label or an empty text; its row is named.
+            ValueError: the label is unknown or a text is empty; the message names the row.
         """
 
     @abc.abstractmethod
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """The answer of the model, from what it says of each feature of an example."""
+        """Decodes the outputs of the model for the features of one example."""
 
-    @abc.abstractmethod
-    def score(self, pairs: Iterable[tuple[Example, Prediction]]) -> dict[str, float]:
-        """Metrics of predictions beside the labels of their examples, in the range 0..1."""
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        """Computes the metrics, in 0..1, over the labelled examples; empty if there are none."""
+        labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
+        return self.metric(*zip(*labelled, strict=True)) if labelled else {}
+
+    def predicted_label(self, prediction: Prediction) -> Any:
+        """Returns the part of a prediction that the metric compares with the label."""
+        return prediction["label"]
 
     @property
     def num_labels(self) -> int | None:
-        """Classes of the head; None where the head has no such choice."""
-        return {"regression": 1, "span": None, "choice": None}.get(
-            self.label_kind, len(self.labels)
-        )
+        """Number of classes; None if there are no classes, as for spans and choices."""
+        return len(self.labels) or None
 
-    def written(
-        self, folder: Path, split: str, pairs: Iterable[tuple[Example, Prediction]]
+    def write_predictions(
+        self, folder: Path, split: str, pairs: Pairs
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Passes predictions on, and writes them to `folder` as they pass: JSON, one a line.
+        """Yields the pairs unchanged while it writes them to `folder`/`split`.jsonl.
 
-        Subclasses and `export` also write what the task's official scorer reads.
+        `export` also writes them in the format of the task's official scorer.
         """
         path = folder / f"{split}.jsonl"
-        beside = path.with_name(path.name + ".writing")
+        unfinished = path.with_name(path.name + ".writing")
         if self.export is not None:
             pairs = self.export(folder, split, pairs)
-        with beside.open("w", encoding="utf-8") as lines:
+        with unfinished.open("w", encoding="utf-8") as lines:
             for example, prediction in pairs:
                 line = {"id": example.id, **prediction}
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
                 yield example, prediction
-        beside.replace(path)
+        unfinished.replace(path)
 
     def hf_config(self) -> dict[str, Any]:
-        """What `config.json` says of the task: the labels, and what kind of problem it is."""
+        """Returns the fields of config.json that describe the task: labels and problem_type."""
         if self.num_labels is None:
             return {}
         labels = self.labels or ("LABEL_0",)
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id2label": {str(i): label for i, label in enumerate(labels)},
             "label2id": {label: i for i, label in enumerate(labels)},
         }
-        problem = {
-            "classes": "single_label_classification",
-            "multi_label": "multi_label_classification",
-            "regression": "regression",
-        }.get(self.label_kind)
-        return found | ({"problem_type": problem} if problem else {})
+        return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """What `task.json` in a model directory says, for `bertjax.predict`."""
+        """Returns the content of task.json, from which `bertjax.predict` restores the task."""
         return {"task": self.name, "label_kind": self.label_kind, "max_length": max_length}
 
-    def id_of(self, label: Any, where: str) -> int:
-        """The id of a class.
+    def label_id(self, label: Any, where: str) -> int:
+        """Returns the id of a class.
 
         Raises:
-            ValueError: it is none of `labels`.
+            ValueError: the class is not in `labels`.
         """
         try:
             return self.labels.index(label)
         except ValueError:
             raise ValueError(
-                f"{where}: label {label!r} does not occur in training; known: "
-                f"{', '.join(self.labels)}. Correct the row, or add examples of it to --train."
+                f"{where}: label {label!r} does not occur in training. The labels of {self.name} "
+                f"are {', '.join(self.labels)[:300]}. Correct the row, or train with examples of "
+                "this label."
             ) from None

@@ -190,7 +190,7 @@ class FinetuningRun(Run):
         if hosts.is_first():
             folder = self.workdir.path / "predictions"
             folder.mkdir(exist_ok=True)
-            predictions = self.task.written(folder, split, predictions)
+            predictions = self.task.write_predictions(folder, split, predictions)
         self.confusion[split] = Counter()
         if self.task.label_kind == "classes":
             predictions = counted(predictions, self.confusion[split])

@@ -16,9 +16,8 @@ from bertjax.devices import hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.tasks import Task, TaskOptions, make_task
-from bertjax.tasks.exports import SUBMISSION
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.submission import add_to_submission_zip
+from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
 from bertjax.training.scores import grading_metric, print_scores, splits_of

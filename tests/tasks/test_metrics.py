@@ -1,12 +1,12 @@
 """Metrics against values worked out by hand, and against independent restatements."""
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
 from bertjax.tasks.metrics import (
-    METRICS,
     accuracy,
     accuracy_and_f1,
     entities,
@@ -14,6 +14,7 @@ from bertjax.tasks.metrics import (
     matthews,
     multi_label,
     pearson_spearman,
+    word_accuracy,
 )
 
 
@@ -125,24 +126,27 @@ def test_entity_f1_names_the_sentence_with_too_few_tags():
         entity_f1([["O"], ["O", "O"]], [["O"], ["O"]])
 
 
-@pytest.mark.parametrize("name", sorted(METRICS))
-def test_every_metric_refuses_other_lengths_and_nothing(name):
+CLASSES, TAGS = ["x", "y", "x", "y"], [["B-X", "O"], ["O", "I-Y"]]
+LABELS = {
+    accuracy: CLASSES,
+    functools.partial(accuracy_and_f1, positive="x"): CLASSES,
+    matthews: CLASSES,
+    pearson_spearman: [1.0, 2.5, 4.0],
+    multi_label: [("a", "b"), ("b",), ()],
+    entity_f1: TAGS,
+    word_accuracy: TAGS,
+}
+
+
+@pytest.mark.parametrize("metric", LABELS)
+def test_every_metric_refuses_other_lengths_and_nothing(metric):
     with pytest.raises(ValueError, match="2 labels, but 1 predictions"):
-        METRICS[name](["1", "2"], ["1"])
+        metric(["1", "2"], ["1"])
     with pytest.raises(ValueError, match="nothing to score"):
-        METRICS[name]([], [])
+        metric([], [])
 
 
 def test_every_metric_of_perfect_predictions_is_1():
-    names = ["equivalent", "duplicate", "equivalent", "duplicate"]
-    other = {
-        "stsb": [1.0, 2.5, 4.0],
-        "regress": [1.0, 2.5, 4.0],
-        "conll": [["B-X", "O"], ["O", "I-Y"]],
-        "tag": [["B-X", "O"], ["O", "I-Y"]],
-        "multi_label": [("a", "b"), ("b",), ()],
-    }
-    for name, metric in METRICS.items():
-        golds = other.get(name, names)
+    for metric, golds in LABELS.items():
         values = metric(golds, golds)
-        assert values and list(values.values()) == pytest.approx([1.0] * len(values)), name
+        assert values and list(values.values()) == pytest.approx([1.0] * len(values)), metric

@@ -1,1 +1,1 @@
-"""Readers of labelled examples: official files, TensorFlow Datasets, the user's own files."""
+"""Sources of labelled examples: official files, TensorFlow Datasets, the user's own files."""

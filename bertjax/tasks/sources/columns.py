@@ -1,4 +1,4 @@
-"""Which column of a user's file holds the text, and which the label: as named, or guessed."""
+"""Finds the columns with texts and labels in a user's file: as the user names them, or guessed."""
 
 import dataclasses
 import difflib
@@ -11,7 +11,7 @@ from bertjax.tasks.sources.table_files import Table, place, read_number
 
 CustomKind = Literal["classify", "regress", "tag", "choice"]
 
-# Lower case, in the order of preference.
+# Usual names of columns in lower case, in order of preference.
 PAIRS = (
     *(("sentence1", "sentence2"), ("sent1", "sent2"), ("text1", "text2"), ("text_a", "text_b")),
     *(("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence")),
@@ -36,24 +36,37 @@ CLASS_LABELS = (
 NUMBER_LABELS = ("score", "label", "target", "rating", "stars", "similarity", "value", "y")
 TAG_LABELS = ("tags", "labels", "ner_tags", "ner", "pos_tags", "label", "tag")
 CHOICE_LABELS = ("label", "answer", "gold", "gold_label", "correct", "target")
-# "" is what pandas writes above its index.
+LABELS: dict[CustomKind, tuple[str, ...]] = {
+    "classify": CLASS_LABELS,
+    "regress": NUMBER_LABELS,
+    "tag": TAG_LABELS,
+    "choice": CHOICE_LABELS,
+}
+# The fields of `Columns` that each kind of task reads.
+FIELDS: dict[CustomKind, tuple[str, ...]] = {
+    "classify": ("text", "pair", "label", "id"),
+    "regress": ("text", "pair", "label", "id"),
+    "tag": ("text", "label", "id"),
+    "choice": ("text", "pair", "label", "id", "choices"),
+}
+# pandas writes "" above its index.
 IDS = ("id", "idx", "index", "guid", "uid", "example_id", "")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)[ _-]?(\d+|[a-f])")
-# Rows that are held against the first row, to see whether it is one of them.
+# Number of rows compared with the first row, to detect a missing header.
 ROWS_COMPARED = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Names of columns; what is None or empty is guessed.
+    """Names of columns; those that are None or empty are guessed.
 
     Attributes:
-        text: of the text, the first of two, or the words of a sentence.
-        pair: of the second text; of what begins every choice.
-        label: of the label or labels.
-        id: of the name of an example.
-        choices: of each choice, or of the one column of JSON that lists them.
+        text: the text, the first text of a pair, or the words of a sentence.
+        pair: the second text, or the text that begins every choice.
+        label: the label or labels.
+        id: the id of the example.
+        choices: one column per choice, or one column of JSON lines with a list of choices.
     """
 
     text: str | None = None
@@ -62,17 +75,28 @@ class Columns:
     id: str | None = None
     choices: tuple[str, ...] = ()
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the fields that are set."""
+        values = dataclasses.asdict(self).items()
+        return tuple(flag_of(field) for field, value in values if value is not None and value != ())
+
     def named(self) -> tuple[str, ...]:
-        """All that are named."""
+        """All names that are set."""
         single = (self.text, self.pair, self.label, self.id)
         return tuple(name for name in (*single, *self.choices) if name is not None)
 
 
+def flag_of(field: str) -> str:
+    """Returns the flag that sets a field of `Columns`."""
+    return "--choice_columns" if field == "choices" else f"--{field}_column"
+
+
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Refuses names that the file does not have.
+    """Refuses columns that the file does not have.
 
     Raises:
-        ValueError: one is missing; the nearest one is named.
+        ValueError: a column is missing; the message suggests the nearest name.
     """
     for name in columns:
         if name not in table.columns:
@@ -85,60 +109,47 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
 
 
 def find_columns(
-    table: Table, kind: CustomKind, given: Columns, *, labelled: bool
+    table: Table, kind: CustomKind, named: Columns, *, labelled: bool
 ) -> tuple[Columns, str]:
-    """Columns as given, the others guessed, and a sentence that says what was guessed.
+    """Guesses the columns that are not named, and describes the guess in a sentence.
 
-    Usual names decide, then the place: the label is the last column and the text the first.
+    Usual names take precedence. Otherwise the label is the last column and the text the first.
 
     Args:
         table: a file of the run, the train file if there is one.
-        kind: of the task.
-        given: what the user named.
-        labelled: whether there has to be a label.
+        kind: the kind of task.
+        named: the columns that the user names.
+        labelled: whether the file must have labels.
 
     Raises:
-        ValueError: a given column is missing, nothing fits, or the first row names no columns.
+        ValueError: a named column is missing, none fits, or the first row is not a header.
     """
-    check_columns(table, given.named())
-    found = _by_usual_names(table.columns, kind, given)
-    by_name = found
+    check_columns(table, named.named())
+    by_name = columns = _by_usual_names(table.columns, kind, named)
     if kind != "tag":
-        found = _by_place(table, found, labelled=labelled)
-    lacking = [
-        field
-        for field, needed in (
-            ("text", True),
-            ("label", labelled),
-            ("choices", kind == "choice"),
-        )
-        if needed and not getattr(found, field)
-    ]
+        columns = _by_place(table, columns, labelled=labelled)
+    needed = {"text": True, "label": labelled, "choices": kind == "choice"}
+    lacking = [field for field, need in needed.items() if need and not getattr(columns, field)]
     if lacking:
         raise ValueError(
             f"{place(table.path, 1)}: which column is the {' and the '.join(lacking)}? There are: "
-            f"{', '.join(table.columns)[:300]}. Name the columns with --text_column and so on; a "
-            "file without a first row of names needs one."
+            f"{', '.join(table.columns)[:300]}. Name it with "
+            f"{' and '.join(map(flag_of, lacking))}; if the first row does not name the columns, "
+            "insert a row that does."
         )
-    if not table.is_json and given == Columns() and None in (by_name.text, by_name.label):
-        _refuse_headerless(table, found)
-    return found, _say(table, given, found)
+    if not table.is_json and named == Columns() and None in (by_name.text, by_name.label):
+        _refuse_headerless(table, columns)
+    return columns, _describe(table, kind, named, columns)
 
 
-def _by_usual_names(columns: Sequence[str], kind: CustomKind, given: Columns) -> Columns:
-    taken = given.named()
+def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) -> Columns:
+    taken = named.named()
     free = {name.lower(): name for name in reversed(columns) if name not in taken}
 
     def first(names: Sequence[str]) -> str | None:
         return next((free[name] for name in names if name in free), None)
 
-    label_names = {
-        "classify": CLASS_LABELS,
-        "regress": NUMBER_LABELS,
-        "tag": TAG_LABELS,
-        "choice": CHOICE_LABELS,
-    }[kind]
-    text, pair = given.text, given.pair
+    text, pair = named.text, named.pair
     if text is None and kind == "tag":
         text = first(WORDS)
     elif text is None:
@@ -151,14 +162,14 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, given: Columns) ->
     return Columns(
         text=text,
         pair=pair,
-        label=given.label if given.label is not None else first(label_names),
-        id=given.id if given.id is not None else first(IDS),
-        choices=given.choices or (_choices(free) if kind == "choice" else ()),
+        label=named.label if named.label is not None else first(LABELS[kind]),
+        id=named.id if named.id is not None else first(IDS),
+        choices=named.choices or (_choices(free) if kind == "choice" else ()),
     )
 
 
 def _choices(free: dict[str, str]) -> tuple[str, ...]:
-    """Columns that a number or a letter tells apart, or one that lists all."""
+    """Columns whose names differ by a number or a letter, or one column that lists all choices."""
     for name in CHOICE_LISTS:
         if name in free:
             return (free[name],)
@@ -171,22 +182,22 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
     return tuple(free[name] for _, name in ordered) if len(best) > 1 else ()
 
 
-def _by_place(table: Table, found: Columns, *, labelled: bool) -> Columns:
-    """The last column that is free becomes the label, the first one the text."""
-    if found.label is None and labelled:
-        free = [name for name in table.columns if name and name not in found.named()]
-        # The only column that is left is a text, if that is missing too.
-        if len(free) > (found.text is None):
-            found = dataclasses.replace(found, label=free[-1])
-    if found.text is None:
-        free = [name for name in table.columns if name and name not in found.named()]
-        found = dataclasses.replace(found, text=free[0] if free else None)
-    return found
+def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
+    """Takes the last unused column as the label, and the first one as the text."""
+    if columns.label is None and labelled:
+        free = [name for name in table.columns if name and name not in columns.named()]
+        # A single remaining column is the text, if that is missing as well.
+        if len(free) > (columns.text is None):
+            columns = dataclasses.replace(columns, label=free[-1])
+    if columns.text is None:
+        free = [name for name in table.columns if name and name not in columns.named()]
+        columns = dataclasses.replace(columns, text=free[0] if free else None)
+    return columns
 
 
-def _refuse_headerless(table: Table, found: Columns) -> None:
-    """Refuses a file whose first row looks like the rows below it."""
-    label = found.label
+def _refuse_headerless(table: Table, columns: Columns) -> None:
+    """Refuses a file whose first row looks like an example."""
+    label = columns.label
     looks_like_data = any(
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
     )
@@ -196,23 +207,21 @@ def _refuse_headerless(table: Table, found: Columns) -> None:
     if looks_like_data:
         raise ValueError(
             f"{place(table.path, 1)} is an example ({', '.join(table.columns)[:200]}), not the "
-            "names of the columns: put a first row before it, text,label for example."
+            "names of the columns: put a first row before it, for example text,label."
         )
 
 
-def _say(table: Table, given: Columns, found: Columns) -> str:
-    parts = [
-        f"{field} from column {getattr(found, field)!r}"
+def _describe(table: Table, kind: CustomKind, named: Columns, columns: Columns) -> str:
+    guesses = [
+        f"{field} from column {getattr(columns, field)!r}"
         for field in ("text", "pair", "label", "id")
-        if getattr(found, field) is not None and getattr(given, field) is None
+        if getattr(columns, field) is not None and getattr(named, field) is None
     ]
-    if found.choices and not given.choices:
-        parts.append(f"choices from {', '.join(map(repr, found.choices))}")
-    if not parts:
+    if columns.choices and not named.choices:
+        guesses.append(f"choices from {', '.join(map(repr, columns.choices))}")
+    if not guesses:
         return ""
-    others = [name for name in table.columns if name not in found.named()]
+    others = [name for name in table.columns if name not in columns.named()]
     unused = f"; not used: {', '.join(others)[:200]}" if others else ""
-    return (
-        f"{table.path.name}: {', '.join(parts)}{unused}. Say --text_column, --pair_column, "
-        "--label_column, --id_column or --choice_columns if that is wrong."
-    )
+    flags = ", ".join(map(flag_of, FIELDS[kind]))
+    return f"{table.path.name}: {', '.join(guesses)}{unused}. If this is wrong, give {flags}."

@@ -1,89 +1,68 @@
-"""Tagged words in columns, as CoNLL-2003 has them (Tjong Kim Sang and De Meulder 2003).
+"""CoNLL-2003: named entities (Tjong Kim Sang and De Meulder 2003), and files in its format.
 
-A line holds a word first and its tag last; blank lines part sentences, and -DOCSTART- lines part
-documents. Tags are read as IOB2 whichever way the file marks entities:
-
-    IOB1    I-X; B-X only where an entity follows another of its type (the official files)
-    IOB2    B-X begins every entity
-    IOBES   IOB2 with S-X for an entity of one word, E-X for the last of several (BILOU: U-X, L-X)
+A line holds a word first and its tag last; blank lines separate sentences, and -DOCSTART- lines
+separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from bertjax.tasks.sources.official_files import existing, path_of_split, task_folder
+from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.metrics import entity_f1
+from bertjax.tasks.sources.official_files import OfficialFiles
 from bertjax.tasks.sources.table_files import place, read_lines
+from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
+from bertjax.tasks.tag_schemes import Scheme, scheme_of, to_iob2
+from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 
-# In the order of Hugging Face's and TFDS's ids.
+# In the order of the ids of Hugging Face and TFDS.
 CONLL_LABELS = (
     *("O", "B-PER", "I-PER", "B-ORG", "I-ORG"),
     *("B-LOC", "I-LOC", "B-MISC", "I-MISC"),
 )
-CONLL_FILES = {
+FILES = {
     "train": ("train.txt", "eng.train", "train.conll"),
     "dev": ("valid.txt", "dev.txt", "testa.txt", "testa", "eng.testa", "dev.conll"),
     "test": ("test.txt", "testb.txt", "testb", "eng.testb", "test.conll"),
 }
+TFDS_BUILDER = "conll2003"
 DOCUMENT_START = "-DOCSTART-"
-
-Scheme = Literal["IOB1", "IOB2", "IOBES"]
-_ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
 
 
 class Sentence(NamedTuple):
-    """Words with their tags as a file gives them; `row` is that of the first word."""
+    """The words and tags of a sentence as they are in the file; `row` is that of the first word."""
 
     row: int
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
 
 
-class ConllSource:
-    """Sentences of CoNLL-2003 from its files, under their official names or the usual ones.
-
-    Attributes:
-        folder: where the files lie.
-        splits: those whose files are there.
-    """
+class ConllSource(OfficialFiles):
+    """Reads the files of CoNLL-2003 under their official names or other usual ones."""
 
     def __init__(self, data_dir: Path | str):
-        """Finds the files in `data_dir`, or its folder `conll2003`.
-
-        Raises:
-            FileNotFoundError: none is there.
-        """
-        self.folder = task_folder("conll", data_dir, ("conll2003",), CONLL_FILES)
-        found = {split: existing(self.folder, names) for split, names in CONLL_FILES.items()}
-        self._paths = {split: path for split, path in found.items() if path is not None}
-        self.splits = tuple(self._paths)
-
-    def path(self, split: str) -> Path:
-        """The file of a split.
-
-        Raises:
-            ValueError: there is no such split.
-        """
-        return path_of_split("conll", split, self._paths)
+        """Finds the files in `data_dir`, or in its folder `conll2003`."""
+        super().__init__("conll", data_dir, ("conll2003",), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """The sentences of a split; labels are tags in IOB2.
+        """Reads the sentences of a split; labels are tags in IOB2.
 
         Raises:
-            ValueError: there is no such split, or a row is damaged; it is named.
+            ValueError: the split does not exist, or a row is damaged; the message names the row.
         """
         return read_conll(self.path(split))
 
 
 def read_conll(path: Path | str) -> Iterator[Example]:
-    """The sentences of a file of columns; labels are tags in IOB2, None if there are only words.
+    """Reads the sentences of a file; labels are tags in IOB2, None if there are only words.
 
-    The file is read twice: how it marks entities is known at its end.
+    The file is read twice, because its tag scheme is only known at the end.
 
     Raises:
-        ValueError: a row is not UTF-8, or has another number of columns than the first.
+        ValueError: a row is not UTF-8, or has a different number of columns than the first.
     """
     path = Path(path)
     scheme = scheme_of(sentence.tags or () for sentence in read_sentences(path))
@@ -94,7 +73,7 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 
 
 def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
-    """The example of a sentence, its tags in IOB2."""
+    """Converts a sentence to an example with tags in IOB2."""
     tags = sentence.tags
     return Example(
         id=id,
@@ -105,86 +84,96 @@ def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | Non
 
 
 def read_sentences(path: Path) -> Iterator[Sentence]:
-    """The sentences of a file of columns, tags as they are written.
+    """Reads the sentences of a file without converting their tags.
 
     Raises:
-        ValueError: a row is not UTF-8, or has another number of columns than the first.
+        ValueError: a row is not UTF-8, or has a different number of columns than the first.
     """
     columns = 0
-    held: list[list[str]] = []
+    rows: list[list[str]] = []
     first = 0
     for number, line in read_lines(path):
-        # Not `split()`: a word may hold a non-breaking space.
+        # Not `split()`: a word may contain a non-breaking space.
         fields = [field for field in line.replace("\t", " ").split(" ") if field]
         if not line.strip() or fields[0] == DOCUMENT_START:
-            if held:
-                yield _sentence(first, held)
-            held = []
+            if rows:
+                yield _sentence(first, rows)
+            rows = []
             continue
         columns = columns or len(fields)
         if len(fields) != columns:
             raise ValueError(
                 f"{place(path, number)} has {len(fields)} columns, those before it {columns}: "
-                "each line is a word, other columns if any, and a tag; blank lines part sentences."
+                "write a word, other columns if any, and a tag in each line, and a blank line "
+                "between sentences."
             )
-        if not held:
+        if not rows:
             first = number
-        held.append(fields)
-    if held:
-        yield _sentence(first, held)
+        rows.append(fields)
+    if rows:
+        yield _sentence(first, rows)
 
 
-def _sentence(row: int, held: list[list[str]]) -> Sentence:
-    words = tuple(fields[0] for fields in held)
-    return Sentence(row, words, tuple(f[-1] for f in held) if len(held[0]) > 1 else None)
+def _sentence(row: int, rows: list[list[str]]) -> Sentence:
+    words = tuple(fields[0] for fields in rows)
+    return Sentence(row, words, tuple(f[-1] for f in rows) if len(rows[0]) > 1 else None)
 
 
-def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
-    """How tags mark entities; None if they mark none, as parts of speech.
+def read_tfds_row(row: TfdsRow) -> Example | None:
+    """Converts a row of TensorFlow Datasets; None for the empty sentence that ends every split."""
+    words = tuple(decode(word) for word in row.fields["tokens"])
+    tags = tuple(CONLL_LABELS[tag] for tag in row.fields["ner"])
+    return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
 
-    A file of IOB2 that begins an entity with I-X by mistake passes for IOB1, and is mended.
+
+def _make(options: TaskOptions) -> TagTask:
+    if options.data_dir is not None:
+        source = ConllSource(options.data_dir)
+    else:
+        source = TfdsSource(TFDS_BUILDER, read_tfds_row, options.tfds_data_dir)
+    return TagTask(name="conll", source=source, labels=CONLL_LABELS)
+
+
+def score_files(gold: Path, predictions: Path) -> dict[str, float]:
+    """Computes conlleval's metrics of predicted tags, the last column of a file.
+
+    Raises:
+        ValueError: the files do not contain the same words and sentences.
     """
-    found: Scheme = "IOB2"
-    for tags in sentences:
-        previous = "O"
-        for tag in tags:
-            if not _ENTITY_TAG.fullmatch(tag):
-                return None
-            if tag[0] in "ESLU":
-                found = "IOBES"
-            elif tag[0] == "I" and previous[1:] != tag[1:] and found == "IOB2":
-                found = "IOB1"
-            previous = tag
-    return found
+    if gold.samefile(predictions):
+        raise ValueError(
+            f"--gold and --predictions are the same file, {gold}: give the predictions their own."
+        )
+    golds, answers = [], []
+    for expected, answer in itertools.zip_longest(read_conll(gold), read_conll(predictions)):
+        if expected is None or answer is None:
+            shorter = gold if expected is None else predictions
+            raise ValueError(
+                f"{shorter} ends after {len(golds):,} sentences, but the other file has more: "
+                "predict one tag for each word of --gold."
+            )
+        _check_same_words(expected, answer)
+        golds.append(_tags(expected))
+        answers.append(_tags(answer))
+    return entity_f1(golds, answers)
 
 
-def marks_entities(tags: Iterable[str]) -> bool:
-    """Whether the tags of a task are those of entities, and not parts of speech, say."""
-    return scheme_of([tuple(tags)]) is not None
+def _check_same_words(expected: Example, answer: Example) -> None:
+    if expected.words != answer.words:
+        words = itertools.zip_longest(expected.words, answer.words, fillvalue="(no word)")
+        a, b = next((a, b) for a, b in words if a != b)
+        raise ValueError(
+            f"The sentence at {answer.where} has {b!r} where that at {expected.where} has "
+            f"{a!r}: the predictions must have the same words and sentences."
+        )
 
 
-def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags of IOB1, IOB2, IOBES or BILOU in IOB2."""
-    converted = []
-    inside = None  # type of the entity that may go on
-    for tag in tags:
-        if tag == "O":
-            converted.append(tag)
-            inside = None
-            continue
-        mark, kind = tag[0], tag[1:]
-        converted.append(("B" if mark in "BSU" or kind != inside else "I") + kind)
-        inside = None if mark in "ESLU" else kind
-    return tuple(converted)
+def _tags(example: Example) -> Any:
+    if example.label is None:
+        raise ValueError(
+            f"{example.where}: there are words, but no column with tags: write the tag last."
+        )
+    return example.label
 
 
-def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags as the labels of a task: O, then B-X and I-X of each type; others in alphabetic order.
-
-    Both tags of a type are there, though training may show the first alone.
-    """
-    tags = set(tags)
-    if not marks_entities(tags):
-        return tuple(sorted(tags))
-    kinds = sorted({tag[1:] for tag in tags if tag != "O"})
-    return ("O", *(mark + kind for kind in kinds for mark in "BI"))
+CONLL_TASK = TaskDefinition(name="conll", kinds=(TagTask,), make=_make, score_files=score_files)

@@ -1,48 +1,86 @@
-"""Finds the official files of a task."""
+"""Finds the official files of a task in a folder."""
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+class OfficialFiles:
+    """Base class of the sources that read the official files of a task, one per split.
+
+    Attributes:
+        task: name of the task.
+        folder: the folder that contains the files.
+        splits: the splits whose files exist.
+        counts: number of examples that were changed or left out, by split and reason, for the
+            splits that have been read.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        data_dir: Path | str,
+        folders: Sequence[str],
+        files: Mapping[str, Sequence[str]],
+    ):
+        """Finds the files.
+
+        Args:
+            task: name of the task.
+            data_dir: the folder of the task, or its parent.
+            folders: possible names of the folder of the task.
+            files: possible file names of each split; the first that exists is read.
+
+        Raises:
+            FileNotFoundError: no file of the task exists.
+        """
+        self.task = task
+        self.counts: Counter[str] = Counter()
+        data_dir = Path(data_dir).expanduser()
+        for folder in (*(data_dir / name for name in folders), data_dir):
+            found = {split: existing(folder, names) for split, names in files.items()}
+            self._paths = {split: path for split, path in found.items() if path is not None}
+            if self._paths:
+                self.folder, self.splits = folder, tuple(self._paths)
+                return
+        names = sorted({name for names in files.values() for name in names})
+        raise FileNotFoundError(
+            f"No file of {task} ({', '.join(names)}) is in {data_dir} or {data_dir / folders[0]}: "
+            "give --data_dir a folder with the official files."
+        )
+
+    def path(self, split: str) -> Path:
+        """Returns the file of a split.
+
+        Raises:
+            ValueError: the split does not exist.
+        """
+        return value_of_split(self.task, split, self._paths)
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first of the files that is in the folder."""
+    """Returns the first of the files that exists in the folder, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def task_folder(
-    task: str, data_dir: Path | str, folders: Sequence[str], files: Mapping[str, Sequence[str]]
-) -> Path:
-    """The folder with the files of a task.
-
-    Args:
-        task: its name.
-        data_dir: that folder, or the one above it.
-        folders: names that it may have.
-        files: split -> names that its file may have.
+def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
+    """Returns the value of a split, such as its file.
 
     Raises:
-        FileNotFoundError: no file of the task is there.
+        ValueError: the split does not exist; the message suggests the nearest name.
     """
-    data_dir = Path(data_dir).expanduser()
-    for folder in (*(data_dir / name for name in folders), data_dir):
-        if any(existing(folder, names) for names in files.values()):
-            return folder
-    names = sorted({name for names in files.values() for name in names})
-    raise FileNotFoundError(
-        f"No file of {task} ({', '.join(names)}) lies in {data_dir} or {data_dir / folders[0]}: "
-        "give --data_dir a folder with the official files."
-    )
-
-
-def path_of_split(task: str, split: str, paths: Mapping[str, Path]) -> Path:
-    """The file of a split.
-
-    Raises:
-        ValueError: there is no such split; the nearest is named.
-    """
-    if split in paths:
-        return paths[split]
-    near = difflib.get_close_matches(split, paths, 1)
+    if split in values:
+        return values[split]
+    near = difflib.get_close_matches(split, values, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{task} has no split {split!r}.{hint} There are: {', '.join(paths)}.")
+    raise ValueError(f"{task} has no split {split!r}.{hint} There are: {', '.join(values)}.")
+
+
+def reset_counts(counts: Counter[str], split: str) -> None:
+    """Removes the counts of a split that is about to be read again."""
+    for reason in [key for key in counts if key.startswith(f"{split}: ")]:
+        del counts[reason]

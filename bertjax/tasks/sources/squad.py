@@ -1,37 +1,44 @@
-"""Questions on passages, from JSON as SQuAD publishes it (Rajpurkar et al. 2016; 2018)."""
+"""SQuAD: questions on passages, from its JSON or TFDS (Rajpurkar et al. 2016; 2018).
 
+The accepted answers keep their order. An answer that is not at its `answer_start` is searched for
+nearby. If it occurs nowhere in the passage, it is used for scoring only and starts at -1. A train
+split leaves out the questions of which no answer occurs in the passage.
+"""
+
+import dataclasses
+import functools
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
+from bertjax.tasks.sources.official_files import reset_counts, value_of_split
+from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
+from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
-# The label of a question that its passage does not answer.
-IMPOSSIBLE = "impossible"
-# Where an answer starts that does not stand in its passage.
-NOWHERE = -1
+Version = Literal["1.1", "2.0"]
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
 class SquadSource:
-    """Examples from JSON files: SQuAD's own, or a user's in the same form.
-
-    The accepted answers keep their order. One that does not stand where its `answer_start` says is
-    looked for nearby; nowhere in the passage, it serves for scores alone and starts at -1. A train
-    split leaves out the questions that have only such answers.
+    """Reads JSON files: SQuAD's own, or a user's in the same format.
 
     Attributes:
-        splits: those that have a file.
-        counts: what was mended or left out, by split and reason, of the splits read so far.
+        splits: the splits that have a file.
+        counts: number of examples that were changed or left out, by split and reason, for the
+            splits that have been read.
     """
 
     def __init__(self, files: Mapping[str, Path | str]):
-        """Takes a file for each split.
+        """Takes one file per split.
 
         Raises:
-            FileNotFoundError: one of them does not exist.
+            FileNotFoundError: a file does not exist.
         """
         self.files = {split: Path(path).expanduser() for split, path in files.items()}
         for split, path in self.files.items():
@@ -41,12 +48,12 @@ class SquadSource:
         self.counts: Counter[str] = Counter()
 
     @classmethod
-    def in_directory(cls, data_dir: Path | str, version: Literal["1.1", "2.0"]) -> "SquadSource":
-        """Finds `train-v1.1.json` and `dev-v1.1.json`, or those of 2.0; a part of one will do.
+    def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
+        """Finds `train-v1.1.json` and `dev-v1.1.json`, or the only part (`train-v1.1.a.json`).
 
         Raises:
-            FileNotFoundError: neither is there.
-            ValueError: several files may be meant.
+            FileNotFoundError: there is neither a train nor a dev file.
+            ValueError: a split has several parts.
         """
         data_dir = Path(data_dir).expanduser()
         for folder in FOLDERS:
@@ -55,22 +62,19 @@ class SquadSource:
             if files:
                 return cls(files)
         raise FileNotFoundError(
-            f"Neither train-v{version}.json nor dev-v{version}.json lies in {data_dir}: give "
-            "--data_dir the folder of SQuAD's files, or leave it out for TFDS."
+            f"Neither train-v{version}.json nor dev-v{version}.json is in {data_dir}: give "
+            "--data_dir the folder of SQuAD's files, or leave it out to use TFDS."
         )
 
     def examples(self, split: str) -> Iterator[Example]:
-        """The questions of a split in the order of its file.
+        """Reads the questions of a split in the order of its file.
 
         Raises:
-            ValueError: there is no such split, or something is missing or of another form; the
-                question is named.
+            ValueError: the split does not exist, or a field is missing or has a wrong type; the
+                message names the question.
         """
-        if split not in self.files:
-            raise ValueError(f"There is no split {split!r}; there are: {', '.join(self.splits)}.")
-        for reason in [key for key in self.counts if key.startswith(f"{split}: ")]:
-            del self.counts[reason]
-        path = self.files[split]
+        path = value_of_split("SQuAD", split, self.files)
+        reset_counts(self.counts, split)
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
             for number, paragraph in enumerate(_get(article, "paragraphs", list, place), 1):
@@ -84,58 +88,79 @@ class SquadSource:
     def _example(self, split: str, question: Any, context: str, place: str) -> Example | None:
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
-            raise ValueError(f'{place}: a question has no "id": give each a text of its own.')
+            raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
         where = f"{place}, question {name}"
         text = _text(question, "question", where)
+        asked = Example(id=str(name), where=where, text=text, pair=context)
         if question.get("is_impossible"):
-            return Example(id=str(name), where=where, text=text, pair=context, label=IMPOSSIBLE)
+            return dataclasses.replace(asked, label=IMPOSSIBLE)
         answers = []
         for answer in _get(question, "answers", list, where) if "answers" in question else []:
-            answer_text = _text(answer, "text", where)
-            given = answer.get("answer_start", 0)
-            if not isinstance(given, int):
-                raise ValueError(f"{where}: answer_start is {given!r}; it must be a whole number.")
-            answers.append((answer_text, nearest(answer_text, context, given)))
-            if answers[-1][1] not in (given, NOWHERE):
-                self.counts[f"{split}: answers moved to where they stand in the passage"] += 1
-        if split == "train" and answers and all(start == NOWHERE for _, start in answers):
-            self.counts["train: questions left out, their answers stand nowhere"] += 1
-            return None
-        return Example(id=str(name), where=where, text=text, pair=context, answers=tuple(answers))
+            start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0
+            answers.append((_text(answer, "text", where), start))
+            if not isinstance(start, int):
+                raise ValueError(f"{where}: answer_start is {start!r}; it must be a whole number.")
+        return with_answers(asked, answers, split, self.counts)
+
+
+def with_answers(
+    asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: Counter[str]
+) -> Example | None:
+    """Adds the answers to a question at their places in the passage, and counts repaired places.
+
+    Returns:
+        The question, or None if it has answers, all of which are nowhere in the passage, and is for
+        training.
+    """
+    placed = []
+    for text, start in answers:
+        placed.append((text, nearest(text, asked.pair or "", start)))
+        if placed[-1][1] not in (start, NOWHERE):
+            counts[f"{split}: answers moved to their nearest occurrence in the passage"] += 1
+    if split == "train" and placed and all(start == NOWHERE for _, start in placed):
+        counts["train: questions left out, because no answer occurs in the passage"] += 1
+        return None
+    return dataclasses.replace(asked, answers=tuple(placed))
 
 
 def nearest(text: str, context: str, start: int) -> int:
-    """Where the occurrence of a text begins that is nearest to a character; -1 if there is none."""
+    """Returns where the occurrence of a text nearest to a character begins; -1 if there is none."""
     if not text.strip():
         return NOWHERE
     if start >= 0 and context.startswith(text, start):
         return start
     before = context.rfind(text, 0, max(start, 0) + len(text))
-    behind = context.find(text, max(start, 0))
-    found = [place for place in (before, behind) if place >= 0]
-    return min(found, key=lambda place: abs(place - start), default=NOWHERE)
+    after = context.find(text, max(start, 0))
+    places = [place for place in (before, after) if place >= 0]
+    return min(places, key=lambda place: abs(place - start), default=NOWHERE)
 
 
 def _find(folder: Path, split: str, version: str) -> Path | None:
-    whole = folder / f"{split}-v{version}.json"
-    if whole.is_file():
-        return whole
+    name = f"{split}-v{version}.json"
+    if (folder / name).is_file():
+        return folder / name
     parts = sorted(folder.glob(f"{split}-v{version}*.json"))
     if len(parts) > 1:
         raise ValueError(
             f"{folder} holds {len(parts)} files for the {split} split: "
-            f"{', '.join(part.name for part in parts)}. Keep one of them, or give it by --{split}."
+            f"{', '.join(part.name for part in parts)}. Rename the one to use to {name}, or remove "
+            "the others."
         )
     return parts[0] if parts else None
 
 
 def _articles(path: Path) -> list[Any]:
+    return _get(_read_json(path), "data", list, str(path))
+
+
+def _read_json(path: Path) -> Any:
     try:
         with open(path, encoding="utf-8-sig") as file:
-            document = json.load(file)
+            return json.load(file)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON in UTF-8 ({error}).") from error
-    return _get(document, "data", list, str(path))
+        raise ValueError(
+            f"{path} is not JSON in UTF-8 ({error}): give a file in SQuAD's format."
+        ) from error
 
 
 def _text(value: Any, key: str, where: str) -> str:
@@ -151,12 +176,109 @@ def _text(value: Any, key: str, where: str) -> str:
 
 
 def _get(value: Any, key: str, kind: type, where: str) -> Any:
-    found = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(found, kind):
+    field = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(field, kind):
         names = {list: "a list", str: "a text"}
         raise ValueError(
-            f"{where}: {key!r} should be {names[kind]}, but is {str(found)[:50]!r}. The form is "
+            f"{where}: {key!r} should be {names[kind]}, but is {str(field)[:50]!r}. The format is "
             '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", '
             '"answers": [{"text": "...", "answer_start": 0}]}]}]}]}.'
         )
-    return found
+    return field
+
+
+def read_tfds_row(row: TfdsRow) -> Example | None:
+    """Converts a question of TensorFlow Datasets; None if it is left out."""
+    fields = row.fields
+    asked = Example(
+        id=decode(fields["id"]),
+        where=row.where,
+        text=decode(fields["question"]),
+        pair=decode(fields["context"]),
+    )
+    if fields.get("is_impossible", False):
+        return dataclasses.replace(asked, label=IMPOSSIBLE)
+    texts, starts = fields["answers"]["text"], fields["answers"]["answer_start"]
+    answers = [(decode(text), int(start)) for text, start in zip(texts, starts, strict=True)]
+    return with_answers(asked, answers, row.split, row.counts)
+
+
+def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
+    if options.data_dir is not None:
+        source = SquadSource.in_directory(options.data_dir, version)
+    else:
+        source = TfdsSource(f"squad/v{version}", read_tfds_row, options.tfds_data_dir)
+    impossible = version == "2.0"
+    return SpanTask(name=name, source=source, with_impossible=impossible, **options.span_options)
+
+
+def _make_qa(options: TaskOptions) -> SpanTask:
+    if not options.files:
+        raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
+    source = SquadSource(options.files)
+    impossible = any(
+        example.label is not None for split in source.splits for example in source.examples(split)
+    )
+    return SpanTask(name="qa", source=source, with_impossible=impossible, **options.span_options)
+
+
+def _score_files(
+    version: Version,
+    gold: Path,
+    predictions: Path,
+    na_probs: Path | None = None,
+    na_prob_thresh: float = 1.0,
+) -> dict[str, float]:
+    golds: dict[str, list[str]] = {}
+    for example in SquadSource({"gold": gold}).examples("gold"):
+        if example.id in golds:
+            raise ValueError(
+                f"{example.where}: an earlier question has the same id. Restore the official file."
+            )
+        golds[example.id] = [text for text, _ in example.answers]
+    answers = _read_by_id(predictions, str, "texts")
+    missing = len(golds.keys() - answers.keys())
+    if golds and missing == len(golds):
+        raise ValueError(
+            f"None of the {missing:,} questions of {gold} has a prediction in {predictions}: give "
+            "predictions for the same version and split."
+        )
+    if version == "2.0":
+        null_odds = _read_by_id(na_probs, int | float, "numbers") if na_probs else None
+        return squad2(golds, answers, null_odds, na_prob_thresh)
+    if missing:
+        count = f"{missing:,} of {len(golds):,}"
+        print(f"{count} questions have no prediction and count as wrong", file=sys.stderr)
+    return squad1(golds, answers)
+
+
+def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
+    values = _read_json(path)
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"{path} holds no JSON object: write one that maps question ids to {what}."
+        )
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{path}: question {name} has {str(value)[:50]!r}; the values must be {what}."
+            )
+    return values
+
+
+SQUAD_TASKS = (
+    TaskDefinition(
+        name="squad",
+        kinds=(SpanTask,),
+        make=functools.partial(_make, "squad", "1.1"),
+        score_files=functools.partial(_score_files, "1.1"),
+    ),
+    TaskDefinition(
+        name="squad2",
+        kinds=(SpanTask,),
+        make=functools.partial(_make, "squad2", "2.0"),
+        score_files=functools.partial(_score_files, "2.0"),
+        scores_null_odds=True,
+    ),
+    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True),
+)

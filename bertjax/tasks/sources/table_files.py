@@ -1,7 +1,7 @@
-"""Rows of CSV, TSV and JSON lines files, one at a time, with their numbers.
+"""Reads CSV, TSV and JSON lines files row by row, with row numbers for error messages.
 
-Rows are counted from 1, the header and blank ones included: as a spreadsheet numbers them and, but
-for line ends inside quotes, an editor. "\\n", "\\r\\n" and "\\r" all end a line, mixed or not.
+Rows are counted from 1, including the header and blank rows, as in a spreadsheet (and as lines are
+in an editor, except for line ends inside quotes). "\\n", "\\r\\n" and "\\r" end a line, even mixed.
 """
 
 import csv
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-# Far longer than any text, far shorter than what an unclosed quote swallows of a large file.
+# Far longer than any text, but shorter than what an unclosed quote takes in of a large file.
 MAX_FIELD_CHARACTERS = 1 << 26
 CSV_SUFFIXES = (".csv",)
 TSV_SUFFIXES = (".tsv", ".tab")
@@ -20,29 +20,29 @@ TEXT_SUFFIXES = (".txt",)
 
 
 class Table:
-    """Rows with named columns: CSV or TSV with a header, JSON lines, or a text a line (.txt).
+    """Rows with named columns: CSV or TSV with a header, JSON lines, or one text per line (.txt).
 
     Attributes:
         path: the file.
-        columns: names of the columns; of JSON lines, those of the first object.
-        is_json: whether values are JSON's, not text.
+        columns: names of the columns; in JSON lines, the keys of the first object.
+        is_json: whether values are JSON values instead of texts.
     """
 
     def __init__(self, path: Path | str):
         """Reads the header.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: its name says no format, or it has no header.
+            FileNotFoundError: the file does not exist.
+            ValueError: the file name has no known suffix, or there is no header.
         """
         self.path = Path(path).expanduser()
         suffix = self.path.suffix.lower()
         if not self.path.is_file():
-            raise FileNotFoundError(f"There is no file {self.path}.")
+            raise FileNotFoundError(f"There is no file {self.path}: check its name.")
         if suffix not in (*CSV_SUFFIXES, *TSV_SUFFIXES, *JSON_SUFFIXES, *TEXT_SUFFIXES):
             raise ValueError(
                 f"{self.path}: the name does not tell its format. Name it .csv, .tsv, .jsonl "
-                "(one JSON object a line) or .txt (one text a line)."
+                "(one JSON object per line) or .txt (one text per line)."
             )
         self.is_json = suffix in JSON_SUFFIXES
         self._is_text = suffix in TEXT_SUFFIXES
@@ -61,15 +61,15 @@ class Table:
             reads = f"reads {', '.join(columns)[:200]!r}" if columns else "is missing"
             raise ValueError(
                 f"{place(self.path, number)} {reads}, but the first row must name the columns, "
-                "each by another name: text,label for example."
+                "each by another name, for example text,label."
             )
         return columns
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(row number, values by column) of each row.
+        """Yields (row number, values by column).
 
         Raises:
-            ValueError: a row is damaged, or has another number of fields than the header.
+            ValueError: a row is damaged, or does not have as many fields as the header.
         """
         if self._is_text:
             for number, line in read_lines(self.path):
@@ -87,9 +87,9 @@ class Table:
 
     def _miscounted(self, number: int, count: int) -> str:
         remedy = (
-            "write fields that hold a comma or a line end in quotes."
+            "write fields with a comma or a line end in quotes."
             if self._read is read_csv
-            else "tabs part fields and quotes mean nothing; texts with tabs need a .csv."
+            else "tabs separate fields and quotes have no meaning; texts with tabs need a .csv."
         )
         return (
             f"{place(self.path, number)} has {count} fields, the first row has "
@@ -98,12 +98,12 @@ class Table:
 
 
 def place(path: Path | str, row: int) -> str:
-    """How messages name a row."""
+    """Names a row in error messages."""
     return f"{path}, row {row}"
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(row number, line without its end); a byte order mark is dropped.
+    """Yields (row number, line without its end); a byte order mark is removed.
 
     Raises:
         ValueError: a line is not UTF-8.
@@ -115,7 +115,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(row number, fields) of lines that are not blank; quotes are characters like any other.
+    """Yields (row number, fields) of non-blank lines; quotes are ordinary characters.
 
     Raises:
         ValueError: a line is not UTF-8.
@@ -126,14 +126,14 @@ def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(row number, fields) of rows that are not blank; quoted fields may hold line ends.
+    """Yields (row number, fields) of non-blank rows; quoted fields may contain line ends.
 
-    Fields are apart by commas, or by semicolons where the first line has these alone.
+    Commas separate fields, or semicolons if the first line has semicolons and no commas.
 
     Raises:
         ValueError: a row is not UTF-8, or a quote is not closed.
     """
-    # The module's own limit, 131,072 characters, is the whole process's; a long text exceeds it.
+    # Long texts exceed the default limit of 131,072 characters, which is global.
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     number = 0
     with _open(path, newline="") as file:
@@ -148,16 +148,16 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, fields
         except csv.Error as error:
             raise ValueError(
-                f"{place(path, number + 1)} is no row of CSV ({error}): a field that holds a quote "
-                'is written in quotes, with its own quotes doubled ("").'
+                f"{place(path, number + 1)} is no row of CSV ({error}): a field that contains a "
+                'quote must be in quotes, with its own quotes doubled ("").'
             ) from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number, object) of lines that are not blank.
+    """Yields (row number, object) of non-blank lines.
 
     Raises:
-        ValueError: a line is not UTF-8, or no JSON object.
+        ValueError: a line is not UTF-8, or not a JSON object.
     """
     for number, line in read_lines(path):
         if not line.strip():
@@ -166,19 +166,19 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{place(path, number)} is not JSON ({error}): write one object a line, such as "
+                f"{place(path, number)} is not JSON ({error}): write one object per line, such as "
                 '{"text": "...", "label": "..."}.'
             ) from error
         if not isinstance(row, dict):
             raise ValueError(
                 f"{place(path, number)} holds a JSON {type(row).__name__}, not an object: write "
-                'one object a line, such as {"text": "...", "label": "..."}.'
+                'one object per line, such as {"text": "...", "label": "..."}.'
             )
         yield number, row
 
 
 def read_number(text: str) -> float | None:
-    """The finite number that a text writes, None if it writes none."""
+    """Returns the finite number that a text represents, or None."""
     try:
         number = float(text)
     except ValueError:
@@ -187,10 +187,10 @@ def read_number(text: str) -> float | None:
 
 
 def check_utf8(text: str, path: Path | str, row: int) -> None:
-    """Refuses text with lone surrogates, which stand for bytes that are not UTF-8.
+    """Refuses text with lone surrogates, which represent bytes that are not UTF-8.
 
     Raises:
-        ValueError: there is one; the row and the byte are named.
+        ValueError: there is one; the message names the row and the byte.
     """
     if text.isascii():
         return
@@ -201,11 +201,11 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
         what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
         raise ValueError(
             f"{place(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
-            "Convert the file: iconv -f LATIN1 -t UTF-8, say, or save it as UTF-8."
+            "Save the file as UTF-8, or convert it, for example with iconv -f LATIN1 -t UTF-8."
         ) from error
 
 
 def _open(path: Path, newline: str | None) -> TextIO:
-    # Strict decoding could not tell which row it failed in: bad bytes become surrogates, and
-    # `check_utf8` finds them row by row.
+    # Strict decoding could not tell the row of an error. So invalid bytes become surrogates, which
+    # `check_utf8` detects in each row.
     return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)

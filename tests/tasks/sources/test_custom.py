@@ -122,7 +122,7 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.csv", "text,label\na,x\n,y\n", "row 3: the text in 'text' is empty"),
         ("a.csv", 'text,label\n"a\n",x\n" \n",y\n', "row 3: the text in 'text' is empty"),
         ("a.csv", "text,label\na,x\nb\n", r"row 3 has 1 fields, the first row has 2 \(text, label"),
-        ("a.tsv", "text\tlabel\na\tb\tx\n", "row 2 has 3 fields.*tabs part fields"),
+        ("a.tsv", "text\tlabel\na\tb\tx\n", "row 2 has 3 fields.*tabs separate fields"),
         ("a.csv", "text,label\na,x\nb, \n", "row 3 has no label in column 'label'"),
         ("a.csv", 'text,label\na,x\n"b,y\nc,x\n', "row 3 is no row of CSV .*quote"),
         ("a.csv", 'text,label\na,x\n"b"c,y\n', "row 3 is no row of CSV"),
@@ -132,7 +132,11 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.csv", "Good film.,1\nBad film.,0\n", "row 1 is an example .*put a first row"),
         ("a.csv", "Good film.,pos\nBad film.,neg\nFine.,pos\n", "row 1 is an example"),
         ("a.csv", "What a long and good film,a\nx,b\n", "row 1 is an example"),
-        ("a.csv", "only\na\n", "row 1: which column is the label.* There are: only"),
+        (
+            "a.csv",
+            "only\na\n",
+            "row 1: which column is the label.* There are: only.*--label_column",
+        ),
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"label": "y"}', "row 2 has no 'text'; it has l"),
         ("a.jsonl", '{"text": 3, "label": "x"}', "row 1: 'text' should be a text, but is 3"),
         ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is no name of a class"),
@@ -167,7 +171,9 @@ def test_several_labels_are_lists_or_have_a_separator(write):
     assert [e.label for e in source.examples("train")] == [("x", "y"), (), ("z",)]
     assert learn_labels(source) == ("x", "y", "z")
     rows = [{"text": "a", "labels": "x"}, {"text": "b", "labels": ["x", "y"]}]
-    with pytest.raises(ValueError, match=r"row 2: the label \[.*is no name of a class. Several"):
+    with pytest.raises(
+        ValueError, match=r"row 2: the label \[.*is no name of a class. For several"
+    ):
         read(write("b.jsonl", rows))
 
 

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.tasks.sources.glue import GLUE, GlueSource
+from bertjax.tasks.sources.glue import GLUE
+from bertjax.tasks.sources.glue_files import GlueSource
 from bertjax.tasks.submission import (
     add_to_submission_zip,
+    format_glue_predictions,
     read_glue_predictions,
-    write_glue_predictions,
 )
 
 COLA = "gj04\t1\t\tThe sailors rode.\ngj04\t0\t*\tRode the the."
@@ -63,7 +64,7 @@ def test_the_parent_folder_does_as_well(tmp_path):
     assert len(list(GlueSource(GLUE["cola"], tmp_path).examples("dev"))) == 2
     (example,) = GlueSource(GLUE["ax"], tmp_path).examples("test")
     assert (example.text, example.pair, example.label) == ("a", "b", None)
-    with pytest.raises(FileNotFoundError, match="No file of rte .*lies in"):
+    with pytest.raises(FileNotFoundError, match="No file of rte .*is in"):
         GlueSource(GLUE["rte"], tmp_path)
 
 
@@ -162,19 +163,23 @@ def test_every_task_has_as_many_codes_as_classes_and_its_file_in_the_submission(
         assert set(spec.submission) <= set(spec.files)
 
 
+def write(path, spec, predictions):
+    path.write_text(format_glue_predictions(spec, predictions))
+
+
 def test_predictions_survive_a_round_trip(tmp_path):
     path = tmp_path / "RTE.tsv"
-    write_glue_predictions(path, GLUE["rte"], {"0": "not_entailment", "1": "entailment"})
+    write(path, GLUE["rte"], {"0": "not_entailment", "1": "entailment"})
     assert path.read_bytes() == b"index\tprediction\n0\tnot_entailment\n1\tentailment\n"
     assert read_glue_predictions(path, GLUE["rte"]) == {"0": "not_entailment", "1": "entailment"}
-    write_glue_predictions(path, GLUE["cola"], {"0": "acceptable", "1": "unacceptable"})
+    write(path, GLUE["cola"], {"0": "acceptable", "1": "unacceptable"})
     assert path.read_text() == "index\tprediction\n0\t1\n1\t0\n"
     assert read_glue_predictions(path, GLUE["cola"]) == {"0": "acceptable", "1": "unacceptable"}
-    write_glue_predictions(path, GLUE["stsb"], {"0": 3.25, "1": 5.7, "2": -0.1})
+    write(path, GLUE["stsb"], {"0": 3.25, "1": 5.7, "2": -0.1})
     assert path.read_text() == "index\tprediction\n0\t3.2500\n1\t5.0000\n2\t0.0000\n"
     assert read_glue_predictions(path, GLUE["stsb"]) == {"0": 3.25, "1": 5.0, "2": 0.0}
     with pytest.raises(ValueError, match="'maybe' of example 4 is no class of rte"):
-        write_glue_predictions(path, GLUE["rte"], {"4": "maybe"})
+        write(path, GLUE["rte"], {"4": "maybe"})
 
 
 def test_damaged_predictions_are_named_with_the_row(tmp_path):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bertjax.tasks.sources.squad import NOWHERE, SquadSource, nearest
+from bertjax.tasks.question_answering import NOWHERE
+from bertjax.tasks.sources.squad import SquadSource, nearest
 from bertjax.tasks.task import Source
 
 CONTEXT = "The cat sat on the mat. The cat slept."
@@ -53,7 +54,7 @@ def test_an_answer_that_stands_elsewhere_is_moved_to_the_nearest_place(source):
     made = source(question("1", "Who?", ("cat", 26)), question("2", "Who?", ("cat", 6)))
     starts = [example.answers[0][1] for example in made.examples("train")]
     assert starts == [28, 4]
-    assert made.counts == {"train: answers moved to where they stand in the passage": 2}
+    assert made.counts == {"train: answers moved to their nearest occurrence in the passage": 2}
     list(made.examples("train"))
     assert sum(made.counts.values()) == 2
 
@@ -70,7 +71,7 @@ def test_an_answer_of_no_place_is_left_out_of_training_alone(source):
     questions = (question("1", "Who?", ("dog", 4)), question("2", "Who?", ("  ", 3)))
     train, dev = source(*questions), source(*questions, split="dev")
     assert list(train.examples("train")) == []
-    assert train.counts == {"train: questions left out, their answers stand nowhere": 2}
+    assert train.counts == {"train: questions left out, because no answer occurs in the passage": 2}
     assert [e.answers[0] for e in dev.examples("dev")] == [("dog", NOWHERE), ("  ", NOWHERE)]
 
 
@@ -114,7 +115,7 @@ def test_files_of_another_form_are_refused(tmp_path):
         file.write_text(content, encoding="latin-1")
         with pytest.raises(ValueError, match=r"f\.json"):
             list(SquadSource({"train": file}).examples("train"))
-    with pytest.raises(ValueError, match="no split 'test'; there are: train"):
+    with pytest.raises(ValueError, match="no split 'test'. There are: train"):
         list(SquadSource({"train": file}).examples("test"))
     with pytest.raises(FileNotFoundError, match=r"other\.json .the dev split. does not exist"):
         SquadSource({"dev": tmp_path / "other.json"})
@@ -138,8 +139,10 @@ def test_official_files_are_found_by_version_and_parts_if_there_is_one(tmp_path)
         assert found.files["train"].name == "train-v1.1.part44.json"
         assert SquadSource.in_directory(folder, "2.0").splits == ("dev",)
     (tmp_path / "squad" / "train-v1.1.b.json").write_text("")
-    with pytest.raises(ValueError, match=r"2 files for the train split: train-v1\.1\.b\.json"):
+    with pytest.raises(ValueError, match=r"2 files for the train split: train-v1\.1\.b\.json") as e:
         SquadSource.in_directory(tmp_path, "1.1")
+    # --train is refused for --task=squad; to name the file as SQuAD does helps.
+    assert "--train" not in str(e.value) and "to train-v1.1.json" in str(e.value)
     (tmp_path / "squad" / "train-v1.1.json").write_text("")
     assert SquadSource.in_directory(tmp_path, "1.1").files["train"].name == "train-v1.1.json"
 

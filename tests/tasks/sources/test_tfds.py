@@ -8,8 +8,9 @@ import zipfile
 
 import pytest
 
-from bertjax.tasks.sources.glue import GLUE, GlueSource
-from bertjax.tasks.sources.tfds import TfdsSource, maker_of
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.glue import GLUE
+from bertjax.tasks.sources.glue_files import GlueSource
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -61,7 +62,7 @@ FILES = {
     "train-v2.0.json": squad_of({**ANSWERED, "is_impossible": False}),
     "dev-v2.0.json": squad_of({**ANSWERED, "is_impossible": False}, IMPOSSIBLE),
 }
-BUILDERS = ("glue/cola", "glue/rte", "glue/stsb", "glue/mnli", "squad/v1.1", "squad/v2.0")
+TASKS = ("cola", "rte", "stsb", "mnli", "squad", "squad2")
 
 
 def serve(url: str, folder):
@@ -77,7 +78,12 @@ def serve(url: str, folder):
     return path
 
 
-def prepare(builders, folder):
+def source_of(task, folder):
+    """The source of a task with TensorFlow Datasets in a folder."""
+    return make_task(task, TaskOptions(tfds_data_dir=str(folder))).source
+
+
+def prepare(tasks, folder):
     """Has real builders prepare data in a folder, with `serve` in place of the network."""
     import tensorflow_datasets as tfds
     from promise import Promise
@@ -96,8 +102,8 @@ def prepare(builders, folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(downloader._Downloader, "download", download)
         patch.setattr(manager, "_register_or_validate_checksums", accept)
-        for builder in builders:
-            TfdsSource(builder, str(folder))
+        for task in tasks:
+            source_of(task, folder)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +111,7 @@ def prepared(tmp_path_factory):
     """A data folder where the real builders have prepared every dataset."""
     pytest.importorskip("tensorflow", reason="the builders of TFDS need TensorFlow: bertjax[tf]")
     folder = tmp_path_factory.mktemp("tfds")
-    prepare((*BUILDERS, "conll2003"), folder)
+    prepare((*TASKS, "conll"), folder)
     return folder
 
 
@@ -121,23 +127,23 @@ class Hide(PathFinder):
         return None if hidden else super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hide
-from bertjax.tasks.sources.tfds import TfdsSource
-source = TfdsSource(sys.argv[1], sys.argv[2])
+from bertjax.tasks import TaskOptions, make_task
+source = make_task(sys.argv[1], TaskOptions(tfds_data_dir=sys.argv[2])).source
 found = {s: [dataclasses.asdict(e) for e in source.examples(s)] for s in source.splits}
 print(json.dumps(found))
 """
 
 
-def read(builder, folder):
+def read(task, folder):
     """Examples by split, of a process that cannot import TensorFlow."""
-    command = [sys.executable, "-c", READ, builder, str(folder)]
+    command = [sys.executable, "-c", READ, task, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_classes_and_scores_of_glue(prepared):
-    cola = read("glue/cola", prepared)
+    cola = read("cola", prepared)
     assert list(cola) == ["train", "dev", "test"]
     found = sorted((e["id"], e["text"], e["pair"], e["label"]) for e in cola["dev"])
     assert found == [
@@ -146,10 +152,10 @@ def test_classes_and_scores_of_glue(prepared):
     ]
     assert [(e["id"], e["text"], e["label"]) for e in cola["test"]] == [("0", "Bill left.", None)]
     assert cola["test"][0]["where"] == "tfds:glue/cola/2.0.0, test 0"
-    (rte,) = read("glue/rte", prepared)["train"]
+    (rte,) = read("rte", prepared)["train"]
     assert (rte["text"], rte["pair"]) == ("A dog ran.", "A dog moved.")
     assert rte["label"] == "entailment"
-    stsb = read("glue/stsb", prepared)
+    stsb = read("stsb", prepared)
     assert sorted(e["label"] for e in stsb["dev"]) == [0.0, 3.75]
     assert [e["label"] for e in stsb["test"]] == [None, None]
 
@@ -162,7 +168,7 @@ def test_official_files_hold_the_same_examples(prepared, tmp_path, task, archive
     with zipfile.ZipFile(serve(archive, tmp_path)) as opened:
         opened.extractall(tmp_path)
     source = GlueSource(GLUE[task], tmp_path)
-    theirs = TfdsSource(f"glue/{task}", str(prepared))
+    theirs = source_of(task, prepared)
     assert source.splits == theirs.splits
     for split in source.splits:
         ours = {e.id: (e.text, e.pair, e.label) for e in source.examples(split)}
@@ -170,7 +176,7 @@ def test_official_files_hold_the_same_examples(prepared, tmp_path, task, archive
 
 
 def test_splits_of_mnli(prepared):
-    mnli = read("glue/mnli", prepared)
+    mnli = read("mnli", prepared)
     assert set(mnli) == {
         "train",
         *("dev_matched", "dev_mismatched", "test_matched", "test_mismatched"),
@@ -180,20 +186,20 @@ def test_splits_of_mnli(prepared):
 
 
 def test_questions_and_answers_of_squad(prepared):
-    squad = read("squad/v1.1", prepared)
+    squad = read("squad", prepared)
     assert list(squad) == ["train", "dev"]
     (example,) = squad["train"]
     assert (example["id"], example["text"]) == ("q1", "What lay there?")
     assert example["answers"] == [["a cat", 21], ["cat", 23]] and example["label"] is None
     for text, start in example["answers"]:
         assert example["pair"][start:].startswith(text)
-    squad = read("squad/v2.0", prepared)
+    squad = read("squad2", prepared)
     answers = {e["id"]: (len(e["answers"]), e["label"]) for e in squad["dev"]}
     assert answers == {"q1": (2, None), "q2": (0, "impossible")}
 
 
 def test_sentences_of_conll(prepared):
-    conll = read("conll2003", prepared)
+    conll = read("conll", prepared)
     assert list(conll) == ["train", "dev", "test"]
     assert sorted((e["words"], e["label"]) for e in conll["dev"]) == [
         (["EU", "rejects"], ["B-ORG", "O"]),
@@ -203,16 +209,37 @@ def test_sentences_of_conll(prepared):
 
 def test_squad_is_prepared_without_tensorflow(tmp_path):
     pytest.importorskip("importlib_resources")
-    prepare(("squad/v1.1",), tmp_path)
-    (example,) = read("squad/v1.1", tmp_path)["dev"]
+    prepare(("squad",), tmp_path)
+    (example,) = read("squad", tmp_path)["dev"]
     assert example["answers"] == [["a cat", 21], ["cat", 23]]
 
 
-def test_the_fields_are_those_of_every_builder():
-    for builder in BUILDERS:
-        assert callable(maker_of(builder))
-    with pytest.raises(ValueError, match="Did you mean 'glue/mnli'.*Known: glue/cola"):
-        maker_of("glue/mnly:2.0.0")
+NOWHERE = {
+    **ANSWERED,
+    "id": "q3",
+    "answers": [{"text": "a dog", "answer_start": 21}, {"text": "dogs", "answer_start": 2}],
+}
+
+
+@pytest.mark.parametrize("read_json", [True, False], ids=["json", "tfds"])
+def test_train_questions_without_an_answer_in_the_passage_are_left_out_and_counted(
+    tmp_path, monkeypatch, read_json
+):
+    pytest.importorskip("importlib_resources")
+    for split in ("train", "dev"):
+        monkeypatch.setitem(FILES, f"{split}-v1.1.json", squad_of(ANSWERED, NOWHERE))
+        (tmp_path / f"{split}-v1.1.json").write_text(FILES[f"{split}-v1.1.json"])
+    if read_json:
+        source = make_task("squad", TaskOptions(data_dir=str(tmp_path))).source
+    else:
+        prepare(("squad",), tmp_path)
+        source = source_of("squad", tmp_path)
+    assert [e.id for e in source.examples("train")] == ["q1"]
+    reason = "train: questions left out, because no answer occurs in the passage"
+    assert source.counts == {reason: 1}
+    # They still count when the model is scored.
+    assert sorted(e.id for e in source.examples("dev")) == ["q1", "q3"]
+    assert len(list(source.examples("train"))) == source.counts[reason] == 1
 
 
 @pytest.mark.skipif(
@@ -220,7 +247,7 @@ def test_the_fields_are_those_of_every_builder():
 )
 def test_without_tensorflow_the_remedies_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"install bertjax\[tf\].*--tfds_data_dir.*--data_dir"):
-        TfdsSource("glue/rte", str(tmp_path))
+        source_of("rte", tmp_path)
 
 
 def test_a_failed_download_names_the_remedies(tmp_path, monkeypatch):
@@ -232,4 +259,4 @@ def test_a_failed_download_names_the_remedies(tmp_path, monkeypatch):
 
     monkeypatch.setattr(downloader._Downloader, "download", download)
     with pytest.raises(ValueError, match=r"squad/v1.1 cannot be downloaded \(no route.*--data_dir"):
-        TfdsSource("squad/v1.1", str(tmp_path))
+        source_of("squad", tmp_path)

@@ -1,0 +1,106 @@
+"""Defines `TaskDefinition`, an entry of the table of tasks, and `TaskOptions`, its settings."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bertjax.tasks.metrics import Metric
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.columns import Columns, flag_of
+from bertjax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """The settings of a task that the user gives: where its data is and how to read it.
+
+    Attributes:
+        data_dir: folder of the official files; None: TensorFlow Datasets provides them.
+        tfds_data_dir: data folder of TensorFlow Datasets; None: its default.
+        train, dev, test: the user's own files.
+        columns: column names in the user's own files.
+        label_separator: separates the labels of an example with several labels.
+        submission: the zip for GLUE's server; None: one in the folder of the predictions.
+        span_options: fields of `SpanTask` that differ from their defaults.
+    """
+
+    data_dir: str | None = None
+    tfds_data_dir: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    columns: Columns = Columns()
+    label_separator: str | None = None
+    submission: str | None = None
+    span_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The user's own files by split."""
+        files = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {split: file for split, file in files.items() if file is not None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDefinition:
+    """A task of the command line: how to create it, and which options it accepts.
+
+    Attributes:
+        name: the name on the command line.
+        kinds: the classes that `make` may return an instance of.
+        make: creates the task with its source.
+        metric: the task's metric; None: that of its class.
+        own_files: whether it reads the user's own files instead of official ones.
+        columns: the fields of `Columns` that it accepts.
+        label_separator: whether it accepts `label_separator`.
+        submission: whether its predictions can be submitted to GLUE's server.
+        score_files: (gold file, predictions file) -> official metrics; None if it has no official
+            file format.
+        scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the odds that a
+            question has no answer, and `na_prob_thresh`, the threshold for them.
+    """
+
+    name: str
+    kinds: tuple[type[Task], ...]
+    make: Callable[[TaskOptions], Task]
+    metric: Metric | None = None
+    own_files: bool = False
+    columns: tuple[str, ...] = ()
+    label_separator: bool = False
+    submission: bool = False
+    score_files: Callable[..., dict[str, float]] | None = None
+    scores_null_odds: bool = False
+
+    def check(self, options: TaskOptions) -> None:
+        """Refuses options that this task does not accept.
+
+        Raises:
+            ValueError: the message names the options.
+        """
+        official = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
+        official = [f"{flag}={value}" for flag, value in official.items() if value]
+        if self.own_files and official:
+            raise ValueError(
+                f"--task={self.name} reads your own files, not {official[0]}: give --train, --dev "
+                "or --test instead."
+            )
+        if options.files and not self.own_files:
+            split, file = next(iter(options.files.items()))
+            raise ValueError(
+                f"--task={self.name} reads its official files, not --{split}={file}: use --data_dir"
+                ", or a task for your own files, such as --task=classify."
+            )
+        if options.submission and not self.submission:
+            raise ValueError(
+                f"--submission={options.submission}: {self.name} is no task of GLUE; leave it out."
+            )
+        accepted = {flag_of(field) for field in self.columns}
+        unused = [flag for flag in options.columns.flags if flag not in accepted]
+        if options.label_separator is not None and not self.label_separator:
+            unused.append("--label_separator")
+        if SpanTask not in self.kinds:
+            unused += [f"--{field}" for field in options.span_options]
+        if unused:
+            raise ValueError(
+                f"{', '.join(unused)}: without effect for --task={self.name}; leave it out."
+            )

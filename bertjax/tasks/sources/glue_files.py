@@ -1,0 +1,218 @@
+"""Reads the files of GLUE's tasks as published (Wang et al. 2018); `glue` has the tasks."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bertjax.tasks.metrics import Metric
+from bertjax.tasks.sources.official_files import OfficialFiles, existing, reset_counts
+from bertjax.tasks.sources.table_files import place, read_number, read_tsv
+from bertjax.tasks.sources.tfds import TfdsRow, decode
+from bertjax.tasks.task import Example
+
+# Split -> possible names of its file.
+SPLIT_FILES = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
+# GLUE's list of the MRPC train rows that are its dev split.
+MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueSpec:
+    """One task of GLUE, or one with files like GLUE's.
+
+    Attributes:
+        name: the name on the command line, and of the TFDS configuration.
+        folder: the folder in the GLUE archive.
+        metric: the official metric.
+        best_metric: the metric that selects the best checkpoint.
+        text: possible names of the column with the (first) text.
+        pair: possible names of the column with the second text; empty if there is none.
+        label: possible names of the column with the label.
+        labels: class names in the order of their ids, which Hugging Face and TFDS share; empty for
+            regression.
+        codes: what the files and a submission write for each class.
+        submission: split -> file name in a submission to GLUE's server; empty if there is none.
+        files: split -> possible names of its file.
+        tfds_fields: names of the text and the second text in TFDS.
+        no_header: columns of the splits whose file has no header.
+        has_broken_rows: the published files have rows with missing fields, which are left out, and
+            rows with an empty text.
+    """
+
+    name: str
+    folder: str
+    metric: Metric
+    best_metric: str = "accuracy"
+    text: tuple[str, ...] = ("sentence1",)
+    pair: tuple[str, ...] = ("sentence2",)
+    label: tuple[str, ...] = ("label",)
+    labels: tuple[str, ...]
+    codes: tuple[str, ...] = ()
+    submission: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: SPLIT_FILES)
+    tfds_fields: tuple[str, ...] = ("sentence1", "sentence2")
+    no_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    has_broken_rows: bool = False
+
+
+class GlueSource(OfficialFiles):
+    """Reads the official files of a task.
+
+    Attributes:
+        spec: the task.
+    """
+
+    def __init__(self, spec: GlueSpec, data_dir: Path | str):
+        """Finds the files in the folder of the task, or of all tasks."""
+        super().__init__(spec.name, data_dir, (spec.folder, spec.name.upper()), spec.files)
+        self.spec = spec
+        is_msr = "dev" in self._paths and self._paths["dev"].suffix == ".txt"
+        if is_msr and not existing(self.folder, MRPC_DEV_IDS):
+            # Only GLUE's list tells which rows of Microsoft's file are the dev split.
+            del self._paths["dev"]
+            self.splits = tuple(self._paths)
+
+    def examples(self, split: str) -> Iterator[Example]:
+        """Reads a split lazily, in the order of its file.
+
+        Raises:
+            ValueError: the split does not exist, or a row is damaged; the message names the row.
+        """
+        path = self.path(split)
+        reset_counts(self.counts, split)
+        if path.suffix == ".txt":
+            return self._read_msr(split, path)
+        return read_glue_file(self.spec, path, split, self.counts)
+
+    def _read_msr(self, split: str, path: Path) -> Iterator[Example]:
+        """Reads the rows of Microsoft's MRPC files that belong to a split of GLUE."""
+        examples = read_glue_file(self.spec, path, split, self.counts)
+        ids = existing(self.folder, MRPC_DEV_IDS)
+        if split == "test" or ids is None:
+            return examples
+        dev = {tuple(fields[:2]) for _, fields in read_tsv(ids)}
+        rows = read_tsv(path)
+        header = _header(rows, path)
+        first, second = header.index("#1 ID"), header.index("#2 ID")
+        in_dev = [(fields[first], fields[second]) in dev for _, fields in rows]
+        pairs = zip(examples, in_dev, strict=True)
+        return (example for example, is_dev in pairs if is_dev == (split == "dev"))
+
+
+def read_glue_file(
+    spec: GlueSpec, path: Path, split: str, counts: Counter[str] | None = None
+) -> Iterator[Example]:
+    """Reads the examples of a file in its order.
+
+    Args:
+        spec: the task.
+        path: the file; its name does not matter.
+        split: its split, because some splits have no header and some have broken rows.
+        counts: counts the rows that are left out, by split and reason.
+
+    Raises:
+        ValueError: a row is damaged; the message names the row.
+    """
+    counts = Counter() if counts is None else counts
+    rows = read_tsv(path)
+    header = spec.no_header.get(split) or _header(rows, path)
+    columns = _Columns.of(spec, header, path)
+    for count, (number, fields) in enumerate(rows):
+        # Tabs at the end of a row do no harm, and neither do missing fields that are not read.
+        if len(fields) <= columns.last or any(fields[len(header) :]):
+            if spec.has_broken_rows and not split.startswith("test"):
+                counts[f"{split}: rows with missing fields"] += 1
+                continue
+            raise ValueError(
+                f"{place(path, number)} has {len(fields)} fields, expected {len(header)} "
+                f"({', '.join(header)}) with tabs between them. Restore the official file."
+            )
+        code = None if columns.label is None else fields[columns.label]
+        if code == "-":
+            counts[f"{split}: rows without a gold label"] += 1
+            continue
+        where = place(path, number)
+        yield Example(
+            id=str(count) if columns.id is None else fields[columns.id],
+            where=where,
+            text=legible(spec, fields[columns.text]),
+            pair=None if columns.pair is None else legible(spec, fields[columns.pair]),
+            label=None if code is None else read_label(spec, code, where),
+        )
+
+
+def legible(spec: GlueSpec, text: str) -> str:
+    """Replaces an empty text by "?" in the tasks that have empty texts, so that no row is lost."""
+    return "?" if spec.has_broken_rows and not text.strip() else text
+
+
+def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
+    """Converts the label in a file to the name of its class, or to a number.
+
+    Raises:
+        ValueError: the task has no such label.
+    """
+    if spec.labels:
+        if code in spec.codes:
+            return spec.labels[spec.codes.index(code)]
+        expected = f"one of {', '.join(spec.codes)}"
+    else:
+        score = read_number(code)
+        if score is not None:
+            return score
+        expected = "a number"
+    raise ValueError(f"{where}: label {code!r} of {spec.name} is not {expected}. Correct the row.")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+    """Positions of the fields in a row; None if a file has no such column."""
+
+    id: int | None
+    text: int
+    pair: int | None
+    label: int | None
+
+    @property
+    def last(self) -> int:
+        return max(index for index in dataclasses.astuple(self) if index is not None)
+
+    @classmethod
+    def of(cls, spec: GlueSpec, header: tuple[str, ...], path: Path) -> "_Columns":
+        def find(names: tuple[str, ...]) -> int | None:
+            return next((header.index(name) for name in names if name in header), None)
+
+        text, pair = find(spec.text), find(spec.pair)
+        if text is None or (spec.pair and pair is None):
+            needed = ", ".join(names[0] for names in (spec.text, spec.pair) if names)
+            raise ValueError(
+                f"{place(path, 1)} should name the columns of {spec.name}, with {needed} among "
+                f"them, but reads: {', '.join(header)[:200]}. Restore the official file."
+            )
+        return cls(find(("index", "id")), text, pair, find(spec.label))
+
+
+def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...]:
+    for _, fields in rows:
+        return tuple(field.strip() for field in fields)
+    raise ValueError(f"{path} is empty. Restore the official file.")
+
+
+def tfds_reader(spec: GlueSpec) -> Callable[[TfdsRow], Example]:
+    """Returns the function that converts rows of the task in TensorFlow Datasets."""
+
+    def convert(row: TfdsRow) -> Example:
+        texts = [legible(spec, decode(row.fields[name])) for name in spec.tfds_fields]
+        label = row.fields["label"]
+        # Test splits hold -1 in place of a class or a score.
+        known = label >= 0
+        return Example(
+            id=str(row.fields["idx"]),
+            where=row.where,
+            text=texts[0],
+            pair=texts[1] if len(texts) > 1 else None,
+            label=(spec.labels[label] if spec.labels else float(label)) if known else None,
+        )
+
+    return convert

@@ -1,0 +1,64 @@
+"""Tag schemes that mark entities word by word; everything is converted to IOB2.
+
+IOB1    I-X; B-X only where an entity follows another of its type (the official CoNLL files)
+IOB2    B-X begins every entity
+IOBES   IOB2 with S-X for an entity of one word, E-X for the last of several (BILOU: U-X, L-X)
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+Scheme = Literal["IOB1", "IOB2", "IOBES"]
+_ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
+
+
+def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
+    """Detects the scheme of a file; None if the tags mark no entities (parts of speech, say).
+
+    A file in IOB2 that begins some entity with I-X by mistake is taken for IOB1, which repairs it.
+    """
+    scheme: Scheme = "IOB2"
+    for tags in sentences:
+        previous = "O"
+        for tag in tags:
+            if not _ENTITY_TAG.fullmatch(tag):
+                return None
+            if tag[0] in "ESLU":
+                scheme = "IOBES"
+            elif tag[0] == "I" and previous[1:] != tag[1:] and scheme == "IOB2":
+                scheme = "IOB1"
+            previous = tag
+    return scheme
+
+
+def marks_entities(tags: Iterable[str]) -> bool:
+    """Whether the labels of a task are tags of entities."""
+    return scheme_of([tuple(tags)]) is not None
+
+
+def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
+    """Converts the tags of a sentence from IOB1, IOB2, IOBES or BILOU to IOB2."""
+    converted = []
+    inside = None  # type of the entity that may continue
+    for tag in tags:
+        if tag == "O":
+            converted.append(tag)
+            inside = None
+            continue
+        mark, kind = tag[0], tag[1:]
+        converted.append(("B" if mark in "BSU" or kind != inside else "I") + kind)
+        inside = None if mark in "ESLU" else kind
+    return tuple(converted)
+
+
+def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Orders tags as labels: O, then B-X and I-X of each type; other tags alphabetically.
+
+    Both tags of a type are included, even if training contains only one of them.
+    """
+    tags = set(tags)
+    if not marks_entities(tags):
+        return tuple(sorted(tags))
+    kinds = sorted({tag[1:] for tag in tags if tag != "O"})
+    return ("O", *(mark + kind for kind in kinds for mark in "BI"))

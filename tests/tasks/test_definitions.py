@@ -1,0 +1,71 @@
+"""Every task states its own facts: metrics, columns, flags, and how its model is restored."""
+
+import dataclasses
+
+import pytest
+
+from bertjax.tasks import TASKS, TaskOptions, make_task
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
+from bertjax.tasks.metrics import accuracy, entity_f1, matthews, multi_label, word_accuracy
+from bertjax.tasks.saved import KINDS, saved_task
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.glue import GLUE
+from bertjax.tasks.tagging import TagTask
+
+
+def test_the_metric_that_selects_the_best_checkpoint_is_computed():
+    for spec in GLUE.values():
+        golds = [1.0, 2.0, 3.0] if not spec.labels else [*spec.labels, spec.labels[0]]
+        assert spec.best_metric in spec.metric(golds, golds)
+    tagging = TagTask.of_labels(("O", "B-X", "I-X"), name="tag")
+    words = TagTask.of_labels(("NN", "VB"), name="tag")
+    assert (tagging.metric, words.metric) == (entity_f1, word_accuracy)
+    for task, golds in (
+        (tagging, [("O", "B-X")]),
+        (words, [("NN", "VB")]),
+        (MultiLabelTask(name="m"), [("a",), ()]),
+        (RegressionTask(name="r"), [1.0, 2.0]),
+        (ClassificationTask(name="c"), ["a", "b"]),
+    ):
+        assert task.best_metric in task.metric(golds, golds)
+
+
+def test_a_saved_model_is_scored_with_the_metric_of_its_task():
+    def saved(head, labels, config=None, **description):
+        return saved_task(head, labels, len(labels), config or {}, description, 64)
+
+    head = "sequence_classification"
+    cola = saved(head, ["unacceptable", "acceptable"], task="cola", label_kind="classes")
+    assert cola.metric is matthews and cola.name == "cola"
+    assert saved(head, ["a", "b"], task="classify", label_kind="classes").metric is accuracy
+    several = saved(head, ["a", "b"], task="classify", label_kind="multi_label")
+    assert several.metric is multi_label
+    # Models of others: the head decides, then problem_type, then the number of labels.
+    assert isinstance(saved(head, ["a", "b"]), ClassificationTask)
+    assert isinstance(saved(head, ["a"]), RegressionTask)
+    named = {"problem_type": "multi_label_classification"}
+    assert isinstance(saved(head, ["a", "b"], named), MultiLabelTask)
+    assert saved("token_classification", ["O", "B-X"]).metric is entity_f1
+    for kind in KINDS:
+        if kind.head != head:
+            assert isinstance(saved(kind.head, ["O", "B-X"]), kind)
+    with pytest.raises(ValueError, match="the head masked_lm, which no task uses"):
+        saved("masked_lm", ["a"])
+
+
+def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
+    files = {"classify": "text,label\na,x\nb,y\n", "regress": "text,score\na,1\nb,2\n"}
+    files |= {"choice": "text,choice1,choice2,label\na,b,c,0\n"}
+    files |= {"tag": '{"words": ["a", "b"], "tags": ["O", "B-X"]}\n'}
+    for name, text in files.items():
+        path = tmp_path / ("t.jsonl" if name == "tag" else "t.csv")
+        path.write_text(text)
+        note = make_task(name, TaskOptions(train=str(path))).source.note
+        for field in dataclasses.fields(Columns):
+            flag = "--choice_columns" if field.name == "choices" else f"--{field.name}_column"
+            assert (flag in note) == (field.name in TASKS[name].columns)
+            value = ("text",) if field.name == "choices" else "text"
+            options = TaskOptions(train=str(path), columns=Columns(**{field.name: value}))
+            if field.name not in TASKS[name].columns:
+                with pytest.raises(ValueError, match=f"^{flag}: without effect"):
+                    make_task(name, options)
