@@ -323,7 +323,7 @@ def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):
 def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
-    with pytest.raises(ValueError, match="not the one that the rows there were made with"):
+    with pytest.raises(ValueError, match="not the one that the rows were made with"):
         PretrainingRun(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
 
 
