@@ -15,11 +15,11 @@ from pathlib import Path
 from reporting import report
 
 from bertjax import prepare
-from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import read_metadata
 from bertjax.model import named_config
 from bertjax.tokenization import load_tokenizer
+from bertjax.training.throughput import Subject
 
 
 def prepared(args: argparse.Namespace, pack: bool) -> Path:

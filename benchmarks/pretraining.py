@@ -29,7 +29,6 @@ from pretraining_pytorch import PyTorchSubject
 from processes import Worker
 from reporting import report
 
-from bertjax.benchmark import Subject
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.devices.compilation_cache import use_compilation_cache
@@ -37,6 +36,7 @@ from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.model import named_config
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.training.pretraining_program import random_rows
+from bertjax.training.throughput import Subject
 from bertjax.weights.families import config_to_hf
 
 # Environment variables that choose a memory allocator.

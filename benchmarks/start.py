@@ -19,9 +19,9 @@ from processes import Worker
 
 def first_step(config_file: str, data: str, unroll: int | None, length: int) -> Callable[[], float]:
     """Runs a step; the returned function returns the time of its end."""
-    from bertjax.benchmark import Subject
     from bertjax.config import PretrainConfig, load_config_file
     from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.training.throughput import Subject
 
     use_compilation_cache()
     config = load_config_file(config_file, PretrainConfig) or PretrainConfig()

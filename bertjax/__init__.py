@@ -1,18 +1,30 @@
 """BERT-family encoders in JAX/Flax: pretrain them, fine-tune them, convert them."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bertjax.finetune import finetune as finetune
     from bertjax.inference.pretrained import load_pretrained as load_pretrained
+    from bertjax.prepare import prepare as prepare
+    from bertjax.pretrain import pretrain as pretrain
 
 __version__ = "0.1.0"
-__all__ = ["load_pretrained"]
+__all__ = ["finetune", "load_pretrained", "prepare", "pretrain"]
+
+# Name -> module. The modules of commands are functions as well (`command_line.CallableModule`).
+_HOMES = {"load_pretrained": "bertjax.inference.pretrained"}
+_COMMANDS = ("finetune", "prepare", "pretrain")
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: the workers of `prepare` import bertjax and have no use for jax.
-    if name == "load_pretrained":
-        from bertjax.inference.pretrained import load_pretrained
-
-        return load_pretrained
+    # Loaded when asked for: most commands and all workers of `prepare` have no use for jax.
+    if name in _COMMANDS:
+        return importlib.import_module(f"bertjax.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'bertjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,26 +1,24 @@
-"""python -m bertjax.convert SRC DST: any model to the format of Hugging Face or of TF1 BERT."""
+"""Converts a model to the format of Hugging Face or of TF1 BERT: `python -m bertjax.convert`."""
 
 import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import jax
-import numpy as np
 import tyro
-from flax.traverse_util import flatten_dict
 
 from bertjax import command_line
-from bertjax.inference.pretrained import Pretrained
-from bertjax.weights import LoadedModel, load_model, names
-from bertjax.weights.families import architecture, family_of
-from bertjax.weights.hf import TAGGER
-from bertjax.weights.tf1 import save_tf1
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertjax.inference.pretrained import Pretrained
+    from bertjax.weights import LoadedModel
 
 TOLERANCE = 1e-4
-# What --verify compares on; any text would do, these have pairs, long words and numbers.
+# Inputs of --verify: any text would do, these have pairs, long words and numbers.
 SENTENCES = (
     "The harbour was quiet, and only two boats had come in before the storm.",
     ("Who wrote the letter?", "She did not say, but the ink was still wet on her fingers."),
@@ -34,35 +32,47 @@ SENTENCES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertConfig:
-    """Reads a model and writes it in another format; every weight stays as it is, bit for bit."""
+    """Reads a model and writes it in another format; every weight stays the same, bit for bit."""
+
+    GROUPS: ClassVar[dict[str, str]] = {"output": "to verify"}
 
     src: Annotated[str, tyro.conf.Positional]
-    """Model directory, hub name, run's workdir, or TF1 checkpoint."""
+    """Model to read: a model directory, hub name, workdir of a run or TF1 checkpoint."""
     dst: Annotated[str, tyro.conf.Positional]
-    """Directory to write."""
+    """Directory to write: a new one, or an older model to replace."""
     to: Literal["hf", "tf1"] = "hf"
-    """hf: config.json and safetensors; tf1: bert_model.ckpt as google-research/bert reads it."""
+    """Format: hf has config.json and safetensors, tf1 has bert_model.ckpt, as google-research/bert
+    reads it."""
     verify: bool = False
-    """Run sentences through PyTorch, too, and fail beyond 1e-4 (needs the extra `parity`)."""
+    """Compare the outputs with PyTorch's on a few sentences, and fail if they differ by more than
+    1e-4 (needs the extra `parity`)."""
 
 
 def run(config: ConvertConfig) -> None:
-    """Converts, and with --verify compares.
+    """Converts a model, and with --verify compares its outputs with PyTorch's.
 
     Raises:
         FileNotFoundError: there is no model at `src`.
-        ValueError: the format has no place for one of its weights, or PyTorch differs.
+        ValueError: the format has no place for one of its weights, or PyTorch's outputs differ.
     """
+    import jax
+
+    from bertjax.inference.pretrained import Pretrained
+    from bertjax.weights import load_model
+    from bertjax.weights.families import architecture
+    from bertjax.weights.hf import TAGGER
+    from bertjax.weights.tf1 import save_tf1
+
     loaded = load_model(config.src, None)
     model = Pretrained(loaded)
     for part in loaded.absent:
-        print(f"{config.src} has no {part}: a fresh one is written")
+        print(f"{config.src} has no {part}: a newly initialised one is written")
     if config.to == "hf":
         model.save(config.dst)
         for part in loaded.unused:
-            print(f"{part} is left out: {architecture(loaded.config, loaded.head)} has none")
+            print(f"{part} is left out, as {architecture(loaded.config, loaded.head)} has none")
         if (loaded.source.where / TAGGER).is_file():
-            print(f"{TAGGER} is left out: the encoder alone is written")
+            print(f"{TAGGER} is left out: only the encoder is written")
     else:
         if loaded.head in ("token_classification", "multiple_choice"):
             raise ValueError(
@@ -77,8 +87,12 @@ def run(config: ConvertConfig) -> None:
         verify(model, Path(config.dst))
 
 
-def _google_tensors(loaded: LoadedModel) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors by PyTorch name, with the pooler that Google's SQuAD graph has unused."""
+def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
+    """The tensors by PyTorch name, with the pooler, which Google's SQuAD graph has and ignores."""
+    from flax.traverse_util import flatten_dict
+
+    from bertjax.weights import names
+
     flat: Any = flatten_dict(loaded.params, sep="/")
     yield from names.to_hf(flat, loaded.config)
     if "bert/pooler" in loaded.unused:
@@ -88,73 +102,87 @@ def _google_tensors(loaded: LoadedModel) -> Iterator[tuple[str, np.ndarray]]:
                 yield name, loaded.source.tensors[stored]
 
 
-def verify(model: Pretrained, written: Path) -> None:
-    """Compares our outputs with PyTorch's on what was written, and prints the differences.
+def verify(model: "Pretrained", written: Path) -> None:
+    """Prints the differences between a model's outputs and PyTorch's on the written directory.
 
     Raises:
-        ValueError: one of them is beyond 1e-4.
+        ValueError: one of them is more than 1e-4.
         ImportError: the extra `parity` is not installed.
     """
+    from bertjax.inference.pretrained import Pretrained
+    from bertjax.weights import load_model
+
     with tempfile.TemporaryDirectory() as folder:
-        if not (written / "config.json").is_file():  # TF1: PyTorch reads it by way of us
+        if not (written / "config.json").is_file():  # TF1: PyTorch needs it converted back
             again = Pretrained(load_model(written, model.head))
             written = Path(folder) / "model"
             again.save(written)
-        found = differences(model, written)
-    for name, difference in found.items():
+        differences = output_differences(model, written)
+    for name, difference in differences.items():
         print(f"{name}: largest difference {difference:.2e}")
-    if (worst := max(found.values())) > TOLERANCE:
+    if (worst := max(differences.values())) > TOLERANCE:
         raise ValueError(f"PyTorch differs by {worst:.2e}, more than {TOLERANCE:.0e}.")
 
 
-def differences(model: Pretrained, directory: Path) -> dict[str, float]:
-    """Largest absolute differences to transformers on `directory`, at real tokens."""
+def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
+    """Largest absolute difference of each output to transformers on `directory`, at real tokens."""
+    import numpy as np
+
+    from bertjax.weights.families import architecture
+
     try:
         import torch
         import transformers
     except ImportError as error:
         raise ImportError("--verify runs PyTorch: pip install 'bertjax[parity]'.") from error
-    theirs: Any = getattr(transformers, architecture(model.config, model.head)).from_pretrained(
-        directory
-    )
     ids, mask, types = model.encode(SENTENCES)
-    ours = model(
+    outputs = model(
         input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
     )
     if model.head == "multiple_choice":  # one example, whose choices are the sentences
         ids, mask, types = ids[None], mask[None], types[None]
-    # A model of one type takes every token for it; some come with a tokenizer that names two.
-    types_of_batch = (
-        {"token_type_ids": torch.tensor(types, dtype=torch.long)}
-        if model.config.type_vocab_size > 1
-        else {}
-    )
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if model.config.type_vocab_size > 1:
+        # A model of one token type ignores them; some come with a tokenizer that has two.
+        inputs["token_type_ids"] = types
     with torch.no_grad():
-        outputs = theirs.eval()(
-            input_ids=torch.tensor(ids, dtype=torch.long),
-            attention_mask=torch.tensor(mask, dtype=torch.long),
-            **types_of_batch,
-            output_hidden_states=True,
+        torch_outputs = _torch_outputs(
+            model,
+            getattr(transformers, architecture(model.config, model.head)),
+            directory,
+            {key: torch.tensor(value, dtype=torch.long) for key, value in inputs.items()},
         )
-        # Heads keep to themselves what they pool.
-        base = getattr(theirs, family_of(model.config).prefix, theirs)
-        pooler = getattr(base, "pooler", None)
-        if isinstance(pooler, torch.nn.Linear):  # ALBERT's, without its activation
-            outputs["pooler_output"] = pooler(outputs["hidden_states"][-1][:, 0]).tanh()
-        elif pooler is not None:
-            outputs["pooler_output"] = pooler(outputs["hidden_states"][-1])
     real = mask.reshape(-1, mask.shape[-1]) > 0
-    found = {}
-    for name, value in outputs.items():
+    differences = {}
+    for name, value in torch_outputs.items():
         if name == "hidden_states":
             expected = np.stack([layer.numpy() for layer in value])
-            found[name] = float(np.abs(expected - ours[name])[:, real].max())
+            differences[name] = float(np.abs(expected - outputs[name])[:, real].max())
             continue
-        expected, mine = value.numpy(), ours[name].reshape(value.shape)
-        difference = np.abs(expected - mine)
-        of_tokens = expected.shape[:2] == real.shape
-        found[name] = float(difference[real].max() if of_tokens else difference.max())
-    return found
+        expected = value.numpy()
+        difference = np.abs(expected - outputs[name].reshape(value.shape))
+        per_token = expected.shape[:2] == real.shape
+        differences[name] = float(difference[real].max() if per_token else difference.max())
+    return differences
+
+
+def _torch_outputs(
+    model: "Pretrained", torch_class: Any, directory: Path, inputs: dict[str, Any]
+) -> Any:
+    """Outputs of transformers by name, with the pooler's, which models with a head leave out."""
+    import torch
+
+    from bertjax.weights.families import family_of
+
+    torch_model: Any = torch_class.from_pretrained(directory)
+    outputs = torch_model.eval()(**inputs, output_hidden_states=True)
+    base = getattr(torch_model, family_of(model.config).prefix, torch_model)
+    pooler = getattr(base, "pooler", None)
+    if isinstance(pooler, torch.nn.Linear):  # ALBERT's, without its activation
+        outputs["pooler_output"] = pooler(outputs["hidden_states"][-1][:, 0]).tanh()
+    elif pooler is not None:
+        outputs["pooler_output"] = pooler(outputs["hidden_states"][-1])
+    return outputs
 
 
 def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
@@ -162,7 +190,7 @@ def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
     return command_line.parse(
         ConvertConfig,
         argv,
-        prog="python -m bertjax.convert",
+        command="convert",
         description="Converts models, bit for bit, and compares them with PyTorch.",
     )
 

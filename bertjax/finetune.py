@@ -1,17 +1,40 @@
-"""python -m bertjax.finetune: a model learns a task (Devlin et al. 2018, 4).
+"""Fine-tunes a model on a task: `python -m bertjax.finetune` (Devlin et al. 2018, 4).
 
-Running the same command again resumes where the last checkpoint stands, bit for bit.
+The same command again resumes from the newest checkpoint, bit for bit.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
-from bertjax.config import FinetuneConfig, load_config_file
-from bertjax.tasks import check_task
-from bertjax.training.hooks import Interrupted
-from bertjax.training.variants import finetune
+from bertjax.config import FinetuneConfig, config_from, load_config_file
+
+if TYPE_CHECKING:
+    from bertjax.training.variants import FinetuneResult
+
+sys.modules[__name__].__class__ = command_line.CallableModule
+
+
+def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult":
+    """`bertjax.finetune(...)`: fine-tunes a model; the result has scores, history and model.
+
+        result = bertjax.finetune(task="classify", train="a.csv", dev="b.csv")
+        result.scores["dev/accuracy"], result.model.predict(["a text"])
+
+    Args:
+        config: the run; None: the defaults of `configs/finetune/TASK.py`.
+        fields: fields of `FinetuneConfig`, in place of those of `config`.
+
+    Raises:
+        ValueError: config, data and workdir do not fit together, or there is no such task.
+        TypeError: there is no such field.
+    """
+    from bertjax.training import variants
+
+    if config is None:
+        config = _defaults_of_task(fields.get("task"))
+    return variants.finetune(config_from(FinetuneConfig, config, fields))
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
@@ -19,35 +42,38 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     return finetune(config).runs
 
 
+def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConfig:
+    """The config of a file; without one, of the task's own file; without either, the defaults.
+
+    Raises:
+        ValueError: there is no such task, or it cannot be trained.
+    """
+    if task is not None:
+        from bertjax.tasks import check_task
+
+        check_task(task)
+        if task == "ax":
+            raise ValueError("ax has no train split: fine-tune on mnli, then predict --task ax.")
+        file = file or f"configs/finetune/{task}.py"
+    return load_config_file(file, FinetuneConfig)
+
+
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
-    """Reads --task or --config FILE, whose values become the defaults, and all other flags."""
-    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    before.add_argument("--task")
-    before.add_argument("--config")
-    first, rest = before.parse_known_args(sys.argv[1:] if argv is None else argv)
-    if first.task == "ax":
-        raise ValueError("ax has no train split: fine-tune on mnli, then predict with --task ax.")
-    if first.task is not None:
-        rest = ["--task", first.task, *rest]
-        check_task(first.task)
-    file = first.config or (first.task and f"configs/finetune/{first.task}.py")
-    return command_line.parse(
-        FinetuneConfig,
-        rest,
-        prog="python -m bertjax.finetune",
+    """Reads the flags; their defaults are those of --config, or of the task's own config file."""
+    task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
+    return command_line.parse_both(
+        command_line.ConfigFlags,
+        _defaults_of_task(task, file),
+        argv,
+        command="finetune",
         description="Fine-tunes a model on a task; the same command again resumes. The defaults "
         "are those of configs/finetune/TASK.py, or of --config FILE.",
-        default=load_config_file(file, FinetuneConfig),
-    )
+    )[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Reads the flags and runs."""
-    try:
-        return command_line.run_reporting_errors(lambda: run(parse(argv)))
-    except Interrupted as interrupted:
-        print(f"{interrupted}; run the same command again to go on", file=sys.stderr)
-        return 130
+    return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -1,41 +1,67 @@
-"""python -m bertjax.plan: what a pretraining needs of TPUs that one does not have.
+"""Plans a pretraining for TPUs and GPUs that are not at hand: `python -m bertjax.plan`.
 
-The train step itself is compiled for the slice, as on its hosts: memory, communication and whether
-it fits are the compiler's own answers. Needs `pip install 'bertjax[tpu]'`, and no TPU.
+The train step itself is compiled for the devices: whether it fits, its memory and its communication
+are the compiler's answers. TPUs need `pip install 'bertjax[tpu]'`.
 """
 
-import argparse
 import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertjax import command_line
 from bertjax.config import PretrainConfig, load_config_file
-from bertjax.planning.chips import get_topology
-from bertjax.planning.compile import GB, Plan, plan_phase
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bertjax.planning.compile import Plan
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanFlags:
-    """What is asked, besides the config of the run."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanFlags(command_line.ConfigFlags):
+    """The hardware to plan for, besides the config of the run."""
 
-    topologies: tuple[str, ...]
-    json: str | None
-    advise: bool
+    GROUPS: ClassVar[dict[str, str]] = {
+        "hardware": "topology compare",
+        "output": "json no_advice",
+    }
+
+    topology: str | None = None
+    """Devices to compile for, as VERSION:CHIPS, such as v3:4x4 or h200:8; None: those of
+    --compare."""
+    compare: str | None = None
+    """More devices, separated by commas, such as v4:2x2x4,v5e:4x4; the plans are compared;
+    None: no comparison."""
+    json: str | None = None
+    """File for the plans as JSON; "-" is the terminal; None: no JSON."""
+    no_advice: bool = False
+    """Do not search for settings that fit where the config does not."""
+
+    def __post_init__(self):
+        if not self.topologies:
+            raise ValueError("No devices. Give --topology v3:4x4, or --compare v4:2x2x4,v5e:4x4.")
+
+    @property
+    def topologies(self) -> list[str]:
+        """All devices to plan for."""
+        return [name for name in (self.topology, *(self.compare or "").split(",")) if name]
 
 
-def run(config: PretrainConfig, flags: PlanFlags) -> list[Plan]:
-    """Compiles every phase of a config for every slice, prints what it finds, returns it.
+def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
+    """Compiles every phase of a config for all devices; prints and returns the plans.
 
     Raises:
-        ValueError: the config has no phases, does not fit a slice, or a slice does not exist.
+        ValueError: the config has no phases or does not suit the devices, or there are no such
+            devices.
         ImportError: the compiler for TPUs is not installed.
     """
+    from rich.console import Console
+
+    from bertjax.planning.chips import get_topology
+    from bertjax.planning.compile import plan_phase
+
     if not config.phases:
         raise ValueError("The config has no phases: give --config FILE.")
     plans = []
@@ -43,7 +69,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> list[Plan]:
     for name in flags.topologies:
         topology = get_topology(name)
         for index in range(len(config.phases)):
-            plan = plan_phase(config, index, topology, advise=flags.advise)
+            plan = plan_phase(config, index, topology, advise=not flags.no_advice)
             plans.append(plan)
             console.print(describe(plan), highlight=False, soft_wrap=True)
     if len(plans) > 1:
@@ -53,9 +79,9 @@ def run(config: PretrainConfig, flags: PlanFlags) -> list[Plan]:
     return plans
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: "Plan") -> str:
     """A plan as lines of text."""
-    memory = {key: value / GB for key, value in plan.memory.items()}
+    memory = {key: value / 1e9 for key, value in plan.memory.items()}
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     lines = [
         f"{plan.topology}: {plan.chips} chips, {plan.devices} devices {plan.device} ({mesh}); "
@@ -66,43 +92,45 @@ def describe(plan: Plan) -> str:
     if not plan.fits:
         excess = memory["peak"] - memory["available"]
         lines.append(
-            f"  does not fit: {memory['peak']:.2f} GB a device, {excess:.2f} GB more than the "
-            f"{memory['available']:.2f} GB there are"
+            f"  does not fit: {memory['peak']:.2f} GB per device, {excess:.2f} GB more than the "
+            f"{memory['available']:.2f} GB that it has"
         )
         lines += [f"  would fit: {advice}" for advice in plan.advice]
         return "\n".join(lines)
     share = plan.memory["peak"] / plan.memory["available"]
     lines.append(
-        f"  fits: {memory['peak']:.2f} GB of {memory['available']:.2f} GB a device ({share:.0%}): "
+        f"  fits: {memory['peak']:.2f} of {memory['available']:.2f} GB per device ({share:.0%}): "
         f"arguments {memory['arguments']:.2f}, temporaries {memory['temporaries']:.2f}, donated "
         f"{memory['aliased']:.2f} of {memory['outputs']:.2f} GB of outputs"
     )
-    lines.append(f"  work: {plan.flops / 1e12:.3f} TFLOP a device and step")
+    lines.append(f"  work: {plan.flops / 1e12:.3f} TFLOP per device and step")
     for c in plan.collectives:
         lines.append(
-            f"  {c.kind} over {c.group} devices: {c.times} a step, {c.payload / 1e6:,.2f} MB"
+            f"  {c.kind} over {c.group} devices: {c.times} per step, {c.payload / 1e6:,.2f} MB"
         )
     low, high = (1e3 * seconds for seconds in plan.step_seconds)
     lines.append(
         f"  step: at least {low:.1f} ms with communication hidden, {high:.1f} ms without "
-        f"({1e3 * plan.compute_seconds:.1f} ms of products at the chip's peak, "
-        f"{1e3 * plan.communication_seconds:.1f} ms of sending at its links' bandwidth)"
+        f"({1e3 * plan.compute_seconds:.1f} ms of matrix multiplications at the chip's peak, "
+        f"{1e3 * plan.communication_seconds:.1f} ms of communication at its links' bandwidth)"
     )
     lines.append(f"  compiled in {plan.compile_seconds:.0f} s")
     return "\n".join(lines)
 
 
-def comparison(plans: Sequence[Plan]) -> Table:
-    """A line for each plan."""
-    table = Table("slice", "phase", "GB a device", "of", "fits", "TFLOP", "MB sent", "step ms >=")
+def comparison(plans: "Sequence[Plan]") -> "Table":
+    """A table with one row per plan."""
+    from rich.table import Table
+
+    table = Table("devices", "phase", "GB/device", "of", "fits", "TFLOP", "MB sent", "step ms >=")
     for plan in plans:
         sent = sum(c.sent for c in plan.collectives) / 1e6
         step = f"{1e3 * plan.step_seconds[0]:.1f}" if plan.fits else ""
         table.add_row(
             plan.topology,
             str(plan.phase),
-            f"{plan.memory['peak'] / GB:.2f}",
-            f"{plan.memory['available'] / GB:.2f}",
+            f"{plan.memory['peak'] / 1e9:.2f}",
+            f"{plan.memory['available'] / 1e9:.2f}",
             "yes" if plan.fits else "no",
             f"{plan.flops / 1e12:.3f}",
             f"{sent:,.1f}" if plan.fits else "",
@@ -111,43 +139,30 @@ def comparison(plans: Sequence[Plan]) -> Table:
     return table
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON can hold it; bytes, seconds and FLOP of one device."""
-    found = dataclasses.asdict(plan)
-    found["collectives"] = [c._asdict() | {"sent": c.sent} for c in plan.collectives]
+def as_json(plan: "Plan") -> dict[str, Any]:
+    """A plan as JSON can hold it; bytes, seconds and FLOP are those of one device."""
+    values = dataclasses.asdict(plan)
+    values["collectives"] = [c._asdict() | {"sent": c.sent} for c in plan.collectives]
     low, high = plan.step_seconds
-    return found | {"step_seconds_hidden": low, "step_seconds_unhidden": high}
+    return values | {"step_seconds_hidden": low, "step_seconds_unhidden": high}
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
     """Reads the flags of the plan, and those of a pretraining."""
-    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    before.add_argument("--config")
-    before.add_argument("--topology")
-    before.add_argument("--compare")
-    before.add_argument("--json")
-    before.add_argument("--no_advice", action="store_true")
-    first, rest = before.parse_known_args(sys.argv[1:] if argv is None else argv)
-    config = command_line.parse(
-        PretrainConfig,
-        rest,
-        prog="python -m bertjax.plan",
-        description="Compiles a pretraining for TPUs that one does not have. Its own flags: "
-        "--config FILE, as for bertjax.pretrain; --topology v3:4x4, a slice; --compare A,B, more "
-        "slices; --json FILE ('-': to the terminal); --no_advice, do not look for what fits where "
-        "the config does not. All others are those of the run.",
-        default=load_config_file(first.config, PretrainConfig),
+    flags, config = command_line.parse_both(
+        PlanFlags,
+        load_config_file(command_line.value_of("config", argv), PretrainConfig),
+        argv,
+        command="plan",
+        description="Compiles a pretraining for TPUs or GPUs that are not at hand: memory, "
+        "communication, and whether it fits.",
     )
-    named = [first.topology] if first.topology else []
-    named += first.compare.split(",") if first.compare else []
-    if not named:
-        raise ValueError("Which slice? Give --topology v3:4x4, or --compare v4:2x2x4,v5e:4x4.")
-    return config, PlanFlags(tuple(named), first.json, not first.no_advice)
+    return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Reads the flags and runs."""
-    # The devices are those of the slice alone: nothing is to run on what may be here.
+    # The only devices are those that are compiled for: nothing runs on devices of this machine.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     return command_line.run_reporting_errors(lambda: run(*parse(argv)))
 

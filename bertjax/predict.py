@@ -1,4 +1,4 @@
-"""python -m bertjax.predict: what a model makes of texts: answers, words for gaps, vectors."""
+"""Inference with a model: predictions, mask filling, embeddings: `python -m bertjax.predict`."""
 
 import contextlib
 import dataclasses
@@ -6,29 +6,18 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import jax
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertjax import command_line
 from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
-from bertjax.devices import sharding
-from bertjax.devices.compilation_cache import use_compilation_cache
-from bertjax.inference.embed import Embedder, embed_file
-from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.predictor import Predictor
-from bertjax.inference.saved_task import load_with_task
-from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
-from bertjax.tasks.prediction_inputs import from_file, from_text
-from bertjax.tasks.question_answering import SpanTask
-from bertjax.tasks.sources.columns import Columns
-from bertjax.weights import load_model
+from bertjax.files import writing
 
-# What to predict, and which other flags then mean something.
+if TYPE_CHECKING:
+    from bertjax.tasks import Example, Prediction, Task
+    from bertjax.tasks.sources.columns import Columns
+
+# The flag that says what to predict -> the other flags that then have an effect.
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 MODES = {
     "input": (*_COLUMNS, "label_separator", "output", "max_length"),
@@ -37,66 +26,81 @@ MODES = {
     "fill_mask": ("top_k",),
     "embed": ("output", "pooling", "layers"),
 }
-# How a model that answers questions was fine-tuned to read passages and to choose.
+# Settings of question answering that a model was fine-tuned with.
 SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """What to predict, by which model."""
+    """What to predict, and the model."""
+
+    GROUPS: ClassVar[dict[str, str]] = {
+        "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
+        "pair_column label_column id_column choice_columns label_separator",
+        "model": "model max_length pooling layers top_k",
+        "output": "output submission",
+    }
 
     model: str
     """Model directory, or the workdir of a finished run."""
     input: str | None = None
-    """A file to answer: CSV, TSV, JSON lines, a text a line (.txt); SQuAD's JSON; CoNLL's columns.
-    The task is in the model directory."""
+    """File to predict for: CSV, TSV, JSON lines, one text per line (.txt), SQuAD's JSON or CoNLL's
+    columns; the model directory says what the task is."""
     text: str | None = None
-    """A text to answer, instead of a file; the question, for a model that answers questions."""
+    """Text to predict for instead of a file; the question, for question answering."""
     pair: str | None = None
-    """Its second text; the passage, for a model that answers questions."""
+    """Second text of --text; the passage, for question answering; None: a single text."""
     task: str | None = None
-    """Answer the dev and test splits of this official task, as ax with a model of mnli."""
+    """Official task whose dev and test splits to predict, such as ax with a model of mnli."""
     data_dir: str | None = None
-    """Folder of the task's official files; without it TensorFlow Datasets fetches them."""
+    """Folder with the task's official files; None: TensorFlow Datasets fetches them."""
     tfds_data_dir: str | None = None
-    """Where TensorFlow Datasets keeps its data; its own default if not given."""
+    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
     submission: str | None = None
-    """GLUE's zip, which the predictions of --task are put in; None: one in --output."""
+    """Zip file for GLUE's server that the predictions of --task are added to; None: a new one in
+    --output."""
     text_column: str | None = None
-    """Column of the text, or of the first of two; guessed, and said so, if not given."""
+    """Column of the text, or of the first text of a pair; None: guessed, and the guess is
+    printed."""
     pair_column: str | None = None
+    """Column of the second text of a pair; None: guessed."""
     label_column: str | None = None
-    """Column of the label, if there is one: then the metrics are printed, too."""
+    """Column of the label, with which metrics are printed; None: guessed, or no metrics."""
     label_separator: str | None = None
-    """What stands between the labels of an example that may have several."""
+    """Character between the labels of an example that may have several; None: one label per
+    example."""
     id_column: str | None = None
+    """Column of the name of each example in the predictions; None: guessed, or the row's number."""
     choice_columns: tuple[str, ...] = ()
+    """Columns of the choices of multiple choice; empty: guessed."""
     fill_mask: str | None = None
-    """A text with one or several [MASK] (<mask> for RoBERTa's kind); prints the words that fit
-    best."""
+    """Text with one or several [MASK] (<mask> for RoBERTa), for which the most probable words are
+    printed."""
     top_k: int = 5
-    """How many words."""
+    """Number of words per mask."""
     embed: str | None = None
-    """A file with a text a line; writes a vector for each."""
+    """File with one text per line, for each of which a vector is written to --output."""
     output: str | None = None
-    """Where to write: JSON lines of --input, .npy or .jsonl of --embed, a folder of --task."""
+    """Where to write: JSON lines of --input, .npy or .jsonl of --embed, a folder of --task; None:
+    the terminal, or predictions/TASK."""
     max_length: int | None = None
-    """Tokens of a sequence at most; None: as the model was fine-tuned."""
+    """Largest number of tokens per sequence; None: as the model was fine-tuned."""
     pooling: Literal["mean", "cls"] = "mean"
-    """Vector of a text: the mean over its tokens, or that of [CLS]."""
+    """Vector of a text: the mean over its tokens, or the hidden state of [CLS]."""
     layers: tuple[int, ...] = (-1,)
-    """Hidden states to pool, 0 = embeddings, -1 = the last layer; several are joined."""
+    """Hidden states that vectors are made of, 0 = embeddings, -1 = the last layer; several are
+    concatenated."""
 
     def __post_init__(self):
         if self.top_k < 1:
             raise ValueError(f"top_k={self.top_k}: it must be at least 1.")
-        given = [name for name in MODES if getattr(self, name) is not None]
-        if len(given) != 1:
+        modes = [name for name in MODES if getattr(self, name) is not None]
+        if len(modes) != 1:
             raise ValueError(
-                f"Give one of --input FILE, --text TEXT, --task NAME, --fill_mask TEXT and --embed "
-                f"FILE; given: {', '.join(f'--{name}' for name in given) or 'none'}."
+                "Give one of --input FILE, --text TEXT, --task NAME, --fill_mask TEXT and --embed "
+                f"FILE; given: {', '.join(f'--{name}' for name in modes) or 'none'}."
             )
-        known = ("model", *given, *MODES[given[0]])
+        known = ("model", *modes, *MODES[modes[0]])
         idle = [
             f"--{field.name}"
             for field in dataclasses.fields(self)
@@ -104,13 +108,15 @@ class PredictConfig:
         ]
         if idle:
             raise ValueError(
-                f"{', '.join(idle)}: without effect beside --{given[0]}, which takes "
-                f"{', '.join(f'--{name}' for name in MODES[given[0]])}. Leave it out."
+                f"{', '.join(idle)}: without effect with --{modes[0]}, which takes "
+                f"{', '.join(f'--{name}' for name in MODES[modes[0]])}. Leave it out."
             )
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> "Columns":
         """The columns of --input."""
+        from bertjax.tasks.sources.columns import Columns
+
         return Columns(
             text=self.text_column,
             pair=self.pair_column,
@@ -121,9 +127,13 @@ class PredictConfig:
 
 
 class _Answers:
-    """A model directory ready to answer examples."""
+    """A model directory, loaded to answer examples."""
 
     def __init__(self, config: PredictConfig):
+        import jax
+
+        from bertjax.inference.saved_task import load_with_task
+
         self._loaded, self.task, self.description = load_with_task(config.model)
         self._max_length = config.max_length or self.task.max_length
         longest = self._loaded.config.max_length
@@ -135,8 +145,13 @@ class _Answers:
         self._params = jax.device_put(self._loaded.params)
 
     def __call__(
-        self, task: Task, examples: Iterable[Example]
-    ) -> Iterator[tuple[Example, Prediction]]:
+        self, task: "Task", examples: "Iterable[Example]"
+    ) -> "Iterator[tuple[Example, Prediction]]":
+        import jax
+
+        from bertjax.devices import sharding
+        from bertjax.inference.predictor import Predictor
+
         predictor = Predictor(
             task,
             self._loaded.model,
@@ -149,6 +164,8 @@ class _Answers:
 
 def answer(config: PredictConfig) -> None:
     """Answers a text, or every example of a file; prints JSON lines or writes them."""
+    from bertjax.tasks.prediction_inputs import from_file, from_text
+
     answers = _Answers(config)
     if config.text is not None:
         task, examples = answers.task, [from_text(answers.task, config.text, config.pair)]
@@ -164,7 +181,7 @@ def answer(config: PredictConfig) -> None:
             print(note, file=sys.stderr)
     with _lines(config.output) as lines:
 
-        def written() -> Iterator[tuple[Example, Prediction]]:
+        def written() -> "Iterator[tuple[Example, Prediction]]":
             for example, prediction in answers(task, examples):
                 line = {"id": example.id, **prediction}
                 print(json.dumps(line, ensure_ascii=False), file=lines)
@@ -177,43 +194,44 @@ def answer(config: PredictConfig) -> None:
 
 @contextlib.contextmanager
 def _lines(output: str | None) -> Iterator[Any]:
-    """Standard output, or a file that gets its name when it is whole."""
+    """Standard output, or a file that is written whole or not at all."""
     if output is None:
         yield sys.stdout
         return
-    beside = Path(output + ".writing")
-    with beside.open("w", encoding="utf-8") as lines:
+    with writing(output) as temporary, temporary.open("w", encoding="utf-8") as lines:
         yield lines
-    beside.replace(output)
     print(f"predictions written to {output}")
 
 
 def answer_task(config: PredictConfig) -> None:
-    """Answers the dev and test splits of an official task; writes what its scorer reads.
+    """Answers the dev and test splits of an official task, in the format of its scorer.
 
     Raises:
-        ValueError: the model's labels are not the task's.
+        ValueError: the model does not have the labels of the task.
     """
+    from bertjax.tasks import TASKS, TaskOptions, check_task, make_task
+    from bertjax.tasks.question_answering import SpanTask
+
     check_task(str(config.task))
     if TASKS[str(config.task)].own_files:
-        raise ValueError(f"--task={config.task} has no official files: give yours by --input.")
+        raise ValueError(f"--task={config.task} has no official files: use --input with your own.")
     answers = _Answers(config)
-    own = answers.task
+    model_task = answers.task
     options = TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         submission=config.submission,
-        span_options={key: getattr(own, key) for key in SPAN_OPTIONS}
-        if isinstance(own, SpanTask) and SpanTask in TASKS[str(config.task)].kinds
+        span_options={key: getattr(model_task, key) for key in SPAN_OPTIONS}
+        if isinstance(model_task, SpanTask) and SpanTask in TASKS[str(config.task)].kinds
         else {},
     )
     task = make_task(str(config.task), options)
-    if task.head != answers.task.head or set(task.labels) != set(answers.task.labels):
+    if task.head != model_task.head or set(task.labels) != set(model_task.labels):
         raise ValueError(
-            f"--task={task.name} has the labels {list(task.labels)}, {config.model} answers "
-            f"{list(answers.task.labels)} ({answers.task.name}): they do not fit together."
+            f"--task={task.name} has the labels {list(task.labels)}, but {config.model} predicts "
+            f"{list(model_task.labels)} ({model_task.name}): use a model of this task."
         )
-    task = dataclasses.replace(task, labels=answers.task.labels)
+    task = dataclasses.replace(task, labels=model_task.labels)
     folder = Path(config.output or f"predictions/{task.name}")
     folder.mkdir(parents=True, exist_ok=True)
     assert task.source is not None
@@ -226,11 +244,16 @@ def answer_task(config: PredictConfig) -> None:
 
 
 def run(config: PredictConfig) -> None:
-    """Prints answers or words, or writes answers or a vector for each line.
+    """Prints predictions or words for masks, or writes predictions or embeddings.
 
     Raises:
-        ValueError: the model does not do what is asked for, or the input is damaged.
+        ValueError: the model has no head for this, or the input is damaged.
     """
+    from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.inference.embed import Embedder, embed_file
+    from bertjax.inference.fill_mask import fill_mask
+    from bertjax.weights import load_model
+
     use_compilation_cache()
     if config.fill_mask is not None:
         loaded = load_model(config.model, "masked_lm")
@@ -249,6 +272,10 @@ def run(config: PredictConfig) -> None:
 
 
 def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console()
     for index, words in enumerate(answers):
         table = Table("word", "probability", title=Text(f"{mask} {index + 1}"))
@@ -262,9 +289,9 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
     return command_line.parse(
         PredictConfig,
         argv,
-        prog="python -m bertjax.predict",
-        description="Answers texts with a fine-tuned model, fills the masks of a text, or writes "
-        "vectors of texts.",
+        command="predict",
+        description="Predicts with a fine-tuned model, fills the masks of a text, or computes "
+        "embeddings of texts.",
     )
 
 

@@ -13,18 +13,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax.data.preparation import prepared_dir
-from bertjax.data.preparation.beam import run_parts
-from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
-from bertjax.data.preparation.workers import Workers, available_cores
-from bertjax.data.records import Metadata
+from bertjax import command_line
+from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import explained, folder_written_locally, place
-from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.tokenization import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    # Spawned workers import this module, but do not need bertjax.config.
-    from bertjax.config import PrepareConfig
+    from bertjax.data.records import Metadata
+    from bertjax.data.text.corpus import Corpus
+    from bertjax.tokenization import Tokenizer
+
+sys.modules[__name__].__class__ = command_line.CallableModule
 
 # Fields of the config that do not affect the output.
 _NOT_SETTINGS = (
@@ -34,7 +32,26 @@ _NOT_SETTINGS = (
 SECONDS_BETWEEN_LOG_LINES = 15
 
 
-def run(config: "PrepareConfig") -> Metadata | None:
+def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
+    """`bertjax.prepare(...)`: prepares pretraining data and returns its metadata.
+
+        bertjax.prepare(input="text/*", tokenizer="bert-base-uncased", output="data")
+
+    A script must call it under `if __name__ == "__main__":`, because worker processes import the
+    script, unless `num_processes=1`.
+
+    Args:
+        config: what to prepare.
+        fields: fields of `PrepareConfig`, in place of those of `config`.
+
+    Raises:
+        ValueError, OSError: as `run`.
+        TypeError: there is no such field.
+    """
+    return run(config_from(PrepareConfig, config, fields))
+
+
+def run(config: PrepareConfig) -> "Metadata | None":
     """Prepares the data of `config`, or continues a preparation; returns the metadata.
 
     Returns None after one part of several, if others are not finished.
@@ -47,7 +64,11 @@ def run(config: "PrepareConfig") -> Metadata | None:
         return _run(config, place(config.output))
 
 
-def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
+def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
+    from bertjax.data.preparation import prepared_dir
+    from bertjax.data.preparation.beam import run_parts
+    from bertjax.tokenization import load_tokenizer
+
     if config.merge:
         metadata = prepared_dir.join_parts(directory)
         if metadata is None:
@@ -85,12 +106,14 @@ def _run(config: "PrepareConfig", directory: Path) -> Metadata | None:
     return metadata
 
 
-def _open_corpus(config: "PrepareConfig") -> Corpus:
+def _open_corpus(config: PrepareConfig) -> "Corpus":
+    from bertjax.data.text.corpus import Corpus, ReadOptions
+
     options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
     return Corpus(config.input, ReadOptions(**options))
 
 
-def _plan(config: "PrepareConfig", tokenizer: Tokenizer, corpus: Corpus) -> dict[str, Any]:
+def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
     """Everything that determines the output, as JSON values."""
     return {
         "settings": {
@@ -105,9 +128,11 @@ def _plan(config: "PrepareConfig", tokenizer: Tokenizer, corpus: Corpus) -> dict
 
 
 def _prepare_here(
-    config: "PrepareConfig", corpus: Corpus, plan: dict[str, Any], directory: Path
-) -> Metadata | None:
+    config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
+) -> "Metadata | None":
     """Prepares this part with local processes; returns the metadata after the last part."""
+    from bertjax.data.preparation import prepared_dir
+
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
     if config.shard is not None:
@@ -120,8 +145,10 @@ def _prepare_here(
         raise
 
 
-def _prepare_part(config: "PrepareConfig", part: int) -> int:
+def _prepare_part(config: PrepareConfig, part: int) -> int:
     """Prepares one part in a Beam worker; returns the number of chunks."""
+    from bertjax.data.preparation import prepared_dir
+
     config = dataclasses.replace(
         config,
         **{"runner": None, "runner_options": "", "parts": type(config).parts, "num_processes": 1},
@@ -133,8 +160,11 @@ def _prepare_part(config: "PrepareConfig", part: int) -> int:
     return chunks
 
 
-def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
+def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     """Prepares the unfinished chunks of this part; returns the number of chunks of the input."""
+    from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
+    from bertjax.data.preparation.workers import Workers, available_cores
+
     settings = ChunkSettings(
         output=config.output,
         max_lengths=config.max_length,
@@ -166,7 +196,7 @@ def _prepare_chunks(config: "PrepareConfig", corpus: Corpus) -> int:
 
 
 @contextlib.contextmanager
-def _progress(corpus: Corpus) -> Iterator[Any]:
+def _progress(corpus: "Corpus") -> Iterator[Any]:
     """Yields `report(text_bytes)`: a progress bar on a terminal, occasional lines in a log."""
     begin = last = time.monotonic()
     text_bytes = 0
@@ -210,7 +240,7 @@ def _progress(corpus: Corpus) -> Iterator[Any]:
     yield report_line
 
 
-def _print_summary(metadata: Metadata, directory: Path) -> None:
+def _print_summary(metadata: "Metadata", directory: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -240,24 +270,18 @@ def _print_summary(metadata: Metadata, directory: Path) -> None:
     print(f"written to {directory}")
 
 
-def parse(argv: Sequence[str] | None = None) -> "PrepareConfig":
+def parse(argv: Sequence[str] | None = None) -> PrepareConfig:
     """Reads the flags."""
-    # Not at the top: worker processes import this module, but not `config`.
-    from bertjax import command_line
-    from bertjax.config import PrepareConfig
-
     return command_line.parse(
         PrepareConfig,
         argv,
-        prog="python -m bertjax.prepare",
+        command="prepare",
         description="Turns text into rows of token ids on disk, ready for pretraining.",
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Reads the flags and runs."""
-    from bertjax import command_line
-
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,20 +1,17 @@
 """Trains a tokenizer on text: `python -m bertjax.train_tokenizer --input ... --output ...`."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
 from bertjax.config import TrainTokenizerConfig
-from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.data.text.documents import sentences_of
-from bertjax.tokenization import (
-    Tokenizer,
-    train_bpe,
-    train_unigram,
-    train_wordpiece,
-)
+
+if TYPE_CHECKING:
+    from bertjax.data.text.corpus import Corpus
+    from bertjax.tokenization import Tokenizer
 
 
 def run(config: TrainTokenizerConfig) -> None:
@@ -23,19 +20,16 @@ def run(config: TrainTokenizerConfig) -> None:
     Raises:
         ValueError: the output directory is not empty, or the corpus contains no word.
     """
+    from bertjax.data.text.corpus import Corpus, ReadOptions
+
     output = Path(config.output)
     if output.exists() and any(output.iterdir()):
         raise ValueError(
             f"{output} is not empty: choose another --output, so that no existing vocabulary is "
             "overwritten."
         )
-    corpus = Corpus(
-        config.input,
-        ReadOptions(
-            text_format=config.text_format, text_field=config.text_field, errors=config.errors
-        ),
-    )
-
+    options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
+    corpus = Corpus(config.input, ReadOptions(**options))
     tokenizer = _train(config, corpus)
     tokenizer.save(output)
     print(f"{tokenizer.vocab_size} entries written to {output}")
@@ -46,7 +40,10 @@ def run(config: TrainTokenizerConfig) -> None:
         )
 
 
-def _train(config: TrainTokenizerConfig, corpus: Corpus) -> Tokenizer:
+def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
+    from bertjax.data.text.documents import sentences_of
+    from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
+
     texts = (text for document in corpus.documents() for text in sentences_of(document))
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
@@ -66,7 +63,7 @@ def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
     return command_line.parse(
         TrainTokenizerConfig,
         argv,
-        prog="python -m bertjax.train_tokenizer",
+        command="train_tokenizer",
         description="Learns a WordPiece, byte-level BPE or unigram vocabulary from text.",
     )
 

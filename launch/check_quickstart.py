@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bertjax.data.records import open_prepared
-from bertjax.predict import fill_mask
+from bertjax.inference.fill_mask import fill_mask
 from bertjax.weights import load_model
 
 SENTENCES = (

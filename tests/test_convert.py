@@ -253,6 +253,6 @@ def test_a_full_disk_leaves_the_old_directory_whole(
 
     monkeypatch.setattr("bertjax.weights.hf.os.fsync", full)
     assert run(source, old) == 1
-    assert "what was there is as it was" in capsys.readouterr().err
+    assert "its old content is unchanged" in capsys.readouterr().err
     assert (old / "model.safetensors").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]

@@ -61,11 +61,12 @@ def test_without_the_compiler_for_tpus_the_extra_is_named(monkeypatch):
         get_topology("v3:4x4")
 
 
-def test_a_config_without_phases_and_flags_without_a_slice_are_refused():
+def test_a_config_without_phases_and_flags_without_a_slice_are_refused(capsys):
     with pytest.raises(ValueError, match="no phases: give --config"):
-        plan.run(PretrainConfig(), plan.PlanFlags(("v3:4x4",), None, True))
-    with pytest.raises(ValueError, match="Give --topology"):
+        plan.run(PretrainConfig(), plan.PlanFlags(topology="v3:4x4"))
+    with pytest.raises(SystemExit, match="2"):
         plan.parse(["--config", "configs/pretrain/bert_base.py"])
+    assert "Give --topology" in capsys.readouterr().err
 
 
 @needs_libtpu
@@ -108,10 +109,10 @@ def test_what_does_not_fit_says_by_how_much_and_its_advice_compiles(capsys, tmp_
     config = dataclasses.replace(
         SMALL, phases=(dataclasses.replace(SMALL.phases[0], batch_size=16_384),)
     )
-    (found,) = plan.run(config, plan.PlanFlags(("v5e:2x2",), None, True))
+    (found,) = plan.run(config, plan.PlanFlags(topology="v5e:2x2"))
     assert not found.fits and found.memory["peak"] > found.memory["available"]
     assert re.search(
-        r"does not fit: [\d.]+ GB a device, [\d.]+ GB more than", capsys.readouterr()[0]
+        r"does not fit: [\d.]+ GB per device, [\d.]+ GB more than", capsys.readouterr()[0]
     )
     assert found.advice
     flags = found.advice[0].split(":")[0].split()
@@ -127,9 +128,9 @@ def test_what_does_not_fit_says_by_how_much_and_its_advice_compiles(capsys, tmp_
 @needs_libtpu
 @pytest.mark.slow
 def test_fsdp_splits_what_a_device_keeps():
-    (whole,) = plan.run(SMALL, plan.PlanFlags(("v5e:2x2",), None, False))
+    (whole,) = plan.run(SMALL, plan.PlanFlags(topology="v5e:2x2", no_advice=True))
     split = dataclasses.replace(SMALL, mesh=MeshConfig(data=1, fsdp=4))
-    (found,) = plan.run(split, plan.PlanFlags(("v5e:2x2",), None, False))
+    (found,) = plan.run(split, plan.PlanFlags(topology="v5e:2x2", no_advice=True))
     assert found.memory["arguments"] < 0.3 * whole.memory["arguments"]
     assert {c.kind for c in found.collectives} >= {"all-gather"}
 
@@ -142,7 +143,7 @@ def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
     model = dataclasses.replace(SMALL.model, attention_probs_dropout_prob=0.0)
     phase = dataclasses.replace(SMALL.phases[0], max_length=512, batch_size=64)
     config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh)
-    flags = plan.PlanFlags(("v5e:2x2",), None, False)
+    flags = plan.PlanFlags(topology="v5e:2x2", no_advice=True)
     (fused,) = plan.run(config, flags)
     (plain,) = plan.run(dataclasses.replace(config, attention="xla"), flags)
     assert (fused.attention, plain.attention) == ("splash", "xla")

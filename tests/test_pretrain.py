@@ -15,10 +15,11 @@ from safetensors.numpy import load_file
 from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import decode_row, shard_paths, unigram_entropy
-from bertjax.predict import fill_mask
+from bertjax.inference.fill_mask import fill_mask
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.training import trainer
 from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.hooks import Interrupted
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import make_masking
 from bertjax.weights import load_model
@@ -82,7 +83,7 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "fit", fit)
-        with pytest.raises(pretrain.Interrupted):
+        with pytest.raises(Interrupted):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
 

@@ -1,22 +1,20 @@
-"""Run configs: frozen dataclasses, loaded from a file, overridden by flags, saved with the run.
+"""Configs of the commands: frozen dataclasses, read from a file, overridden by flags.
 
-A config file is Python that defines `config`. `--config` looks in the current folder, then among
-the ones that come with the package.
+A config file is Python that defines `config`. `--config` looks for it in the current folder, then
+among the files that come with the package. Nothing here imports jax.
 """
 
-from bertjax.config.config_file import defaults_of, differences, load_config_file
+from bertjax.config.config_file import config_from, defaults_of, differences, load_config_file
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
+from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
 from bertjax.config.pretrain_config import Phase, PretrainConfig
-from bertjax.config.training import (
-    DistributedConfig,
-    MeshConfig,
-    OptimizerConfig,
-    TrainingConfig,
-)
+from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
+    "MODEL_SIZES",
+    "BertConfig",
     "DistillationConfig",
     "DistributedConfig",
     "FinetuneConfig",
@@ -25,9 +23,12 @@ __all__ = [
     "Phase",
     "PrepareConfig",
     "PretrainConfig",
+    "TaggerConfig",
     "TrainTokenizerConfig",
     "TrainingConfig",
+    "config_from",
     "defaults_of",
     "differences",
     "load_config_file",
+    "named_config",
 ]

@@ -1,7 +1,6 @@
-"""Config files, and how a config differs from the one that a run was started with."""
+"""Reads config files, and compares a config with the one that a run was started with."""
 
 import dataclasses
-import difflib
 import importlib.util
 import json
 import re
@@ -14,16 +13,18 @@ from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.model import BertConfig
 from bertjax.config.pretrain_config import Phase, PretrainConfig
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig
+from bertjax.files import did_you_mean
 
-Config = TypeVar("Config", PretrainConfig, FinetuneConfig)
+Config = TypeVar("Config")
 
 
 def load_config_file(path: str | None, config_class: type[Config]) -> Config:
-    """Runs a config file and returns its `config`, a `config_class`; without one, the defaults.
+    """Runs a config file and returns its `config`, a `config_class`; the defaults without a file.
 
     Raises:
-        FileNotFoundError: neither the current folder nor the package has it; nearest names said.
-        ValueError: it defines no `config`.
+        FileNotFoundError: neither the current folder nor the package has it; the message names the
+            nearest file.
+        ValueError: it defines no `config` of the class.
     """
     if not path:
         return config_class()
@@ -42,18 +43,53 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 
 
 def _nearest_field(message: str) -> str:
-    """Which field was meant by an argument that no dataclass of ours has."""
+    """The remedy for the TypeError of a config class that was called with an unknown field."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
         *(DistillationConfig, DistributedConfig),
     )
-    of_class = next((c for c in classes if unknown and c.__name__ == unknown[1]), None)
-    if unknown is None or of_class is None:
-        return "Check the types of its values."
-    known = [field.name for field in dataclasses.fields(of_class)]
-    nearest = difflib.get_close_matches(unknown[2], known, n=1, cutoff=0.0)[0]
-    return f"Did you mean {nearest!r}? {of_class.__name__} knows: {', '.join(known)}."
+    for config_class in classes:
+        if unknown and config_class.__name__ == unknown[1]:
+            return _known_fields(config_class, unknown[2])
+    return "Check the types of its values."
+
+
+def _known_fields(config_class: type[Any], name: str) -> str:
+    known = [field.name for field in dataclasses.fields(config_class)]
+    return f"{did_you_mean(name, known)}{config_class.__name__} has: {', '.join(known)}."
+
+
+def config_from(
+    config_class: type[Config], config: Config | None, fields: Mapping[str, Any]
+) -> Config:
+    """A config from an instance and keywords, as functions of the Python API take them.
+
+    Args:
+        config_class: the class of the config.
+        config: its instance, or None for the defaults.
+        fields: values of fields in place of the instance's; a field that is a tuple also takes a
+            list, or one value alone.
+
+    Raises:
+        TypeError: `config` has another class, or there is no such field; the message names the
+            nearest.
+    """
+    if config is not None and not isinstance(config, config_class):
+        raise TypeError(
+            f"{config!r:.80} is a {type(config).__name__}: pass a {config_class.__name__}, or its "
+            "fields by name."
+        )
+    base: Any = config_class if config is None else config
+    types = {field.name: str(field.type) for field in dataclasses.fields(base)}
+    values = {}
+    for name, value in fields.items():
+        if name not in types:
+            raise TypeError(f"Unknown field {name!r}. {_known_fields(config_class, name)}")
+        if types[name].startswith("tuple") and not isinstance(value, tuple):
+            value = tuple(value) if isinstance(value, list) else (value,)
+        values[name] = value
+    return config_class(**values) if config is None else dataclasses.replace(base, **values)
 
 
 def _find_config_file(path: str) -> Path:
@@ -66,25 +102,24 @@ def _find_config_file(path: str) -> Path:
         if (root / relative).is_file():
             return root / relative
     known = sorted(f"configs/{f.relative_to(r)}" for r in roots for f in r.glob("*/[!_]*.py"))
-    nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.0)
-    hint = f"Did you mean {nearest[0]!r}? " if nearest else ""
+    hint = did_you_mean(path, known)
     raise FileNotFoundError(f"No config file {path!r}. {hint}Known: {', '.join(known)}.")
 
 
 def differences(
-    now: Mapping[str, Any],
+    config: Mapping[str, Any],
     saved: Mapping[str, Any],
     ignore: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Names and values of the fields, flattened, in which a config differs from a saved one.
+    """The fields, as `name: saved value -> value`, in which a config differs from a saved one.
 
     Args:
-        now, saved: the configs as nested dictionaries.
-        ignore: fields that may differ: flattened names, first or last parts of them.
+        config, saved: nested dictionaries; nested fields are named `optimizer.learning_rate`.
+        ignore: fields that may differ: full names, or their first or last parts.
         defaults: values of fields that the saved config lacks because they were added later.
     """
-    new, old = _flatten(json.loads(json.dumps(now))), _flatten(saved)
+    new, old = _flatten(json.loads(json.dumps(config))), _flatten(saved)
     known = _flatten(json.loads(json.dumps(defaults or {})))
     old = {key: value for key, value in known.items() if key in new} | old
     return [
@@ -98,8 +133,9 @@ def differences(
 def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
     """Defaults of the fields of a config and of the dataclasses in it, as nested dictionaries.
 
-    Fields without a default are left out. `default` is the instance that holds the defaults; None:
-    those of the class.
+    Args:
+        config: the config; its fields without a default are left out.
+        default: an instance that holds the defaults; None: those of the class.
     """
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(config):

@@ -1,14 +1,16 @@
-"""What an encoder is made of, named as in Hugging Face's `config.json`, and the known sizes.
+"""The architecture of an encoder, with the field names of Hugging Face's `config.json`.
 
-Families are values of fields: what RoBERTa, ALBERT and DistilBERT change is in `FAMILY_FIELDS`.
+Families are values of fields: `FAMILY_FIELDS` holds what RoBERTa, ALBERT and DistilBERT change,
+`MODEL_SIZES` the published models.
 """
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from bertjax.files import did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 DROPOUT_FIELDS = (
@@ -29,53 +31,64 @@ class BertConfig:
     vocab_size: int = 30522
     """Rows of the word embedding; at least the number of tokens of the tokenizer."""
     hidden_size: int = 768
+    """Width of the hidden states."""
     num_hidden_layers: int = 12
+    """Number of encoder layers."""
     num_attention_heads: int = 12
+    """Number of attention heads, which must divide hidden_size."""
     intermediate_size: int = 3072
     """Width of the feed-forward layer."""
     hidden_act: str = "gelu"
-    """gelu is the erf form of the original release, gelu_new the tanh form."""
+    """Activation of the feed-forward layer: gelu is the exact (erf) form of the original release,
+    gelu_new the tanh form."""
     hidden_dropout_prob: float = 0.1
+    """Dropout of embeddings and of the output of each layer's two parts."""
     attention_probs_dropout_prob: float = 0.1
+    """Dropout of the attention probabilities."""
     max_position_embeddings: int = 512
-    """The longest sequence that the position table allows."""
+    """Rows of the position embedding, the longest sequence in tokens plus position_offset."""
     type_vocab_size: int = 2
-    """Token types; 0: the model has none, and does not see them."""
+    """Number of token types; 0: the model has none and ignores them."""
     initializer_range: float = 0.02
-    """Scale of the normal, cut at 2 sigma, that kernels and embeddings start from."""
+    """Standard deviation of the normal distribution, truncated at 2 sigma, that kernels and
+    embeddings are initialised from."""
     layer_norm_eps: float = 1e-12
+    """Epsilon of LayerNorm."""
     pad_token_id: int | None = 0
+    """Id of the padding token; None: it has none."""
     tie_word_embeddings: bool = True
     """Whether the MLM head reuses the word embedding as its output matrix."""
     classifier_dropout: float | None = None
     """Dropout before a classifier; None: hidden_dropout_prob."""
     is_decoder: bool = False
-    """Tokens see those before them alone, instead of all of their sequence."""
+    """Whether tokens attend only to themselves and those before them (causal attention)."""
     sinusoidal_pos_embds: bool = False
-    """The position table starts as sines and cosines (Vaswani et al. 2017, 3.5); it is trained."""
+    """Whether the position embedding is initialised with sines and cosines (Vaswani et al. 2017,
+    3.5); it is trained either way."""
     embedding_size: int | None = None
-    """Width of the embeddings, projected to `hidden_size`; None: they have it already."""
+    """Width of the embeddings, which are projected to hidden_size; None: hidden_size."""
     num_hidden_groups: int | None = None
-    """Sets of parameters that the layers share in turn, each in equally many successive layers;
-    None: every layer has its own."""
+    """Number of sets of layer parameters, each shared by equally many successive layers; None:
+    every layer has its own."""
     position_offset: int = 0
     """Position of the first token; the rows before it are never used."""
     add_pooling_layer: bool = True
-    """Whether there is a pooler."""
+    """Whether the model has a pooler."""
     mlm_activation: str | None = None
-    """Of the MLM head; None: hidden_act."""
+    """Activation of the MLM head; None: hidden_act."""
     classifier_activation: str | None = None
-    """A classifier of sequences has a dense layer of its own with this activation, instead of the
-    pooler; None: it takes the pooler's output."""
+    """Activation of a dense layer that classifiers of sequences have instead of the pooler; None:
+    they take the pooler's output."""
     classifier_input_dropout: bool = False
-    """Dropout also before that dense layer."""
+    """Whether there is dropout before that dense layer, too."""
     attention_output_dropout: float | None = None
-    """Dropout of what attention adds; None: hidden_dropout_prob."""
+    """Dropout of the output of attention; None: hidden_dropout_prob."""
     token_classifier_dropout: float | None = None
     """Dropout before a classifier of tokens; None: that of other classifiers."""
     qa_dropout: float = 0.0
     """Dropout before the scores of question answering."""
     model_type: str = "bert"
+    """Family, which only decides how the model is written to and read from files."""
 
     def __post_init__(self):
         least = {"type_vocab_size": 0, "position_offset": 0}
@@ -111,13 +124,13 @@ class BertConfig:
             name = getattr(self, field) or "gelu"
             if name not in ACTIVATIONS:
                 raise ValueError(
-                    f"{field}={name!r} is not known. {_nearest(name)}"
+                    f"{field}={name!r} is not known. {did_you_mean(name, ACTIVATIONS)}"
                     f"Known: {', '.join(ACTIVATIONS)}."
                 )
 
     @property
     def groups(self) -> int:
-        """How many layers have parameters of their own."""
+        """Number of layers with their own parameters."""
         return self.num_hidden_groups or self.num_hidden_layers
 
     @property
@@ -127,13 +140,13 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
-        """Takes the fields out of the content of a `config.json`; other keys are left.
+        """Makes a config from the content of a `config.json`, whose other keys are ignored.
 
         The names are BERT's; `bertjax.weights` reads those of other families.
 
         Raises:
-            ValueError: the file describes a network that this one cannot compute, or a value is
-                of another type than it should be.
+            ValueError: the file describes a network that this class cannot, or a value has the
+                wrong type.
         """
         for key, only in _ONLY_SUPPORTED.items():
             if values.get(key, only) != only:
@@ -158,12 +171,12 @@ class BertConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggerConfig:
-    """What stands on the encoder.
+    """A tagger on hidden states of a frozen encoder (Devlin et al. 2018, 5.3).
 
     Attributes:
-        layers: hidden states to take, 0 = embeddings, -1 = the last layer.
-        join: several of them side by side, or their sum.
-        kind: what is between them and the classifier; linear: nothing.
+        layers: hidden states to use, 0 = embeddings, -1 = the last layer.
+        join: how several hidden states become one vector, side by side or as their sum.
+        kind: linear: a classifier only; bilstm: a two-layer BiLSTM before the classifier.
         size: units of the BiLSTM in each direction.
     """
 
@@ -183,10 +196,10 @@ class TaggerConfig:
             raise ValueError(f"size={self.size}: it must be at least 1.")
 
     def check_layers(self, num_hidden_layers: int) -> None:
-        """Refuses layers that an encoder does not have, and a layer named twice.
+        """Refuses layers that an encoder does not have, and layers that are named twice.
 
         Raises:
-            ValueError: names them, and those that there are.
+            ValueError: names them, and the layers that the encoder has.
         """
         count = num_hidden_layers + 1
         wrong = [layer for layer in self.layers if not -count <= layer < count]
@@ -212,12 +225,7 @@ _ONLY_SUPPORTED = {
 }
 
 
-def _nearest(name: str) -> str:
-    matches = difflib.get_close_matches(name, [*ACTIVATIONS, *MODEL_SIZES], n=1)
-    return f"Did you mean {matches[0]!r}? " if matches else ""
-
-
-# What the families change, besides sizes: RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
+# What the families change besides sizes: RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
 # DistilBERT (Sanh et al. 2019) as Hugging Face computes them.
 FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -239,7 +247,7 @@ FAMILY_FIELDS: dict[str, dict[str, Any]] = {
         "qa_dropout": 0.1,
     },
 }
-# RoBERTas on other languages.
+# RoBERTa in other languages.
 FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
 
 
@@ -302,10 +310,9 @@ def named_config(name: str, **changes: Any) -> BertConfig:
     """The architecture of a released model, with some fields changed.
 
     Raises:
-        ValueError: no such name; the nearest one is said.
+        ValueError: no model has this name; the message names the nearest.
     """
     if name not in MODEL_SIZES:
-        raise ValueError(
-            f"Unknown model {name!r}. {_nearest(name)}Known: {', '.join(MODEL_SIZES)}."
-        )
+        hint = did_you_mean(name, MODEL_SIZES)
+        raise ValueError(f"Unknown model {name!r}. {hint}Known: {', '.join(MODEL_SIZES)}.")
     return dataclasses.replace(MODEL_SIZES[name], **changes)

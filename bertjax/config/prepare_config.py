@@ -1,39 +1,49 @@
-"""What prepares text: `bertjax.prepare` and `bertjax.train_tokenizer`."""
+"""The configs of `bertjax.prepare` and `bertjax.train_tokenizer`."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bertjax.data.preparation.objectives import ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig:
-    """Learns a vocabulary."""
+    """Learns a vocabulary from text."""
+
+    GROUPS: ClassVar[dict[str, str]] = {
+        "data": "input text_format text_field errors tfds_data_dir do_lower_case",
+        "model": "kind vocab_size min_frequency model_max_length",
+        "output": "output",
+    }
 
     input: tuple[str, ...]
-    """What bertjax.prepare reads, too: files, directories, globs, tfds:NAME, pydocs."""
+    """Text: files, directories, globs in quotes, tfds:NAME or pydocs, as for bertjax.prepare."""
     output: str
-    """Directory for the tokenizer; a new one."""
+    """Directory for the tokenizer, new or empty."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    """wordpiece: BERT's; bpe: RoBERTa's, of bytes; unigram: ALBERT's. Where a corpus has more than
-    about a million words, the rarest are forgotten on the way, which bounds the memory."""
+    """Kind of vocabulary: wordpiece is BERT's, bpe (of bytes) RoBERTa's, unigram ALBERT's. In a
+    corpus of more than about a million different words the rarest are dropped, which bounds the
+    memory."""
     vocab_size: int = 30522
-    """Entries at most, special tokens included; a small corpus may give fewer."""
+    """Largest number of entries, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
     """Lower-case the text and strip its accents; bpe never does."""
     min_frequency: int = 2
-    """How often a pair must occur to be joined (wordpiece, bpe)."""
+    """Number of times that a pair must occur to be merged (wordpiece and bpe)."""
     model_max_length: int = 512
-    """Longest input of the model that the tokenizer is for."""
+    """Longest input, in tokens, of the model that the tokenizer is for."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
-    """As for bertjax.prepare."""
+    """lines: one sentence per line, blank lines between documents; prose: each file is a document
+    and is split into sentences; auto: decided by the beginning of each file."""
     text_field: str = "text"
-    """The field or column that holds the text in JSON lines, Parquet and TFDS."""
+    """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """What to do at bytes that are not UTF-8: stop, or put U+FFFD in their place."""
+    """Bytes that are not UTF-8: strict stops with an error, replace puts U+FFFD in their place."""
+    tfds_data_dir: str | None = None
+    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
 
     def __post_init__(self):
-        # Five special tokens, and a character or all bytes.
+        # Five special tokens, and one character (bpe: all 256 bytes).
         smallest = 261 if self.kind == "bpe" else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
@@ -41,16 +51,21 @@ class TrainTokenizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Turns text into rows of token ids on disk.
+    """Turns text into rows of token ids on disk; the same command again resumes."""
 
-    Running the same command again goes on where it stopped.
-    """
+    GROUPS: ClassVar[dict[str, str]] = {
+        "data": "input text_format text_field errors tfds_data_dir eval_fraction dupe_factor "
+        "short_seq_prob pack max_sequences seed chunk_mb",
+        "model": "tokenizer max_length objective",
+        "hardware": "num_processes shard runner parts runner_options",
+        "output": "output merge overwrite",
+    }
 
     input: tuple[str, ...] = ()
-    """Files, directories, globs in quotes (text, JSON lines, WikiExtractor, Parquet; also inside
-    gz, bz2, xz, zst, tar), tfds:NAME[/CONFIG][:VERSION], or pydocs."""
+    """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
+    in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs."""
     tokenizer: str = ""
-    """Directory of a tokenizer, a vocab.txt or tokenizer.json, or the name of a hub model."""
+    """Tokenizer: its directory, a vocab.txt or tokenizer.json, or a hub name."""
     output: str
     """Directory for the shards, also in a bucket (gs://, extra gcs): a new one, or one that this
     command began."""
@@ -58,54 +73,54 @@ class PrepareConfig:
     """Longest example in tokens, [CLS] and [SEP] included; several lengths share a directory."""
     objective: ObjectiveName = "nsp"
     """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); full_sentences: rows
-    filled with sentences that go on in the next document (RoBERTa); mlm: the same, but of one
-    document each."""
+    filled with sentences across documents (RoBERTa); mlm: the same, from one document per row."""
     dupe_factor: int = 1
-    """How many times the text is cut into examples, at different places; masks are drawn anew in
-    every epoch anyway."""
+    """Number of times that the text is cut into examples, at different places; masks are drawn anew
+    in every epoch anyway."""
     short_seq_prob: float = 0.1
     """Share of documents whose pairs aim at a random shorter length (nsp and sop)."""
     pack: bool = False
-    """Put several examples side by side in a row, each with its own positions and attention: none
-    of the row is wasted on padding. A batch of as many rows then holds more examples."""
+    """Put several examples into each row, each with its own positions and attention, so that no
+    tokens are wasted on padding; a batch of the same number of rows then holds more examples."""
     max_sequences: int = 12
-    """With --pack: examples of a row at most."""
+    """Largest number of examples per row, with --pack."""
     seed: int = 0
     """Seed of all randomness."""
     eval_fraction: float = 0.01
-    """Share of documents held out for evaluation; 0 for none."""
+    """Share of documents held out for evaluation; 0: none."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
-    """lines: one sentence a line, blank lines between documents; prose: a file is a document, and
-    is split into sentences; auto: decided by the beginning of each file."""
+    """lines: one sentence per line, blank lines between documents; prose: each file is a document
+    and is split into sentences; auto: decided by the beginning of each file."""
     text_field: str = "text"
-    """The field or column that holds the text in JSON lines, Parquet and TFDS."""
+    """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """What to do at bytes that are not UTF-8: stop, or put U+FFFD in their place."""
+    """Bytes that are not UTF-8: strict stops with an error, replace puts U+FFFD in their place."""
     tfds_data_dir: str | None = None
-    """Where TensorFlow Datasets keeps its data; its own default if not given."""
+    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
     chunk_mb: float = 8.0
-    """Text per chunk, the unit of work and of randomness: other values give other examples."""
+    """Text per chunk in MB, the unit of work and of randomness: another value gives other
+    examples."""
     num_processes: int | None = None
-    """Worker processes; by default one per core. The output does not depend on it."""
+    """Number of worker processes, which does not change the output; None: one per core."""
     shard: str | None = None
-    """i/n: prepare the i-th of n parts (from 0), on several machines with one output directory;
-    the last to finish joins them."""
+    """i/n: prepare the i-th of n parts, from 0, on several machines with one output directory; the
+    last one to finish joins the parts; None: prepare everything."""
     runner: str | None = None
-    """Prepare on a runner of Apache Beam (extra beam): direct for this machine, DataflowRunner, or
-    another that Beam knows; its workers must see input and output under the same names."""
+    """Apache Beam runner to prepare on (extra beam): direct for this machine, DataflowRunner or
+    another; its workers must reach input and output under the same names; None: no Beam."""
     parts: int = 16
-    """With --runner: parts that the work is cut into, each one element for a worker."""
+    """Number of parts that the work is cut into with --runner; a worker takes one at a time."""
     runner_options: str = ""
-    """With --runner: Beam's own flags, as --runner_options='--project=P --region=R'."""
+    """Beam's own flags with --runner, such as --runner_options='--project=P --region=R'."""
     merge: bool = False
-    """Prepare nothing, join the parts that --shard made."""
+    """Prepare nothing, and join the parts that --shard made."""
     overwrite: bool = False
-    """Delete what an earlier run of prepare wrote in the output directory, and start anew."""
+    """Delete what an earlier run of prepare wrote to the output directory, and start anew."""
 
     def __post_init__(self):
         for name in ("input", "tokenizer"):
             if not getattr(self, name) and not self.merge:
-                raise ValueError(f"--{name} is missing: only --merge does without it.")
+                raise ValueError(f"--{name} is missing: only --merge works without it.")
         shortest = 8
         longest = (1 << 16) - 1
         if not self.max_length or not all(shortest <= n <= longest for n in self.max_length):
@@ -117,16 +132,16 @@ class PrepareConfig:
         if self.dupe_factor < 1:
             raise ValueError(f"dupe_factor={self.dupe_factor} must be at least 1.")
         if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(f"short_seq_prob={self.short_seq_prob} must lie in 0..1.")
+            raise ValueError(f"short_seq_prob={self.short_seq_prob} must be in [0, 1].")
         if not 0 <= self.eval_fraction <= 0.5:
-            raise ValueError(f"eval_fraction={self.eval_fraction} must lie in 0..0.5.")
+            raise ValueError(f"eval_fraction={self.eval_fraction} must be in [0, 0.5].")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must not be negative.")
         if self.max_sequences < 1:
             raise ValueError(f"max_sequences={self.max_sequences} must be at least 1.")
         if not self.pack and self.max_sequences != PrepareConfig.max_sequences:
             raise ValueError(
-                f"max_sequences={self.max_sequences} has an effect with --pack alone: add it."
+                f"max_sequences={self.max_sequences} only has an effect with --pack: add it."
             )
         if not self.chunk_mb > 0:
             raise ValueError(f"chunk_mb={self.chunk_mb} must be positive.")
@@ -138,11 +153,13 @@ class PrepareConfig:
             raise ValueError(f"parts={self.parts} must be at least 1.")
         if self.runner is not None and (self.shard is not None or self.num_processes is not None):
             raise ValueError(
-                f"--runner {self.runner} with --shard or --num_processes: Beam shares out the work "
-                "itself; leave them out."
+                f"--runner {self.runner} with --shard or --num_processes: Beam distributes the "
+                "work itself; leave them out."
             )
         if self.runner is None and (self.runner_options or self.parts != PrepareConfig.parts):
-            raise ValueError("--parts and --runner_options have an effect with --runner alone.")
+            raise ValueError(
+                "--parts and --runner_options only have an effect with --runner: add it."
+            )
 
     def part(self) -> tuple[int, int]:
         """(i, n) of `shard`; (0, 1) without it.
@@ -154,5 +171,5 @@ class PrepareConfig:
             return 0, 1
         index, slash, count = self.shard.partition("/")
         if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-            raise ValueError(f"shard={self.shard!r} must be i/n with 0 <= i < n, as in 0/4.")
+            raise ValueError(f"shard={self.shard!r} must be i/n with 0 <= i < n, such as 0/4.")
         return int(index), int(count)

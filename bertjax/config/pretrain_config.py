@@ -1,7 +1,7 @@
-"""A pretraining run: `bertjax.pretrain`."""
+"""The config of a pretraining run: `bertjax.pretrain`."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.model import BertConfig
@@ -10,24 +10,26 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Steps at one sequence length; a run has one or several, in order."""
+    """Steps at one sequence length; a run has one phase or several, in order."""
 
     num_steps: int
+    """Updates of this phase."""
     max_length: int
-    """Tokens a row; the data must have been prepared at this length."""
+    """Tokens per row; the data must have been prepared at this length."""
     batch_size: int
-    """Rows an update, over all devices."""
+    """Rows per update, over all devices."""
     accumulation_steps: int = 1
-    """Microbatches that an update is computed in: less memory, the same gradient."""
+    """Microbatches per update: more of them need less memory and give the same gradient."""
     max_predictions: int | None = None
-    """Masked tokens a row at most; None: the share `mlm_probability` of the row, rounded up."""
+    """Largest number of masked tokens per row; None: the share `mlm_probability` of the row's
+    tokens, rounded up."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """Go on along the run's curve, or begin a new one (of this phase and those that continue it)
-    with its own warm-up; the moments of the optimizer are kept in any case."""
+    """continue: the learning rate goes on along the run's curve; restart: a new curve with its own
+    warm-up begins, for this phase and those that continue it. The optimizer keeps its moments."""
     learning_rate: float | None = None
-    """Peak of the new curve, where it restarts; None: the optimizer's."""
+    """Peak learning rate of a curve that restarts; None: the optimizer's."""
     warmup_steps: int | None = None
-    """Warm-up of the new curve, where it restarts; None: the optimizer's."""
+    """Warm-up steps of a curve that restarts; None: the optimizer's."""
 
     def __post_init__(self):
         for field in (
@@ -46,44 +48,59 @@ class Phase:
         ):
             raise ValueError(
                 f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps} of a phase "
-                "hold only for a new curve: set learning_rate_curve='restart', or change the "
-                "optimizer's."
+                "are only used by a new curve: set learning_rate_curve='restart', or change those "
+                "of the optimizer."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TrainingConfig):
-    """A pretraining run: which model, on what data, by which recipe."""
+    """A pretraining run: the model, the data and the recipe."""
+
+    GROUPS: ClassVar[dict[str, str]] = {
+        "data": "data mlm_probability whole_word_masking max_ngram random_words predict "
+        "reader_threads",
+        "model": "init head model",
+        "training": "phases optimizer distillation seed",
+        "hardware": "dtype attention remat unroll dropout_prng peak_tflops mesh distributed",
+        "output": "workdir log_every eval_every eval_rows save_every keep_checkpoints",
+    }
 
     data: str = ""
     """Directory that bertjax.prepare wrote."""
     init: str | None = None
-    """Model to start from: a model directory, or the workdir of another run."""
+    """Model to start from: a model directory, the workdir of another run, a TF1 checkpoint or a hub
+    name; None: random weights."""
     model: BertConfig = BertConfig()
+    """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
-    """pretraining: masked LM and sentence pairs; masked_lm: without pairs. None: as the objective
-    of the data says."""
+    """Heads of the model: pretraining has masked LM and sentence pairs, masked_lm has no sentence
+    pairs; None: what the objective of the data needs."""
     phases: tuple[Phase, ...] = ()
+    """Phases of the run, in order; the config file sets their number."""
     distillation: DistillationConfig = DistillationConfig()
+    """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15
-    """Share of the tokens that are predicted."""
+    """Share of the tokens that are masked and predicted."""
     whole_word_masking: bool = False
     """Mask all pieces of a word together."""
     max_ngram: int = 1
-    """Mask up to so many whole words together, n of them with a probability ~ 1/n (ALBERT: 3)."""
+    """Mask up to this number of successive words together, n of them with a probability
+    proportional to 1/n (ALBERT: 3)."""
     random_words: Literal["all", "ordinary"] = "all"
-    """Random replacements come from the whole vocabulary (google), or all but its special tokens
-    (fairseq)."""
+    """Vocabulary that random replacements are drawn from: all of it (as Google does), or all but
+    the special tokens (as fairseq does)."""
     predict: Literal["masked", "next_token"] = "masked"
-    """next_token: mask nothing, predict each token from those before it (for model.is_decoder)."""
+    """masked: predict masked tokens; next_token: mask nothing and predict each token from those
+    before it, for a model with is_decoder."""
     eval_every: int = 1_000
     """Steps between evaluations on the held-out rows; 0: only at the end of each phase."""
     eval_rows: int = 10_000
-    """Held-out rows used at most."""
+    """Largest number of held-out rows to evaluate on."""
     save_every: int = 1_000
     """Steps between checkpoints; one is also written at the end and on interruption."""
     keep_checkpoints: int = 3
-    """The last N are kept, and besides the one of the lowest held-out loss."""
+    """Number of newest checkpoints to keep; the one of the lowest held-out loss is kept as well."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -94,19 +111,19 @@ class PretrainConfig(TrainingConfig):
         if layers and self.init is not None:
             raise ValueError(
                 f"init={self.init!r} and distillation.layers={layers}: the student starts from one "
-                "of them; leave the other out."
+                "of the two; leave the other out."
             )
         if layers and len(layers) != self.model.num_hidden_layers:
             raise ValueError(
-                f"distillation.layers={layers} are {len(layers)}, the student has num_hidden_layers"
-                f"={self.model.num_hidden_layers}: name a layer of the teacher for each."
+                f"distillation.layers={layers} names {len(layers)} layers of the teacher, and the "
+                f"student has num_hidden_layers={self.model.num_hidden_layers}: name one for each."
             )
         self._check_predict()
         for phase in self.phases:
             if phase.max_length > self.model.max_length:
                 raise ValueError(
                     f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
-                    "that the model reads (max_position_embeddings, less RoBERTa's offset): "
+                    "that the model can read (max_position_embeddings minus position_offset): "
                     "shorten the phase, or give the model more positions."
                 )
 
@@ -116,8 +133,8 @@ class PretrainConfig(TrainingConfig):
         if next_token != is_decoder:
             raise ValueError(
                 f"predict={self.predict!r} with model.is_decoder={is_decoder}: the next token is "
-                "predicted by a model that sees only those before it (is_decoder=True), masked "
-                "ones by a model that sees all; change one of the two."
+                "predicted by a model that sees only the tokens before it (is_decoder=True), "
+                "masked tokens by a model that sees all; change one of the two."
             )
         idle = [
             name
@@ -126,7 +143,7 @@ class PretrainConfig(TrainingConfig):
         ] + ["max_predictions" for p in self.phases if next_token and p.max_predictions is not None]
         if idle:
             raise ValueError(
-                f"{', '.join(idle)}: without effect where predict='next_token', which masks "
+                f"{', '.join(idle)}: without effect with predict='next_token', which masks "
                 "nothing; leave it out."
             )
 

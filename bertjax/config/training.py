@@ -1,4 +1,4 @@
-"""Configuration that pretraining and fine-tuning share: optimizer, devices, precision, logging."""
+"""Configs that pretraining and fine-tuning share: optimizer, devices, precision, logging."""
 
 import dataclasses
 from typing import Literal
@@ -6,30 +6,35 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW or LAMB with decoupled weight decay, linear warm-up, and decay by a power."""
+    """AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay."""
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
-    """google: Adam without bias correction, as BERT was trained; adamw: with it. lamb, albert_lamb:
-    with LAMB's trust ratio for each decayed tensor, for large batches; lamb with bias correction,
-    as NVIDIA's, albert_lamb without."""
+    """google: Adam without bias correction, as BERT was trained; adamw: Adam with bias correction;
+    lamb: LAMB with bias correction, as NVIDIA trains BERT; albert_lamb: LAMB without it, as ALBERT
+    was trained. LAMB is for large batches: it scales each decayed tensor by its trust ratio."""
     learning_rate: float = 1e-4
-    """The peak, reached after the warm-up."""
+    """Peak learning rate, reached at the end of the warm-up."""
     warmup_steps: int = 10_000
+    """Steps of linear warm-up from 0."""
     warmup_proportion: float | None = None
-    """Warm-up as a share of all steps; with it, warmup_steps must be 0."""
+    """Warm-up as a share of all steps, used instead of warmup_steps, which must then be 0; None:
+    warmup_steps counts."""
     schedule: Literal["google", "hf"] = "google"
-    """Decay to 0, counted from step 0 (google) or from the end of the warm-up (hf)."""
+    """Start of the decay to 0: google counts it from step 0, hf from the end of the warm-up."""
     decay_power: float = 1.0
-    """1: linear decay; NVIDIA's LAMB takes 0.5."""
+    """Power of the decay; 1 is linear, NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
+    """Decay rate of Adam's first moment."""
     b2: float = 0.999
+    """Decay rate of Adam's second moment."""
     eps: float = 1e-6
+    """Adam's epsilon, added to the square root of the second moment."""
     weight_decay: float = 0.01
-    """Applied to all but biases and LayerNorms; embeddings are decayed too."""
+    """Weight decay of all parameters but biases and LayerNorms; embeddings are decayed."""
     decay_all: bool = False
-    """Apply it to biases and LayerNorms as well, as fairseq does."""
+    """Apply weight decay to biases and LayerNorms as well, as fairseq does."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    """Global norm that gradients are clipped to; 0: no clipping."""
 
     def __post_init__(self):
         if self.learning_rate <= 0 or self.warmup_steps < 0 or self.max_grad_norm < 0:
@@ -45,29 +50,31 @@ class OptimizerConfig:
         ):
             raise ValueError(
                 f"warmup_proportion={self.warmup_proportion}, warmup_steps={self.warmup_steps}: "
-                "give one of them, the share in [0, 1) with warmup_steps=0, or the steps with "
+                "use one of them, the share in [0, 1) with warmup_steps=0, or the steps with "
                 "warmup_proportion=None."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Several processes as one run. TPU pods, SLURM and Open MPI are found without these fields."""
+    """Processes of one run. TPU pods, SLURM and Open MPI need none of these fields."""
 
     coordinator_address: str | None = None
-    """HOST:PORT of process 0, as all others reach it."""
+    """HOST:PORT of process 0, as the others reach it; None: detected automatically."""
     num_processes: int | None = None
+    """Number of processes of the run; None: detected automatically."""
     process_id: int | None = None
-    """Which of them this is, from 0."""
+    """Number of this process, from 0; None: detected automatically."""
     timeout_seconds: int = 300
-    """How long to wait until all are there."""
+    """Seconds to wait until all processes have connected."""
 
     def __post_init__(self):
-        given = (self.coordinator_address, self.num_processes, self.process_id)
-        if None in given and given != (None, None, None):
+        fields = (self.coordinator_address, self.num_processes, self.process_id)
+        if None in fields and fields != (None, None, None):
             raise ValueError(
-                f"coordinator_address={given[0]!r}, num_processes={given[1]}, process_id="
-                f"{given[2]}: give all three, or none where the cluster says them."
+                f"coordinator_address={fields[0]!r}, num_processes={fields[1]}, process_id="
+                f"{fields[2]}: set all three, or none of them on a cluster that is detected "
+                "automatically."
             )
         if self.timeout_seconds < 1:
             raise ValueError(f"timeout_seconds={self.timeout_seconds}: it must be at least 1.")
@@ -79,19 +86,21 @@ class DistributedConfig:
                 )
             if ":" not in str(self.coordinator_address):
                 raise ValueError(
-                    f"coordinator_address={self.coordinator_address!r} has no port: give "
-                    "HOST:PORT, as 10.0.0.1:8476."
+                    f"coordinator_address={self.coordinator_address!r} has no port: write "
+                    "HOST:PORT, such as 10.0.0.1:8476."
                 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How many devices split the rows (data), the parameters (fsdp), the matrices (tensor)."""
+    """Axes of the device mesh: data splits the rows, fsdp rows and parameters, tensor matrices."""
 
     data: int = -1
-    """-1: all devices that the other axes leave."""
+    """Devices along the data axis; -1: all devices that the other axes leave."""
     fsdp: int = 1
+    """Devices along the fsdp axis, which splits the parameters as well as the rows."""
     tensor: int = 1
+    """Devices along the tensor axis, which splits every matrix multiplication."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,35 +108,39 @@ class TrainingConfig:
     """Fields that every training run has; `PretrainConfig` and `FinetuneConfig` extend it."""
 
     workdir: str = ""
-    """Directory for checkpoints, metrics and the model; running again there resumes."""
+    """Directory for checkpoints, metrics and the model; the same command again resumes from it."""
     seed: int = 0
-    """Seed of the initialisation, of the order of the data, of masking and of dropout."""
+    """Seed of initialisation, data order, masks and dropout; below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the activations; parameters and optimizer state are float32 in either case."""
+    """Type of the activations; parameters and optimizer state are always float32."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """Optimizer and learning rate."""
     mesh: MeshConfig = MeshConfig()
+    """Axes of the device mesh."""
     distributed: DistributedConfig = DistributedConfig()
+    """Processes of a run on several hosts."""
     unroll: int | None = None
     """Unroll factor of the scan over layers: a larger one copies less and compiles longer. None:
     all layers on CPUs without remat, where copies cost most; otherwise 1."""
     remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass recomputes instead of keeping it: none; dots, everything but matrix
-    multiplications with parameters, which costs a few percent of the time; full, everything, which
-    takes the least memory and a third more time."""
+    """Activations that the backward pass recomputes to save memory: none; dots: all but the results
+    of matrix multiplications with parameters, a few percent more work; full: all, about a third
+    more work."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    """Attention kernel: xla works everywhere; splash (newer TPUs) and cudnn (NVIDIA GPUs, bfloat16)
-    are fused and need attention dropout 0; auto takes splash where it is possible and rows are
-    long."""
+    """Attention kernel. xla works everywhere; splash (newer TPUs) and cudnn (NVIDIA GPUs, bfloat16)
+    are fused kernels without dropout of attention; auto: splash for long rows where it can run,
+    otherwise xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
-    """Random bits of dropout: threefry2x32 gives the same bits on any mesh and with any number of
-    microbatches; rbg is cheaper on accelerators, and its bits depend on both."""
+    """Random number generator of dropout: threefry2x32 draws the same masks on any mesh and for any
+    number of microbatches; rbg is faster on accelerators and draws others on each mesh."""
     log_every: int = 100
-    """Steps between two lines of metrics."""
+    """Steps between lines of metrics."""
     reader_threads: int = 1
-    """Threads that read ahead."""
+    """Threads that read rows ahead of the training. More of them help where reads are slow, as from
+    a bucket; in pretraining, masks are drawn in one thread at a time."""
     peak_tflops: float | None = None
-    """Peak TFLOP/s of one device, for MFU; None: from its data sheet, or measured by a matrix
-    multiplication."""
+    """Peak TFLOP/s of one device, for MFU; None: from its data sheet, or the measured speed of a
+    matrix multiplication."""
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")

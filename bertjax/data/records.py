@@ -22,6 +22,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.storage import is_remote, place, written_locally
+from bertjax.files import writing
 
 FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"
@@ -131,20 +132,16 @@ def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
 
 
 def _write_shard(path: Path, records: Iterable[bytes]) -> int:
-    temporary = path.with_name(path.name + ".tmp")
     written = 0
-    try:
+    with writing(path) as temporary:
         with _ShardWriter(path, temporary) as writer:
             for record in records:
                 writer.write(record)
                 written += 1
-        if written:
-            readable = count_or_none(temporary)
-            if readable != written:
-                raise OSError(_not_written(path, f"{readable} of {written} records are readable"))
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        if not written:
+            temporary.unlink()
+        elif (readable := count_or_none(temporary)) != written:
+            raise OSError(_not_written(path, f"{readable} of {written} records are readable"))
     return written
 
 

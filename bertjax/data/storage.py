@@ -5,20 +5,15 @@ Objects in a bucket appear atomically, so they are not checked again, unlike fil
 
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_REMOTE = re.compile(r"[a-z0-9]+://")
+from bertjax.files import is_remote
+
 _BUCKET_LIBRARIES = ("gcsfs", "google", "aiohttp", "s3fs", "botocore")
-
-
-def is_remote(name: Any) -> bool:
-    """Whether a name, or a path returned by `place`, is in a bucket."""
-    return _REMOTE.match(os.fspath(name)) is not None
 
 
 def place(name: Any) -> Path:

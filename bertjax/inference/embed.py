@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.files import writing
 from bertjax.weights import LoadedModel
 
 # Texts that are sorted by length together; the next window starts when they are written.
@@ -133,18 +134,8 @@ def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
         raise ValueError(f"--output {output}: name it .npy or .jsonl.")
     if not source.exists() or source.is_dir():
         raise FileNotFoundError(f"No file at {source}: give one with a text a line.")
-    beside = output.with_name(output.name + ".writing")
-    try:
-        with beside.open("wb") as file:
-            count = writers[output.suffix](file, embedder.size, _windows(embedder, source))
-        beside.replace(output)
-    except OSError as error:
-        raise OSError(
-            f"Writing {output} failed ({error}): make room, or choose another place."
-        ) from error
-    finally:
-        beside.unlink(missing_ok=True)
-    return count
+    with writing(output) as temporary, temporary.open("wb") as file:
+        return writers[output.suffix](file, embedder.size, _windows(embedder, source))
 
 
 def _write_npy(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from bertjax.files import read_json
 from bertjax.tasks import Task
 from bertjax.tasks.saved import saved_task
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.hf import read_json
 from bertjax.weights.tagger_weights import with_saved_tagger
 
 DESCRIPTION = "task.json"

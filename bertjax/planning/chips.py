@@ -4,7 +4,6 @@ Sources: Google's pages on each TPU version; for v2 Norrie et al. 2021, for the 
 Jouppi et al. 2023, table 4. Compute peaks are those that training measures MFU by.
 """
 
-import difflib
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.devices.flops import PEAK_TFLOPS
+from bertjax.files import did_you_mean
 
 GIB = 2**30
 
@@ -86,9 +86,9 @@ def _parse(name: str) -> tuple[str, str]:
     version, colon, shape = name.partition(":")
     sizes = shape.split("x")
     if not colon or version not in CHIPS or not all(size.isdecimal() for size in sizes):
-        nearest = difflib.get_close_matches(name, known_topologies(), n=1, cutoff=0.0)[0]
+        hint = did_you_mean(name, known_topologies())
         raise ValueError(
-            f"Unknown topology {name!r}. Did you mean {nearest!r}? It is VERSION:CHIPS, as "
+            f"Unknown topology {name!r}. {hint}It is VERSION:CHIPS, as "
             + ", ".join(known_topologies())
             + "."
         )

@@ -1,8 +1,8 @@
 """The table of all tasks by name; each is defined in the module of its source."""
 
-import difflib
 from collections.abc import Mapping
 
+from bertjax.files import did_you_mean
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.custom import CUSTOM_TASKS
@@ -25,10 +25,8 @@ def check_task(name: str) -> None:
     if not name:
         raise ValueError(f"No task: give --task, one of {', '.join(TASKS)}.")
     if name not in TASKS:
-        nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"Unknown task {name!r}. Did you mean {nearest!r}? Known: {', '.join(TASKS)}."
-        )
+        hint = did_you_mean(name, TASKS)
+        raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(TASKS)}.")
 
 
 def make_task(name: str, options: TaskOptions) -> Task:

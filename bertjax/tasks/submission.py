@@ -1,11 +1,11 @@
 """Reads, writes and scores predictions in the format of GLUE's server: a zip of TSV files."""
 
-import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bertjax.files import writing
 from bertjax.tasks.sources.glue_files import GlueSpec, read_glue_file, read_label
 from bertjax.tasks.sources.table_files import place, read_tsv
 from bertjax.tasks.task import Example, Export, Pairs, Prediction
@@ -73,11 +73,12 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
         with zipfile.ZipFile(zip_path) as old:
             kept = {name: old.read(name) for name in old.namelist() if name not in files}
     zip_path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = zip_path.with_name(f"{zip_path.name}.tmp")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        writing(zip_path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for name, content in sorted({**kept, **files}.items()):
             new.writestr(name, content)
-    os.replace(unfinished, zip_path)
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:

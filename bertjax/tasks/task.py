@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.files import writing
 from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 
@@ -142,15 +143,13 @@ class Task(abc.ABC):
         `export` also writes them in the format of the task's official scorer.
         """
         path = folder / f"{split}.jsonl"
-        unfinished = path.with_name(path.name + ".writing")
         if self.export is not None:
             pairs = self.export(folder, split, pairs)
-        with unfinished.open("w", encoding="utf-8") as lines:
+        with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
             for example, prediction in pairs:
                 line = {"id": example.id, **prediction}
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
                 yield example, prediction
-        unfinished.replace(path)
 
     def hf_config(self) -> dict[str, Any]:
         """Returns the fields of config.json that describe the task: labels and problem_type."""

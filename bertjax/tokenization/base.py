@@ -4,14 +4,14 @@ import abc
 import dataclasses
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
+
+from bertjax.files import write_bytes
 
 
 class SpecialTokens(NamedTuple):
@@ -266,11 +266,4 @@ def _write_if_changed(path: Path, content: bytes) -> None:
     """Writes a file atomically if its content changes, since other processes may read it."""
     if path.is_file() and path.read_bytes() == content:
         return
-    # Several machines may share the directory.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_bytes(path, content, unique=True)  # several machines may share the directory

@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from bertjax.files import read_json
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.tokenization.tokenizer_files import (
     TokenizerJson,
-    read_json,
     read_merges,
     read_tokenizer_json,
     read_vocab_txt,

@@ -2,9 +2,10 @@
 
 import base64
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
+
+from bertjax.files import read_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,21 +42,6 @@ class TokenizerJson:
             _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
             for m in self.model.get("merges", [])
         ]
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file.
-
-    Raises:
-        ValueError: the file is not JSON, or not an object.
-    """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): download or write it again.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} is not a JSON object: download or write it again.")
-    return content
 
 
 def read_tokenizer_json(file: Path) -> TokenizerJson:

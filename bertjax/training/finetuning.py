@@ -12,8 +12,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
-from bertjax.data.preparation.chunks import write_whole
 from bertjax.devices import hosts, sharding
+from bertjax.files import write_json
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.sources.custom import CustomSource
@@ -225,7 +225,7 @@ class FinetuningRun(Run):
 
         def write() -> None:
             self._save_model(params, scores)
-            write_whole(self.workdir.path / SCORES, json.dumps(scores, indent=2) + "\n")
+            write_json(self.workdir.path / SCORES, scores)
             print_confusion(self.confusion, self.task)
 
         hosts.on_first(write)

@@ -15,7 +15,7 @@ from bertjax.training.state import TrainState
 from bertjax.training.writers import MetricWriter
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """The run was asked to stop; its checkpoint is written."""
 
 

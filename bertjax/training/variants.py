@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import FinetuneConfig, defaults_of
-from bertjax.data.preparation.chunks import write_whole
 from bertjax.devices import hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.files import read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.tasks import Task, TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
@@ -123,7 +123,7 @@ def _train(
     finished = workdir.path / SCORES
     if name and finished.is_file():
         workdir.check(identity_of(config, teacher), data.fingerprint, defaults=defaults_of(config))
-        return json.loads(finished.read_text(encoding="utf-8"))
+        return read_json(finished)
     run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
     scores = run.write_results(run.train())
     if name:  # The checkpoints of one run of many are not needed again.
@@ -136,12 +136,9 @@ def _publish(
 ) -> None:
     """Copies model and predictions of the best run to the top of the workdir."""
     for part in ("model", "predictions"):
-        beside = workdir / f"{part}.writing"
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(workdir / best / part, beside)
-        shutil.rmtree(workdir / part, ignore_errors=True)
-        beside.rename(workdir / part)
-    write_whole(workdir / SCORES, json.dumps(scores, indent=2) + "\n")
+        with replacing_folder(workdir / part) as folder:
+            shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
+    write_json(workdir / SCORES, scores)
     made = workdir / "predictions" / SUBMISSION
     if submission and made.is_file():  # The task has a test split.
         with zipfile.ZipFile(made) as files:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertjax.config import differences
-from bertjax.data.preparation.chunks import write_whole
+from bertjax.files import read_json, write_json
 
 try:
     import fcntl
@@ -58,13 +58,7 @@ class Workdir:
         Raises:
             ValueError: run.json is damaged.
         """
-        try:
-            return json.loads(self._run.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(
-                f"{self._run} cannot be read ({error}): restore it from a copy, or choose another "
-                "--workdir."
-            ) from error
+        return read_json(self._run, "restore it from a copy, or choose another --workdir")
 
     def last_evaluation(self) -> dict[str, Any] | None:
         """The newest line of held-out metrics, None before the first."""
@@ -155,7 +149,7 @@ class Workdir:
 
     def _write_run(self, config: Mapping[str, Any], data_fingerprint: str) -> None:
         content = {"config": config, "data_fingerprint": data_fingerprint}
-        write_whole(self._run, json.dumps(content, indent=2) + "\n")
+        write_json(self._run, content)
 
     def _take_lock(self) -> None:
         self._held = self._lock.open("a+", encoding="utf-8")

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.files import write_bytes
+
 
 @contextlib.contextmanager
 def _without(module: str) -> Iterator[None]:
@@ -72,14 +74,14 @@ def cut_json_lines(path: Path, step: int) -> None:
         return
     lines = path.read_text(encoding="utf-8").split("\n")
     kept = [line for line in lines[:-1] if json.loads(line)["step"] <= step]
-    _replace(path, "".join(line + "\n" for line in kept).encode())
+    write_bytes(path, "".join(line + "\n" for line in kept).encode())
 
 
 def cut_events(path: Path, step: int) -> None:
     """Drops the events of later steps from an event file, and a last one that was cut short."""
     content = path.read_bytes()
     kept = [record for record in _records(content) if _step(record) <= step]
-    _replace(path, b"".join(kept))
+    write_bytes(path, b"".join(kept))
 
 
 def _records(content: bytes) -> Iterator[bytes]:
@@ -98,9 +100,3 @@ def _step(record: bytes) -> int:
     event = Event()
     event.ParseFromString(record[12:-4])
     return event.step
-
-
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(path.name + ".cut")
-    beside.write_bytes(content)
-    beside.replace(path)

@@ -6,13 +6,13 @@ renames tensors to BERT's names; `bertjax.weights.names` maps these to our param
 """
 
 import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
+from bertjax.files import did_you_mean
 from bertjax.model import HEADS, BertConfig
 
 # Pairs of prefixes: the family's and BERT's. {layer} is the number of a layer.
@@ -194,8 +194,7 @@ def family_of(config: BertConfig) -> Family:
 
 def _family(model_type: str) -> Family:
     if model_type not in FAMILIES:
-        near = difflib.get_close_matches(str(model_type), FAMILIES, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(model_type, FAMILIES)
         raise ValueError(
             f"model_type={model_type!r} is not supported. {hint}Known: {', '.join(FAMILIES)}."
         )

@@ -11,14 +11,16 @@ import numpy as np
 import safetensors
 from flax.traverse_util import flatten_dict
 
+from bertjax.files import read_json, replacing_folder
 from bertjax.model import BertConfig
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_to_hf
-from bertjax.weights.replace import replaced_whole
 from bertjax.weights.torch_bin import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# A directory with one of these is a model, which another may replace.
+MODEL_FILES = ("config.json", "bert_config.json")
 BIN = "pytorch_model.bin"
 # The file of a tagger that was trained on the hidden states of the encoder in `model.safetensors`.
 TAGGER = "tagger.safetensors"
@@ -57,21 +59,6 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds an object.
-
-    Raises:
-        ValueError: it is not JSON, or not an object.
-    """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds a {type(content).__name__}, not an object")
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read ({error}): copy or download it again.") from error
-    return content
 
 
 def has_weights(directory: Path) -> bool:
@@ -141,7 +128,7 @@ def save_hf(
     """
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
     content |= config_to_hf(config) | dict(extra or {})
-    with replaced_whole(directory) as beside:
+    with replacing_folder(directory, MODEL_FILES) as beside:
         flat: Any = flatten_dict(dict(params), sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
         if tagger is not None:

@@ -1,7 +1,6 @@
 """Loads models from directories, workdirs of runs, TF1 checkpoints and the hub."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +11,14 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
+from bertjax.files import did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
-from bertjax.weights.hf import has_weights, open_hf, read_json
+from bertjax.weights.hf import has_weights, open_hf
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
@@ -192,9 +192,8 @@ def load_model(
         ValueError: weights, config, tokenizer and arguments do not fit together.
     """
     if head is not None and head not in HEADS:
-        nearest = difflib.get_close_matches(head, HEADS, n=1, cutoff=0.0)[0]
         raise ValueError(
-            f"Unknown head {head!r}. Did you mean {nearest!r}? Known: {', '.join(HEADS)}."
+            f"Unknown head {head!r}. {did_you_mean(head, HEADS)}Known: {', '.join(HEADS)}."
         )
     source = open_source(path)
     head = find_head(source) if head is None else head

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.weights.replace import replaced_whole
+from bertjax.files import replacing_folder
+from bertjax.weights.hf import MODEL_FILES
 from bertjax.weights.tf1_names import NAMES, Tf1Name, from_pytorch, from_tf1, is_parameter
 
 
@@ -170,7 +171,7 @@ def save_tf1(
             f"The vocabulary has {len(vocab)} tokens with vocab_size={config['vocab_size']}: each "
             "token needs a row of the word embedding and a line of vocab.txt."
         )
-    with replaced_whole(directory) as beside:
+    with replacing_folder(directory, MODEL_FILES) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free

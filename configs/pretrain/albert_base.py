@@ -9,8 +9,7 @@ of next sentences, up to three words masked together; 64 to 512 chips of Cloud T
 Dropout 0 is that of version 2. Not run to its end here.
 """
 
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import named_config
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config("albert-base-v2"),

@@ -8,8 +8,7 @@
 paper. Cased: --model.vocab_size=28996 and the cased vocabulary.
 """
 
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import named_config
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config("bert-base-uncased"),

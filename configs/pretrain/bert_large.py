@@ -8,8 +8,7 @@
 paper. The vocabulary is the one of BERT-base.
 """
 
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import named_config
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config("bert-large-uncased"),

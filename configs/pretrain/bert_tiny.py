@@ -7,8 +7,7 @@ The README has the curve on 146 MB of Wikipedia. Nine tenths of the steps see sh
 paper; the weights start wider than 0.02, which suits a width of 768.
 """
 
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import named_config
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config(

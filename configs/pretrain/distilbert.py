@@ -12,8 +12,7 @@ fits, or give --distillation.soft_targets_on masked. Not here: rare words masked
 (count^-0.7).
 """
 
-from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import named_config
+from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config("distilbert-base-uncased"),

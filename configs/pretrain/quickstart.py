@@ -7,8 +7,7 @@ start wider than 0.02 (which suits a width of 768), a high learning rate, short 
 the tokens masked instead of 15 %, and no dropout.
 """
 
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.config.model import BertConfig
+from bertjax.config import BertConfig, OptimizerConfig, Phase, PretrainConfig
 
 config = PretrainConfig(
     model=BertConfig(

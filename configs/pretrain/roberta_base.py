@@ -9,8 +9,7 @@
 gradients are not clipped, random words are no special tokens. Not run to its end here.
 """
 
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import named_config
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config("roberta-base"),

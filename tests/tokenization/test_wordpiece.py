@@ -137,7 +137,7 @@ def test_two_files_that_disagree_are_refused(tmp_path, name, value):
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [("tokenizer.json", "{}", "no 'model'"), ("tokenizer.json", "[]", "not a JSON object"),
+    [("tokenizer.json", "{}", "no 'model'"), ("tokenizer.json", "[]", "not an object"),
      ("tokenizer.json", '{"model": {}}', "no vocabulary"),
      ("tokenizer_config.json", "{", "not JSON")],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainC
 from bertjax.tokenization import train_wordpiece
 from bertjax.training import trainer as module
 from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.hooks import Interrupted
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.weights import load_model, save_hf
 
@@ -96,7 +97,7 @@ def test_a_resumed_student_equals_an_uninterrupted_one(config, whole, tmp_path, 
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     with monkeypatch.context() as patch:
         patch.setattr(module, "fit", interrupted)
-        with pytest.raises(pretrain.Interrupted):
+        with pytest.raises(Interrupted):
             pretrain.run(here)
     there = dataclasses.replace(config.distillation, teacher=str(moved))
     pretrain.run(dataclasses.replace(here, distillation=there))

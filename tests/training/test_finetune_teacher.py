@@ -118,8 +118,8 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": 3.0}, "temperature=3.0: without effect, for there is no teacher"),
-        ({"soft_weight": 0.5}, "give --teacher DIR"),
+        ({"temperature": 3.0}, "temperature=3.0 has no effect without a teacher"),
+        ({"soft_weight": 0.5}, "set --teacher"),
         ({"teacher": "t", "temperature": 0.0}, "must be positive"),
         ({"teacher": "t", "soft_weight": 0.0}, r"choose it in \(0, 1\]"),
     ],

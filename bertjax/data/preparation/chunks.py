@@ -6,7 +6,6 @@ finished chunk is not prepared again.
 """
 
 import json
-import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,8 +21,9 @@ from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.preparation.packing import pack
 from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
-from bertjax.data.storage import is_remote, place
+from bertjax.data.storage import place
 from bertjax.data.text.documents import Document, sentences_of
+from bertjax.files import write_text
 from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"
@@ -276,27 +276,7 @@ def summary_path(output: str, chunk: int) -> Path:
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
     """Writes the summary of a chunk atomically."""
-    write_whole(summary_path(output, summary["number"]), json.dumps(summary))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a small file so that it appears whole or not at all.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
-    if is_remote(path):
-        path.write_text(text, encoding="utf-8")
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(
-            f"Writing {path} failed ({error}): make room, then run the same command again."
-        ) from error
+    write_text(summary_path(output, summary["number"]), json.dumps(summary))
 
 
 def read_summary(output: str, chunk: int) -> dict[str, Any] | None:

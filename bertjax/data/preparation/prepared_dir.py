@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, write_whole
+from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary
 from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.records import (
     METADATA_FILE,
@@ -24,6 +24,7 @@ from bertjax.data.records import (
     unigram_entropy,
 )
 from bertjax.data.storage import remove_folder
+from bertjax.files import read_json, write_text
 
 SETTINGS_FILE = "prepare.json"
 _FILES = re.compile(
@@ -74,7 +75,7 @@ def claim(
     old_plan = _read_plan(path)
     if old_plan is not None and _may_replace_errors(old_plan, plan):
         # The finished chunks contain no invalid bytes, so they are the same for both settings.
-        write_whole(path, json.dumps(plan, indent=1) + "\n")
+        write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
     if old_plan is not None and old_plan != plan:
         started = any((directory / CHUNK_FOLDER).glob("*.json"))
@@ -93,7 +94,7 @@ def claim(
             (directory / METADATA_FILE).unlink()
     (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
     if old_plan is None:
-        write_whole(path, json.dumps(plan, indent=1) + "\n")
+        write_text(path, json.dumps(plan, indent=1) + "\n")
     return None
 
 
@@ -125,11 +126,9 @@ def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path, "use --overwrite")
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): use --overwrite.") from error
 
 
 def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
@@ -173,7 +172,7 @@ def clear(directory: Path) -> None:
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
     """Marks one part as finished, with the number of chunks of the whole input."""
     content = {"part": part, "chunks": chunks, "counts": counts}
-    write_whole(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
+    write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
 
 
 def join_parts(directory: Path) -> Metadata | None:
@@ -241,7 +240,7 @@ def finish(
         splits=splits,
     )
     text = metadata.to_json()
-    write_whole(directory / METADATA_FILE, text)
+    write_text(directory / METADATA_FILE, text)
     return Metadata.from_json(text)
 
 

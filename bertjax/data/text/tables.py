@@ -1,11 +1,12 @@
 """Reads text from Parquet files and TensorFlow Datasets, without TensorFlow."""
 
-import difflib
 import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from bertjax.files import did_you_mean
 
 # Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256
@@ -114,11 +115,8 @@ def _why_unreadable(name: str, data_dir: str | None, error: Exception) -> str:
         )
     import tensorflow_datasets as tfds
 
-    near = difflib.get_close_matches(re.split("[/:]", name)[0], tfds.list_builders())
-    return (
-        f"tfds:{name} cannot be read from {folder} ({_first_line(error)}). "
-        f"Datasets with similar names: {near or 'none'}."
-    )
+    hint = did_you_mean(re.split("[/:]", name)[0], tfds.list_builders())
+    return f"tfds:{name} cannot be read from {folder} ({_first_line(error)}). {hint}".rstrip()
 
 
 def _first_line(error: Exception) -> str:

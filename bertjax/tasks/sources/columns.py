@@ -1,12 +1,12 @@
 """Finds the columns with texts and labels in a user's file: as the user names them, or guessed."""
 
 import dataclasses
-import difflib
 import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from bertjax.files import did_you_mean
 from bertjax.tasks.sources.table_files import Table, place, read_number
 
 CustomKind = Literal["classify", "regress", "tag", "choice"]
@@ -100,10 +100,9 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
     """
     for name in columns:
         if name not in table.columns:
-            near = difflib.get_close_matches(name, table.columns, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(
-                f"{place(table.path, 1)} has no column {name!r}.{hint} "
+                f"{place(table.path, 1)} has no column {name!r}. "
+                f"{did_you_mean(name, table.columns)}"
                 f"There are: {', '.join(table.columns)[:300]}."
             )
 

@@ -1,10 +1,11 @@
 """Finds the official files of a task in a folder."""
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
+
+from bertjax.files import did_you_mean
 
 Value = TypeVar("Value")
 
@@ -75,9 +76,8 @@ def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
     """
     if split in values:
         return values[split]
-    near = difflib.get_close_matches(split, values, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{task} has no split {split!r}.{hint} There are: {', '.join(values)}.")
+    hint = did_you_mean(split, values)
+    raise ValueError(f"{task} has no split {split!r}. {hint}There are: {', '.join(values)}.")
 
 
 def reset_counts(counts: Counter[str], split: str) -> None:

@@ -7,13 +7,13 @@ split leaves out the questions of which no answer occurs in the passage.
 
 import dataclasses
 import functools
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from bertjax.files import read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
@@ -150,17 +150,7 @@ def _find(folder: Path, split: str, version: str) -> Path | None:
 
 
 def _articles(path: Path) -> list[Any]:
-    return _get(_read_json(path), "data", list, str(path))
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            return json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not JSON in UTF-8 ({error}): give a file in SQuAD's format."
-        ) from error
+    return _get(read_json(path, "give a file in SQuAD's format"), "data", list, str(path))
 
 
 def _text(value: Any, key: str, where: str) -> str:
@@ -253,11 +243,7 @@ def _score_files(
 
 
 def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
-    values = _read_json(path)
-    if not isinstance(values, dict):
-        raise ValueError(
-            f"{path} holds no JSON object: write one that maps question ids to {what}."
-        )
+    values = read_json(path, f"write a JSON object that maps question ids to {what}")
     for name, value in values.items():
         if not isinstance(value, kind):
             raise ValueError(

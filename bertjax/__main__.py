@@ -1,0 +1,61 @@
+"""`bertjax COMMAND ...` and `python -m bertjax COMMAND ...`: one entry for all commands."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import bertjax
+from bertjax.files import did_you_mean
+
+COMMANDS = {
+    "train_tokenizer": "Learn a WordPiece, BPE or unigram vocabulary from text.",
+    "prepare": "Turn text into rows of token ids on disk, ready for pretraining.",
+    "pretrain": "Pretrain an encoder, on one device or many.",
+    "finetune": "Fine-tune a model on a task or on files of your own.",
+    "predict": "Predict with a fine-tuned model, fill masks, or compute embeddings.",
+    "score": "Compute the official metrics of a task from files of predictions.",
+    "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
+    "plan": "Compile a pretraining for hardware that is not at hand: does it fit, how fast is it?",
+    "benchmark": "Measure the speed of a training step on this machine.",
+}
+
+
+def usage() -> str:
+    """The commands, one per line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {sentence}" for name, sentence in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: bertjax COMMAND [OPTIONS]",
+            "",
+            str(bertjax.__doc__),
+            "",
+            *lines,
+            "",
+            "`bertjax COMMAND --help` lists the flags of a command; `bertjax --version` prints the "
+            "version.",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command with its flags; returns the exit status, 2 for an unknown command."""
+    name, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("--help", "-h", "help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        print(f"bertjax {bertjax.__version__}")
+        return 0
+    command = name.replace("-", "_")
+    if command not in COMMANDS:
+        hint = did_you_mean(command, COMMANDS)
+        print(
+            f"error: Unknown command {name!r}. {hint}Known: {', '.join(COMMANDS)}.", file=sys.stderr
+        )
+        return 2
+    return importlib.import_module(f"bertjax.{command}").main(flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Measures a pretraining step: tokens per second, MFU, roofline ratio, memory."""
+
+import dataclasses
+import importlib.metadata
+import itertools
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config import Phase, PretrainConfig
+from bertjax.devices import sharding
+from bertjax.devices.compilation_cache import no_compilation_cache
+from bertjax.devices.flops import peak_flops
+from bertjax.devices.roofline import Roofline, forward_products
+from bertjax.training.loop import fit
+from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_program import (
+    PretrainingProgram,
+    max_predictions,
+    random_rows,
+    with_head,
+)
+from bertjax.training.step import with_seed
+
+ROUNDS = 5
+
+
+def measure(
+    config: PretrainConfig, index: int, steps: int, profile: str | None = None
+) -> dict[str, Any]:
+    """Measures phase `index` in rounds of `steps` steps; returns the medians by name.
+
+    Args:
+        config: the run; without data its rows are random.
+        index: the phase, from 0.
+        steps: steps per round.
+        profile: directory for a trace of a further round.
+
+    Raises:
+        ValueError: there is no such phase, or config, data and devices do not fit together.
+    """
+    if not 0 <= index < len(config.phases):
+        raise ValueError(
+            f"phase={index}, and the config has {len(config.phases)}: give --config FILE and one "
+            "of its phases, from 0."
+        )
+    phase = config.phases[index]
+    subject = Subject(config, index)
+    with no_compilation_cache():
+        first = subject.block(1)["seconds"]
+    roofline = _roofline(config, phase, subject)
+    rounds = []
+    for _ in range(ROUNDS):
+        alone = roofline and roofline.seconds()
+        rounds.append(subject.block(steps) | {"alone": alone})
+    if profile is not None:
+        with jax.profiler.trace(profile):
+            subject.block(steps)
+    return _figures(config, phase, subject, rounds, first)
+
+
+class Subject:
+    """A phase of a run, with batches of its data, or with random full rows if it has none.
+
+    Raises:
+        ValueError: config, data and devices do not fit together.
+    """
+
+    def __init__(self, config: PretrainConfig, index: int):
+        phase = config.phases[index]
+        if config.data:
+            with tempfile.TemporaryDirectory() as empty:
+                run = PretrainingRun(dataclasses.replace(config, workdir=empty))
+            self.program, self.flops_per_row = run.program, run.flops_per_row(phase)
+            self.state: Any = run.new_state()
+            self.step = run.train_step(phase)
+            self.batches = run.batches(index, 0)
+            self.predictions = max_predictions(run.config, phase, run.metadata.max_sequences)
+            return
+        if config.distillation.teacher is not None:
+            raise ValueError(
+                f"distillation.teacher={config.distillation.teacher!r} without --data: a teacher "
+                "needs the tokenizer of the data; give --data."
+            )
+        config = with_head(config, config.model.type_vocab_size > 1)
+        program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
+        self.flops_per_row = program.flops_per_row(phase)
+        self.state = program.new_state()
+        self.step = with_seed(program.train_step(phase.accumulation_steps), config.seed)
+        self.batches = self._random_batches(config, phase)
+        self.predictions = max_predictions(config, phase)
+
+    def _random_batches(self, config: PretrainConfig, phase: Phase) -> Iterator[Any]:
+        rows = sharding.host_rows(self.program.rows, phase.batch_size)
+        batch = random_rows(config, phase, len(rows))
+        placed = sharding.to_devices(batch, rows, self.program.rows, phase.batch_size)
+        return itertools.repeat(placed)
+
+    def block(self, steps: int) -> dict[str, float]:
+        """Runs steps as training does; returns, per step, seconds and real tokens, and the share
+        of the time that it waited for input."""
+        waited, tokens = 0.0, []
+
+        def batches() -> Iterator[Any]:
+            nonlocal waited
+            while True:
+                begin = time.perf_counter()
+                batch = next(self.batches)
+                waited += time.perf_counter() - begin
+                yield batch
+
+        def count(_: int, __: Any, metrics: dict[str, Any]) -> None:
+            tokens.append(metrics["tokens"])
+
+        begin = time.perf_counter()
+        self.state, _ = fit(
+            self.state, self.step, batches(), step=0, num_steps=steps, hooks=(count,)
+        )
+        jax.block_until_ready(self.state)
+        seconds = time.perf_counter() - begin
+        return {
+            "seconds": seconds / steps,
+            "tokens": sum(map(int, jax.device_get(tokens))) / steps,
+            "waited": waited / seconds,
+        }
+
+
+def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
+    """The matrix multiplications of one device; None if the mesh splits them over devices."""
+    shape = subject.program.mesh.shape
+    if shape["tensor"] > 1 or config.distillation.teacher is not None:
+        return None
+    rows = phase.batch_size // (shape["data"] * shape["fsdp"])
+    products = forward_products(config.model, rows, phase.max_length, subject.predictions)
+    return Roofline(products, jnp.dtype(config.dtype))
+
+
+def _figures(
+    config: PretrainConfig,
+    phase: Phase,
+    subject: Subject,
+    rounds: list[dict[str, Any]],
+    first: float,
+) -> dict[str, Any]:
+    """The medians of the rounds, by the names that `measure` returns."""
+
+    def median(key: str) -> float:
+        return statistics.median(values[key] for values in rounds)
+
+    seconds = median("seconds")
+    flops = subject.flops_per_row * phase.batch_size
+    ratios = [values["alone"] and values["alone"] / values["seconds"] for values in rounds]
+    return {
+        "batch": [phase.batch_size, phase.max_length],
+        "dtype": config.dtype,
+        "input": config.data or "random full rows",
+        "step_seconds": seconds,
+        "tokens_per_second": median("tokens") / seconds,
+        "mfu": flops / seconds / peak_flops(config.peak_tflops),
+        "roofline_ratio": statistics.median(ratios) if None not in ratios else None,
+        "input_stall": median("waited") if config.data else None,
+        "compile_seconds": first - seconds,
+        "peak_memory_bytes": _peak_memory(),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "cores": os.cpu_count(),
+        "date": date.today().isoformat(),
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax")},
+    }
+
+
+def _peak_memory() -> int:
+    """Bytes of the first device, or of this process where devices share the host's memory."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(stats.get("peak_bytes_in_use", in_kib * 1024))
