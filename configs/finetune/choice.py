@@ -1,4 +1,4 @@
-"""Which of several choices fits a text, in files of your own.
+"""Chooses which of several choices fits a text, in files of your own.
 
 python -m bertjax.finetune --task=choice --train=a.csv --dev=b.csv
 """

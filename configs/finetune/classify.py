@@ -1,4 +1,4 @@
-"""The classes of texts, or of pairs of texts, in files of your own.
+"""Classifies texts, or pairs of texts, in files of your own.
 
 python -m bertjax.finetune --task=classify --train=a.csv --dev=b.csv
 """

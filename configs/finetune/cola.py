@@ -1,9 +1,9 @@
-"""Whether a sentence is acceptable English (GLUE's CoLA; 8,551 sentences): Matthews's correlation.
+"""Classifies sentences as acceptable English or not (GLUE's CoLA; 8,551 sentences).
 
     python -m bertjax.finetune --task=cola
 
-Batches of 32, 3 epochs, 10 % warm-up and the model's own dropout (BERT: 0.1): within the grid of
-Devlin et al. 2018, A.3.
+Batches of 32, 3 epochs, warm-up over 10 % of the steps, and the dropout of the model (BERT: 0.1):
+within the grid of Devlin et al. 2018, A.3.
 Hugging Face's PyTorch run of BERT-base, cased, at 2e-5: 56.5 Matthews on dev.
 """
 

@@ -1,4 +1,4 @@
-"""Answers that stand in a passage, in files of your own in SQuAD's JSON.
+"""Finds answers in a passage, in files of your own in SQuAD's JSON.
 
 python -m bertjax.finetune --task=qa --train=a.json --dev=b.json
 """

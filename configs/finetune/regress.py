@@ -1,4 +1,4 @@
-"""A number for each text, or pair of texts, in files of your own.
+"""Predicts a number for each text, or pair of texts, in files of your own.
 
 python -m bertjax.finetune --task=regress --train=a.csv --dev=b.csv
 """

@@ -1,4 +1,4 @@
-"""Which of four sentences goes on (SWAG; 73,546 examples).
+"""Chooses the sentence that continues a text, among four (SWAG; 73,546 examples).
 
     python -m bertjax.finetune --task=swag --data_dir DIR
 

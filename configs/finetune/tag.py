@@ -1,4 +1,4 @@
-"""A tag for each word, in files of your own: CoNLL's columns, or JSON lines.
+"""Tags words, in files of your own: CoNLL's columns, or JSON lines.
 
 python -m bertjax.finetune --task=tag --train=a.txt --dev=b.txt
 """

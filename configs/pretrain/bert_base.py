@@ -4,7 +4,7 @@
         --max_length 128 512 --dupe_factor 10
     python -m bertjax.pretrain --config configs/pretrain/bert_base.py --data D --workdir W
 
-256 sequences a step, 1M steps, nine tenths of them at 128 tokens: 4 days on 16 TPU chips in the
+256 sequences per step, 1M steps, nine tenths of them at 128 tokens: 4 days on 16 TPU chips in the
 paper. Cased: --model.vocab_size=28996 and the cased vocabulary.
 """
 

@@ -136,3 +136,15 @@ def test_what_a_model_predicts_must_fit_what_it_sees():
             PretrainConfig(model=decoder, predict="next_token", **given)
     with pytest.raises(ValueError, match="max_ngram=0: it must be at least 1"):
         PretrainConfig(max_ngram=0)
+
+
+@pytest.mark.parametrize("path", TASK_CONFIGS, ids=lambda p: p.stem)
+def test_only_a_config_within_the_grid_of_the_paper_claims_to_be(path):
+    """Devlin et al. 2018, A.3: batches of 16 and 32, 5e-5 to 2e-5, 2 to 4 epochs."""
+    config = load_config_file(str(path), FinetuneConfig)
+    in_grid = (
+        config.batch_size in (16, 32)
+        and config.optimizer.learning_rate in (5e-5, 3e-5, 2e-5)
+        and config.num_epochs in (2, 3, 4)
+    )
+    assert in_grid or "within the grid" not in " ".join(path.read_text().split())
