@@ -179,7 +179,7 @@ def test_predictions_survive_a_round_trip(tmp_path):
     write(path, GLUE["stsb"], {"0": 3.25, "1": 5.7, "2": -0.1})
     assert path.read_text() == "index\tprediction\n0\t3.2500\n1\t5.0000\n2\t0.0000\n"
     assert read_glue_predictions(path, GLUE["stsb"]) == {"0": 3.25, "1": 5.0, "2": 0.0}
-    with pytest.raises(ValueError, match="'maybe' of example 4 is no class of rte"):
+    with pytest.raises(ValueError, match="'maybe' of example 4 is not a class of rte"):
         write(path, GLUE["rte"], {"4": "maybe"})
 
 
