@@ -320,7 +320,7 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"label_separator": "|", "class_weights": "balanced"}, "one class an example"),
         ({"dev": None, "patience": 1}, "dev split"),
         ({"dev": None, "sweep": True}, "dev split"),
-        ({"submission": "a.zip"}, "no task of GLUE"),
+        ({"submission": "a.zip"}, "--submission: without effect for --task=classify"),
         ({"train": "none.csv"}, "none.csv"),
         ({"doc_stride": 64}, "--doc_stride: without effect for --task=classify"),
         ({"choice_columns": ("a", "b")}, "--choice_columns: without effect"),

@@ -77,30 +77,24 @@ class TaskDefinition:
         Raises:
             ValueError: the message names the options.
         """
-        official = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
-        official = [f"{flag}={value}" for flag, value in official.items() if value]
-        if self.own_files and official:
-            raise ValueError(
-                f"--task={self.name} reads your own files, not {official[0]}: give --train, --dev "
-                "or --test instead."
-            )
-        if options.files and not self.own_files:
-            split, file = next(iter(options.files.items()))
-            raise ValueError(
-                f"--task={self.name} reads its official files, not --{split}={file}: use --data_dir"
-                ", or a task for your own files, such as --task=classify."
-            )
-        if options.submission and not self.submission:
-            raise ValueError(
-                f"--submission={options.submission}: {self.name} is no task of GLUE; leave it out."
-            )
-        accepted = {flag_of(field) for field in self.columns}
-        unused = [flag for flag in options.columns.flags if flag not in accepted]
-        if options.label_separator is not None and not self.label_separator:
-            unused.append("--label_separator")
+        unused: dict[str, Any]
+        if self.own_files:
+            reads = "your own files (--train, --dev, --test)"
+            unused = {"--data_dir": options.data_dir, "--tfds_data_dir": options.tfds_data_dir}
+        else:
+            reads = "its official files (--data_dir)"
+            unused = {f"--{split}": file for split, file in options.files.items()}
+        if not self.label_separator:
+            unused["--label_separator"] = options.label_separator
+        if not self.submission:
+            unused["--submission"] = options.submission
         if SpanTask not in self.kinds:
-            unused += [f"--{field}" for field in options.span_options]
-        if unused:
+            unused |= {f"--{field}": value for field, value in options.span_options.items()}
+        flags = [flag for flag, value in unused.items() if value is not None]
+        accepted = {flag_of(field) for field in self.columns}
+        flags = [flag for flag in options.columns.flags if flag not in accepted] + flags
+        if flags:
             raise ValueError(
-                f"{', '.join(unused)}: without effect for --task={self.name}; leave it out."
+                f"{', '.join(flags)}: without effect for --task={self.name}, which reads {reads}; "
+                "leave it out."
             )

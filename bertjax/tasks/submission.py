@@ -30,7 +30,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
             written = spec.codes[spec.labels.index(str(prediction))]
         else:
             raise ValueError(
-                f"Prediction {prediction!r} of example {id} is no class of {spec.name}: "
+                f"Prediction {prediction!r} of example {id} is not a class of {spec.name}: "
                 f"{', '.join(spec.labels)}."
             )
         lines.append(f"{id}\t{written}")

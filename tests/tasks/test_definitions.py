@@ -69,3 +69,20 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
             if field.name not in TASKS[name].columns:
                 with pytest.raises(ValueError, match=f"^{flag}: without effect"):
                     make_task(name, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mnli", {"train": "a.csv"}, "--train: .* for --task=mnli, which reads its official files"),
+        ("qa", {"data_dir": "a"}, "--data_dir: .* for --task=qa, which reads your own files"),
+        ("classify", {"submission": "a.zip"}, "--submission: without effect"),
+        ("squad", {"submission": "a.zip", "data_dir": "a"}, "--submission: without effect"),
+        ("regress", {"label_separator": "|"}, "--label_separator: without effect"),
+        ("conll", {"span_options": {"doc_stride": 3}}, "--doc_stride: without effect"),
+        ("qa", {"columns": Columns(text="a", label="b")}, "--text_column, --label_column: without"),
+    ],
+)
+def test_options_without_effect_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_task(name, TaskOptions(**options))

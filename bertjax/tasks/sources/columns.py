@@ -29,18 +29,14 @@ TEXTS = (
     *("query", "context", "passage", "title", "headline", "abstract", "input", "utterance"),
 )
 WORDS = ("words", "tokens")
-CLASS_LABELS = (
-    *("label", "labels", "gold_label", "class", "classes", "category", "categories", "target"),
-    *("sentiment", "intent", "emotion", "topic", "stars", "rating", "score", "tag", "y"),
-)
-NUMBER_LABELS = ("score", "label", "target", "rating", "stars", "similarity", "value", "y")
-TAG_LABELS = ("tags", "labels", "ner_tags", "ner", "pos_tags", "label", "tag")
-CHOICE_LABELS = ("label", "answer", "gold", "gold_label", "correct", "target")
 LABELS: dict[CustomKind, tuple[str, ...]] = {
-    "classify": CLASS_LABELS,
-    "regress": NUMBER_LABELS,
-    "tag": TAG_LABELS,
-    "choice": CHOICE_LABELS,
+    "classify": (
+        *("label", "labels", "gold_label", "class", "classes", "category", "categories", "target"),
+        *("sentiment", "intent", "emotion", "topic", "stars", "rating", "score", "tag", "y"),
+    ),
+    "regress": ("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
+    "tag": ("tags", "labels", "ner_tags", "ner", "pos_tags", "label", "tag"),
+    "choice": ("label", "answer", "gold", "gold_label", "correct", "target"),
 }
 # The fields of `Columns` that each kind of task reads.
 FIELDS: dict[CustomKind, tuple[str, ...]] = {

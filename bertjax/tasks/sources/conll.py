@@ -7,7 +7,7 @@ separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
@@ -152,28 +152,21 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
                 f"{shorter} ends after {len(golds):,} sentences, but the other file has more: "
                 "predict one tag for each word of --gold."
             )
-        _check_same_words(expected, answer)
-        golds.append(_tags(expected))
-        answers.append(_tags(answer))
+        if expected.words != answer.words:
+            words = itertools.zip_longest(expected.words, answer.words, fillvalue="(no word)")
+            a, b = next((a, b) for a, b in words if a != b)
+            raise ValueError(
+                f"The sentence at {answer.where} has {b!r} where that at {expected.where} has "
+                f"{a!r}: the predictions must have the same words and sentences."
+            )
+        for example in (expected, answer):
+            if example.label is None:
+                raise ValueError(
+                    f"{example.where} has words, but no column with tags: write the tag last."
+                )
+        golds.append(expected.label)
+        answers.append(answer.label)
     return entity_f1(golds, answers)
-
-
-def _check_same_words(expected: Example, answer: Example) -> None:
-    if expected.words != answer.words:
-        words = itertools.zip_longest(expected.words, answer.words, fillvalue="(no word)")
-        a, b = next((a, b) for a, b in words if a != b)
-        raise ValueError(
-            f"The sentence at {answer.where} has {b!r} where that at {expected.where} has "
-            f"{a!r}: the predictions must have the same words and sentences."
-        )
-
-
-def _tags(example: Example) -> Any:
-    if example.label is None:
-        raise ValueError(
-            f"{example.where}: there are words, but no column with tags: write the tag last."
-        )
-    return example.label
 
 
 CONLL_TASK = TaskDefinition(name="conll", kinds=(TagTask,), make=_make, score_files=score_files)

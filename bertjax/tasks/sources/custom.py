@@ -97,7 +97,11 @@ class CustomSource:
     @property
     def num_choices(self) -> int:
         """Number of choices of the first example."""
-        return len(next(self.examples(self.splits[0])).choices)
+        first = next(self.examples(self.splits[0]), None)
+        if first is None:
+            path = self._paths[self.splits[0]]
+            raise ValueError(f"{path} has no examples: check the file.")
+        return len(first.choices)
 
     def examples(self, split: str) -> Iterator[Example]:
         """Reads a split lazily, in the order of its file.

@@ -71,7 +71,7 @@ class Row(NamedTuple):
         if isinstance(value, bool | int | float):
             return json.dumps(value)
         raise ValueError(
-            f"{self.where}: the label {shorten(value)} is no name of a class. For several "
+            f"{self.where}: the label {shorten(value)} is not the name of a class. For several "
             "labels per example, write lists in every row, or give --label_separator."
         )
 

@@ -148,7 +148,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, fields
         except csv.Error as error:
             raise ValueError(
-                f"{place(path, number + 1)} is no row of CSV ({error}): a field that contains a "
+                f"{place(path, number + 1)} is not a row of CSV ({error}): a field that contains a "
                 'quote must be in quotes, with its own quotes doubled ("").'
             ) from error
 

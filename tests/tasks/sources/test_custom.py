@@ -124,8 +124,8 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.csv", "text,label\na,x\nb\n", r"row 3 has 1 fields, the first row has 2 \(text, label"),
         ("a.tsv", "text\tlabel\na\tb\tx\n", "row 2 has 3 fields.*tabs separate fields"),
         ("a.csv", "text,label\na,x\nb, \n", "row 3 has no label in column 'label'"),
-        ("a.csv", 'text,label\na,x\n"b,y\nc,x\n', "row 3 is no row of CSV .*quote"),
-        ("a.csv", 'text,label\na,x\n"b"c,y\n', "row 3 is no row of CSV"),
+        ("a.csv", 'text,label\na,x\n"b,y\nc,x\n', "row 3 is not a row of CSV .*quote"),
+        ("a.csv", 'text,label\na,x\n"b"c,y\n', "row 3 is not a row of CSV"),
         ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "row 3 is not UTF-8: byte 0xe9 at character 4"),
         ("a.csv", "\n\n", "row 1 is missing, but the first row must name the columns"),
         ("a.csv", "text,label,label\n", "row 1 reads 'text, label, label', but .* another name"),
@@ -139,7 +139,7 @@ def test_plain_text_is_an_example_a_line(write):
         ),
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"label": "y"}', "row 2 has no 'text'; it has l"),
         ("a.jsonl", '{"text": 3, "label": "x"}', "row 1: 'text' should be a text, but is 3"),
-        ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is no name of a class"),
+        ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is not the name of a class"),
         ("a.jsonl", '{"text": "\\ud83d", "label": 1}', r"row 1 is not UTF-8: \\ud83d"),
         ("a.jsonl", '\n{"text": "a",\n', "row 2 is not JSON"),
         ("a.json", '[{"text": "a"}]', "row 1 holds a JSON list, not an object"),
@@ -172,7 +172,7 @@ def test_several_labels_are_lists_or_have_a_separator(write):
     assert learn_labels(source) == ("x", "y", "z")
     rows = [{"text": "a", "labels": "x"}, {"text": "b", "labels": ["x", "y"]}]
     with pytest.raises(
-        ValueError, match=r"row 2: the label \[.*is no name of a class. For several"
+        ValueError, match=r"row 2: the label \[.*is not the name of a class. For several"
     ):
         read(write("b.jsonl", rows))
 
@@ -205,6 +205,12 @@ def test_choices_are_columns_or_a_list(write):
     given = Columns(text="question", choices=("C", "A"), label="label")
     with pytest.raises(ValueError, match='row 2: the label "C" is none of the 2 choices.* 0 to 1'):
         read(path, "choice", columns=given)
+
+
+def test_a_choice_file_without_examples_is_refused(write):
+    source = CustomSource("choice", train=write("a.csv", "question,A,B,label\n"))
+    with pytest.raises(ValueError, match="a.csv has no examples"):
+        _ = source.num_choices
 
 
 def test_tagged_words_are_columns_or_lists(write):
