@@ -130,7 +130,7 @@ def _place(
     if tensor.size != int(np.prod(shape)):
         return f"has shape {tensor.shape}, the model has {shape}"
     if mapped.layer is not None and mapped.layer >= like.shape[0]:
-        return f"belongs to layer {mapped.layer}, the model has {like.shape[0]} layers"
+        return f"is of layer {mapped.layer}, the model has {like.shape[0]} layers"
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         return f"is of type {tensor.dtype}: quantised models are not supported"
     value = mapped.from_hf(tensor.astype(np.float32, copy=False))

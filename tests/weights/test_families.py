@@ -14,12 +14,12 @@ from bertjax.config import (
     PrepareConfig,
     PretrainConfig,
 )
-from bertjax.finetune import task_options
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.predict import PredictConfig
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
 from bertjax.training.finetuning import load_for_task
+from bertjax.training.variants import task_options
 from bertjax.weights import load_model
 
 # Family: how its tokenizer is trained, and what its examples are.

@@ -81,7 +81,7 @@ def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
         "cls.predictions.bias",
         "adapter.weight",
         "of layer 2, the model has 2 layers",
-        "bert.pooler.dense.bias is (31,), the model has (32,)",
+        "bert.pooler.dense.bias has shape (31,), the model has (32,)",
     ):
         assert part in str(error.value)
 

@@ -337,7 +337,7 @@ def test_a_place_without_a_whole_checkpoint_is_an_error(tmp_path):
         find_tf1(tmp_path / "bert_model.ckpt")
     (tmp_path / "a.ckpt.index").touch()
     (tmp_path / "a.ckpt.data-00001-of-00002").touch()
-    with pytest.raises(FileNotFoundError, match=r"has 1 of 2 files a.ckpt.data-\*"):
+    with pytest.raises(FileNotFoundError, match=r"needs 2 files a.ckpt.data-\*"):
         find_tf1(tmp_path)
 
 

@@ -749,4 +749,4 @@ def test_modules_and_torchscript_are_refused(tmp_path):
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), buffer)
     (tmp_path / "script.pt").write_bytes(buffer.getvalue())
-    assert "no entry that torch.save writes" in refusal(tmp_path / "script.pt")
+    assert "not an entry that torch.save writes" in refusal(tmp_path / "script.pt")
