@@ -317,7 +317,7 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"task": "mnli"}, "official files"),
         ({"max_length": 100}, "--max_length=64"),
         ({"class_weights": (1.0,)}, "2 classes"),
-        ({"label_separator": "|", "class_weights": "balanced"}, "one class an example"),
+        ({"label_separator": "|", "class_weights": "balanced"}, "one class per example"),
         ({"dev": None, "patience": 1}, "dev split"),
         ({"dev": None, "sweep": True}, "dev split"),
         ({"submission": "a.zip"}, "--submission: without effect for --task=classify"),

@@ -155,7 +155,7 @@ def teachers(tmp_path_factory, encoder, tokenizer, sentences):
         ("short", {}, "max_length=16, but .* reads at most 8 tokens"),
         ("wider", {}, r"give --model.vocab_size="),
         ("foreign", {}, "prepare the data with --tokenizer naming the teacher"),
-        (None, {"hidden_size": 64}, r"give --distillation.cosine=0 or --model.hidden_size=32"),
+        (None, {"hidden_size": 64}, r"Give --distillation.cosine=0 or --model.hidden_size=32"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(config, teachers, tmp_path, teacher, model, message):
@@ -173,7 +173,7 @@ def test_teachers_that_do_not_fit_are_refused(config, teachers, tmp_path, teache
 
 def test_a_start_that_does_not_fit_is_refused(config):
     here = dataclasses.replace(config, workdir="nowhere", head="pretraining")
-    with pytest.raises(ValueError, match="head='pretraining' at distillation.nsp=0"):
+    with pytest.raises(ValueError, match="head='pretraining' with distillation.nsp=0"):
         PretrainingRun(here)
     with pytest.raises(ValueError, match="leave the other out"):
         dataclasses.replace(config, init="somewhere")
