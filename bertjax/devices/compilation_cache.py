@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk, so that the next run of the same shapes starts at once."""
+"""The persistent compilation cache: the next run with the same shapes does not compile again."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 def use_compilation_cache() -> None:
-    """Turns on jax's persistent cache in the user's cache folder, unless one is set already."""
+    """Enables jax's persistent cache in the user's cache folder, unless another one is set."""
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -20,11 +20,11 @@ def use_compilation_cache() -> None:
 
 @contextlib.contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """What is compiled within is compiled anew, and not kept."""
+    """Within it, programs are compiled anew and not cached."""
     config: Any = jax.config
     before = config.jax_enable_compilation_cache
     config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # or jax goes on as it began
+    compilation_cache.reset_cache()  # applies the setting
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The work of a step by one formula, and what a device could do: together, MFU."""
+"""FLOP of a training step, and peak FLOP/s of devices: MFU is achieved / peak FLOP/s."""
 
 import time
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bertjax.config.model import BertConfig
 
-# Dense bfloat16 peaks of the data sheets, in TFLOP/s for each jax device (a device of TPU v2,
+# Peak dense bfloat16 TFLOP/s of each jax device, from the data sheets (a device of TPU v2,
 # v3 or 7x is one of the two cores of a chip).
 PEAK_TFLOPS = {
     "TPU v2": 22.5,
@@ -29,12 +29,17 @@ PEAK_TFLOPS = {
 def train_flops_per_row(
     config: BertConfig, row_length: int, predictions: int, attended: float | None = None
 ) -> float:
-    """FLOP of forward and backward for one row of `row_length` tokens, `predictions` masked.
+    """FLOP of the forward and the backward pass of one row.
 
-    QKV, output and feed-forward products, attention without discount, the MLM head at masked
-    positions; no embedding look-ups. A multiply-add counts as two. In rows of several sequences a
-    token has use for `attended` others, E[length^2] / E[length] of the sequences, whatever a kernel
-    computes; None: the whole row.
+    Counts the matrix multiplications of QKV, output and feed-forward layers, attention over all
+    pairs of tokens, and the MLM head at the predicted positions; embedding lookups are not counted.
+    A multiply-add is two FLOP.
+
+    Args:
+        row_length: tokens per row.
+        predictions: predicted tokens per row.
+        attended: tokens that a token attends to on average, E[length^2] / E[length] of the
+            sequences in packed rows; None: the whole row.
     """
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + 2 * d * f)
@@ -46,7 +51,7 @@ def train_flops_per_row(
 
 
 def peak_flops(peak_tflops: float | None) -> float:
-    """FLOP/s of all devices: as given, by data sheet, or by a product measured now."""
+    """Peak FLOP/s of all devices: `peak_tflops` of each, or by data sheet, or measured now."""
     if peak_tflops is None:
         kind = jax.devices()[0].device_kind
         known = [key for key in PEAK_TFLOPS if kind.startswith(key)]
@@ -55,7 +60,7 @@ def peak_flops(peak_tflops: float | None) -> float:
 
 
 def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
-    """The best of a few float32 products [size, size]^2 on one device."""
+    """TFLOP/s of one device in the fastest of a few float32 matrix multiplications."""
     product = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size)), jax.local_devices()[0])
     product(x).block_until_ready()
@@ -64,6 +69,6 @@ def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
         start = time.perf_counter()
         product(x).block_until_ready()
         times.append(time.perf_counter() - start)
-    # Simulated devices share one processor, so each has its part of it.
+    # Simulated devices share one processor.
     shared = jax.local_device_count() if jax.default_backend() == "cpu" else 1
     return 2 * size**3 / min(times) / 1e12 / shared

@@ -1,7 +1,7 @@
-"""Several hosts as one: how they find each other, agree, and leave the writing to the first.
+"""Multi-host runs: joining, agreement between hosts, stop signals, work of the first host.
 
-Each host runs the same program on the same config. What follows from the config alone they all do;
-what the world sees (files, lines on the terminal) the first does alone.
+Every host runs the same program with the same config. Only the first host (process 0) writes files
+and prints.
 """
 
 import hashlib
@@ -30,17 +30,14 @@ RENEW_SECONDS = 2.0
 
 
 def connect(config: DistributedConfig, meeting_place: Path) -> None:
-    """Joins the other hosts, if there are any; before anything else asks for devices.
+    """Joins the other hosts, if there are any; must be called before jax is asked for devices.
 
-    TPU pods, SLURM and Open MPI say themselves who is there; others by the config.
+    TPU pods, SLURM and Open MPI are detected automatically; other clusters need the config.
 
     Args:
-        config: who is there, if nothing else says it.
-        meeting_place: a folder that all hosts see; each leaves its mark there while it waits, so
-            that a host that never comes can be named.
-
-    Raises:
-        ValueError: some of the flags are missing, or the rank is not among the hosts.
+        config: address and number of the processes, where they are not detected.
+        meeting_place: a folder that all hosts share. Each host leaves a mark there while it waits,
+            so that a host that never joins can be named.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
     if alone or jax.distributed.is_initialized():
@@ -54,7 +51,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
             config.coordinator_address,
             config.num_processes,
             config.process_id,
-            # Longer, so that our own message comes first: jaxlib ends the process without one.
+            # Longer than our own timeout, whose message names the missing host.
             initialization_timeout=config.timeout_seconds + 60,
             cluster_detection_method=None if config.coordinator_address is None else "deactivate",
         )
@@ -65,7 +62,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Whether jax will find the other hosts by itself."""
+    """Whether jax detects the other hosts."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -73,14 +70,14 @@ def _in_a_cluster() -> bool:
 
 
 def _on_tpu() -> bool:
-    """Whether this is a host of Cloud TPUs, alone or one of a slice."""
+    """Whether this is a host of Cloud TPUs."""
     chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
     wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
     return chips and wanted and importlib.util.find_spec("libtpu") is not None
 
 
 def _rank(config: DistributedConfig) -> tuple[int, int] | None:
-    """This host's rank and the number of hosts, where they are known before the hosts have met."""
+    """Rank of this process and number of processes; None if only joining tells them."""
     if config.coordinator_address is not None:
         assert config.process_id is not None and config.num_processes is not None
         return config.process_id, config.num_processes
@@ -94,9 +91,9 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
 
 
 class Waiting:
-    """Marks that hosts leave while they wait: files named by rank, renewed every few seconds.
+    """Marks of the hosts that wait: files named by rank, renewed every few seconds.
 
-    Their times are those of the file system, so that clocks of hosts do not matter.
+    Their times are those of the shared file system, so the clocks of the hosts may differ.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
@@ -105,11 +102,11 @@ class Waiting:
         self.renew()
 
     def renew(self) -> None:
-        """Says that this host still waits."""
+        """Renews the mark of this host."""
         (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
-        """Ranks that have said nothing for a while."""
+        """Ranks of the hosts whose mark is missing or old."""
         times = {rank: self._last_seen(rank) for rank in range(self._count)}
         return [r for r, seen in times.items() if seen < times[self._rank] - 4 * RENEW_SECONDS]
 
@@ -120,7 +117,7 @@ class Waiting:
             return float("-inf")
 
     def remove(self) -> None:
-        """Takes the mark away: the hosts have met."""
+        """Removes the mark of this host."""
         (self._folder / str(self._rank)).unlink(missing_ok=True)
 
 
@@ -130,9 +127,9 @@ def _watch(
     mark: Waiting | None,
     arrived: threading.Event,
 ) -> None:
-    """Renews the mark until all hosts have met, or ends the process with a message.
+    """Renews the mark until all hosts have joined; ends the process with a message after a timeout.
 
-    jaxlib waits in C++, and ends the process without saying who was missing.
+    jaxlib waits in C++ and would end the process without naming the missing host.
     """
     deadline = time.monotonic() + config.timeout_seconds
     while time.monotonic() < deadline:
@@ -145,9 +142,8 @@ def _watch(
     absent = f"process {', '.join(map(str, missing))} never came" if missing else "one never came"
     print(
         f"error: {who} waited {config.timeout_seconds} s for all others at "
-        f"{config.coordinator_address or 'the coordinator of the cluster'}: {absent}. See its log, "
-        "and whether the address can be reached from there; --distributed.timeout_seconds waits "
-        "longer.",
+        f"{config.coordinator_address or 'the coordinator of the cluster'}: {absent}. Look at its "
+        "log and check that it can reach the address; --distributed.timeout_seconds waits longer.",
         file=sys.stderr,
         flush=True,
     )
@@ -155,21 +151,23 @@ def _watch(
 
 
 def is_first() -> bool:
-    """Whether this host is the one that writes."""
+    """Whether this is the first host, which writes files and prints."""
     return jax.process_index() == 0
 
 
 def say(text: str) -> None:
-    """Prints on the first host."""
+    """Prints on the first host only."""
     if is_first():
         print(text, flush=True)
 
 
 def on_all(action: Callable[[], Result]) -> Result:
-    """Does something on every host, and fails on all if it fails on one: none waits for a dead one.
+    """Calls `action` on every host and returns its result; fails on all hosts if it fails on one.
+
+    Otherwise the other hosts would wait for a host that has ended.
 
     Raises:
-        ValueError, OSError, ImportError: what the action raised, or that it did so elsewhere.
+        ValueError, OSError, ImportError: the error of `action`, or that another host had one.
     """
     result, error = None, None
     try:
@@ -180,22 +178,25 @@ def on_all(action: Callable[[], Result]) -> Result:
         failed = np.asarray(multihost_utils.process_allgather(np.int32(error is not None)))
         if failed.any() and error is None:
             where = ", ".join(map(str, np.flatnonzero(failed)))
-            raise ValueError(f"Process {where} stopped with an error: see what it says.")
+            raise ValueError(f"Process {where} stopped with an error: look at its output.")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]
 
 
 def on_first(action: Callable[[], None]) -> None:
-    """Does something on the first host alone, while the others wait; they fail if it does."""
+    """Calls `action` on the first host while the others wait; fails on all hosts if it fails."""
     on_all(action if is_first() else lambda: None)
 
 
 def check_equal(facts: Mapping[str, str]) -> None:
-    """Compares on all hosts what has to be the same, say, the hash of the data.
+    """Checks that facts are the same on all hosts.
+
+    Args:
+        facts: name -> value, such as the hash of the data.
 
     Raises:
-        ValueError: hosts differ; names the facts and the hosts.
+        ValueError: hosts differ; the message names the facts and the hosts.
     """
     digests = [hashlib.sha256(value.encode()).digest() for value in facts.values()]
     mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
@@ -208,14 +209,14 @@ def check_equal(facts: Mapping[str, str]) -> None:
             problems.append(f"{name} (hash {hashes[0]} in process 0): " + ", ".join(others))
     if problems:
         raise ValueError(
-            "The processes do not run the same thing. They differ in "
+            "The processes do not run the same program. They differ in "
             + "; ".join(problems)
             + ". Give all of them the same code, config and data."
         )
 
 
 def code_fingerprint() -> str:
-    """Hash of this package's files, and the versions that compile the program."""
+    """A hash of the files of this package and of the versions of jax and Python."""
     found = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
     for file in sorted(PACKAGE.rglob("*.py")):
         found.update(str(file.relative_to(PACKAGE)).encode())
@@ -224,7 +225,7 @@ def code_fingerprint() -> str:
 
 
 def fetch(tree: Any, mesh: Mesh) -> Any:
-    """Arrays on the devices of all hosts -> whole numpy arrays, on each host."""
+    """Copies arrays from the devices of all hosts into numpy arrays on each host."""
     if jax.process_count() > 1:
         tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)
     return jax.device_get(tree)

@@ -8,12 +8,12 @@ from jax.sharding import Mesh
 from bertjax.config.model import BertConfig
 from bertjax.model.fused_attention import FUSED
 
-# Shorter rows have few scores, and the compiler's own attention handles them well.
+# Shorter rows have few attention scores, which the attention that XLA compiles handles well.
 LONG_ROW = 512
 
 
 class Choice(NamedTuple):
-    """A kernel, and why."""
+    """The chosen kernel and the reason for the choice."""
 
     kernel: str
     reason: str

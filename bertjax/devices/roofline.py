@@ -1,6 +1,6 @@
-"""The matrix products of a step run alone: the time that no step of this device can beat.
+"""Roofline: the time of the matrix multiplications of a step when they are run alone.
 
-A step has other work, too; the roofline ratio says how much of its time the products would take.
+No step on this device can be faster. The roofline ratio is this time over the time of a step.
 """
 
 import functools
@@ -17,14 +17,14 @@ from jax.typing import DTypeLike
 from bertjax.config.model import BertConfig
 from bertjax.model.matmul import matmul
 
-# Ways to the same product.
+# Implementations of matrix multiplication; the faster one is taken for each shape.
 CANDIDATES = (jnp.matmul, matmul)
-# A loop over a product runs about so long, so that starting it costs nothing.
+# Duration of a measured loop, long enough that starting it costs nothing.
 SECONDS_OF_A_LOOP = 0.05
 
 
 class Product(NamedTuple):
-    """[batch, rows, inner] x [batch, inner, columns], without `batch` where it is 0."""
+    """The matrix multiplication [batch, rows, inner] x [batch, inner, columns]; batch 0: none."""
 
     batch: int
     rows: int
@@ -33,40 +33,40 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of forward, of the gradient of one operand, or of the other; a multiply-add is two."""
+        """FLOP of the multiplication, which are also those of the gradient of each operand."""
         return 2 * max(self.batch, 1) * self.rows * self.inner * self.columns
 
 
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
-    """The products of a forward pass, and how often each occurs.
+    """The matrix multiplications of a forward pass, and how often each occurs.
 
-    What the one formula of FLOP counts (`train.flops`): projections, attention over whole rows,
-    feed-forward, and the masked LM head at `predictions` positions of each of the `rows`.
+    They are those that `devices.flops` counts: projections, attention over whole rows, feed-forward
+    layers, and the masked LM head at `predictions` positions of each of the `rows`.
     """
     d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
     head = d // heads
-    found: Counter[Product] = Counter()
+    products: Counter[Product] = Counter()
     layers = config.num_hidden_layers
-    found[Product(0, tokens, d, d)] += 4 * layers
-    found[Product(0, tokens, d, f)] += layers
-    found[Product(0, tokens, f, d)] += layers
-    found[Product(rows * heads, row_length, head, row_length)] += layers
-    found[Product(rows * heads, row_length, row_length, head)] += layers
+    products[Product(0, tokens, d, d)] += 4 * layers
+    products[Product(0, tokens, d, f)] += layers
+    products[Product(0, tokens, f, d)] += layers
+    products[Product(rows * heads, row_length, head, row_length)] += layers
+    products[Product(rows * heads, row_length, row_length, head)] += layers
     if config.embedding_size:
-        found[Product(0, tokens, e, d)] += 1
-    found[Product(0, masked, d, e)] += 1
-    found[Product(0, masked, e, config.vocab_size)] += 1
-    return found
+        products[Product(0, tokens, e, d)] += 1
+    products[Product(0, masked, d, e)] += 1
+    products[Product(0, masked, e, config.vocab_size)] += 1
+    return products
 
 
 class Roofline:
-    """Loops over all products of a training step, compiled for the default device.
+    """Loops over all matrix multiplications of a training step, on the default device.
 
     Args:
-        products: of the forward pass; their gradients are run, too.
+        products: those of the forward pass; the gradients are run as well.
         dtype: of the operands.
     """
 
@@ -76,37 +76,37 @@ class Roofline:
 
     @property
     def flops(self) -> int:
-        """Of all products, forward and backward."""
+        """FLOP of all multiplications, forward and backward."""
         return sum(3 * product.flops * times for product, times in self._times.items())
 
     def seconds(self) -> float:
-        """Measures once: the time of all products, one after the other."""
+        """Measures the time of all multiplications, one after the other."""
         return sum(times * self._loops[product]() for product, times in self._times.items())
 
 
 class _Loop:
-    """A product and its two gradients, many times over within one program."""
+    """A matrix multiplication and its two gradients, repeated in one compiled program."""
 
     def __init__(self, product: Product, dtype: DTypeLike):
         batch, m, k, n = product
         lead = (batch,) if batch else ()
         shapes = [(*lead, m, k), (*lead, k, n), (*lead, m, n)]
         self._operands = [jnp.full(shape, 0.01, dtype) for shape in shapes]
-        # A compiler may be slow with one of them; the model has its own for that.
+        # XLA may be slow with one of the implementations; the model then uses the other.
         programs = [jax.jit(functools.partial(_repeat, multiply)) for multiply in CANDIDATES]
         self._program = min(programs, key=lambda program: self._time(program, 1))
         once = self._time(self._program, 1)
         self._repeats = max(1, round(SECONDS_OF_A_LOOP / once))
 
     def _time(self, program: Callable[..., Any], repeats: int) -> float:
-        """Seconds a repeat; the first call of a program compiles, and is not counted."""
+        """Seconds per repetition; the first call of a program compiles and is not counted."""
         jax.block_until_ready(program(*self._operands, 1))
         begin = time.perf_counter()
         jax.block_until_ready(program(*self._operands, repeats))
         return (time.perf_counter() - begin) / repeats
 
     def __call__(self) -> float:
-        """Median of three, in seconds."""
+        """Returns the median of three measurements in seconds."""
         return statistics.median(self._time(self._program, self._repeats) for _ in range(3))
 
 
@@ -124,7 +124,7 @@ def _repeat(
         return product.astype(x.dtype), *gradients_of(dy.astype(product.dtype))
 
     def body(i, carry):
-        # Products of operands that depend on the counter are not moved out of the loop.
+        # Multiplications whose operands depend on the counter are not moved out of the loop.
         operands, _ = jax.lax.optimization_barrier(((x, w, dy), i))
         del carry
         return products(*operands)

@@ -1,7 +1,7 @@
-"""Which device holds what: the mesh, the table of parameter layouts, the rows of a batch.
+"""Sharding: the mesh, the table of parameter shardings, the rows of a batch on each device.
 
-Rows are split over the axes data and fsdp, matrices over fsdp and tensor. The model knows nothing
-of it; the compiler inserts the communication.
+Rows are sharded over the axes data and fsdp, matrices over fsdp and tensor. The model does not know
+the shardings; the compiler inserts the communication.
 """
 
 import functools
@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import MeshConfig
 
-# The first pattern found in a parameter's path decides. Axis 0 of the layers is the layer. The
-# moments of the optimizer have paths that end like their parameter's, so they follow it.
+# The first pattern that matches a parameter's path applies. Axis 0 of the layers is the layer. Paths
+# of the optimizer's moments end like those of their parameters, so they are sharded alike.
 PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"word_embeddings/embedding$", P("tensor", "fsdp")),
     (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),
@@ -57,7 +57,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, traced where a kernel that is split by hand finds the mesh."""
+    """Returns `function` traced under the mesh, which kernels in a `shard_map` look up."""
 
     @functools.wraps(function)
     def traced(*args: Any) -> Any:
@@ -68,12 +68,12 @@ def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows (axis 0) over data and fsdp, all else whole."""
+    """Sharding of a batch: rows (axis 0) over data and fsdp; other axes are not sharded."""
     return NamedSharding(mesh, P(("data", "fsdp")))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device."""
+    """Replicated sharding: every device holds the whole array."""
     return NamedSharding(mesh, P())
 
 
@@ -99,16 +99,16 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     if problems:
         raise ValueError(
             "These parameters do not divide over the mesh: " + "; ".join(problems) + ". Choose "
-            "another mesh, or sizes that divide (a vocabulary may be larger than its tokenizer)."
+            "another mesh, or sizes that divide (vocab_size may exceed the tokenizer's)."
         )
     return shardings
 
 
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
-    """Refuses a batch that the devices cannot share equally, microbatches included.
+    """Checks that a batch divides equally over devices and microbatches.
 
     Raises:
-        ValueError: with the sizes that would do.
+        ValueError: it does not; the message names sizes that do.
     """
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * accumulation_steps
     if batch_size % unit:
@@ -120,7 +120,7 @@ def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> No
 
 
 def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
-    """Sorted indices of the rows of a global batch that this host's devices hold."""
+    """Sorted indices of the rows of a global batch that the devices of this host hold."""
     slices = sharding.addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
 
@@ -128,7 +128,7 @@ def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
 def to_devices(
     local: dict[str, np.ndarray], rows: np.ndarray, sharding: NamedSharding, batch_size: int
 ) -> dict[str, jax.Array]:
-    """This host's `rows` of a batch -> arrays over all hosts' devices, [batch_size, ...]."""
+    """Assembles the `rows` of this host into global arrays [batch_size, ...] on all devices."""
     where = np.full(batch_size, -1)
     where[rows] = np.arange(len(rows))
 

@@ -1,1 +1,1 @@
-"""What a pretraining needs of hardware that is not at hand: compiled, counted, never run."""
+"""Plans: the training step compiled ahead of time for hardware that is not at hand."""

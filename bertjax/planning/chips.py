@@ -1,7 +1,7 @@
-"""TPUs by name: how many devices a slice has, and what the maker says that each can do.
+"""TPU versions and slices: number of devices, memory, bandwidth and peak FLOP/s.
 
 Sources: Google's pages on each TPU version; for v2 Norrie et al. 2021, for the links of v3 and v4
-Jouppi et al. 2023, table 4. Compute peaks are those that training measures MFU by.
+Jouppi et al. 2023, table 4. Peak FLOP/s are those of `devices.flops`.
 """
 
 import os
@@ -20,13 +20,13 @@ class Chip(NamedTuple):
     """A TPU version.
 
     Attributes:
-        kind: what jax calls its devices.
-        devices: of jax on one chip.
-        hbm_gib: memory of a chip, GiB.
-        hbm_gb_per_s: bandwidth of that memory, GB/s.
-        ici_gb_per_s: all links of a chip to its neighbours, GB/s in one direction.
-        megacore: the cores of a chip are one device, which the compiler has to be told.
-        examples: slices that exist.
+        kind: jax's `device_kind`.
+        devices: jax devices per chip.
+        hbm_gib: memory per chip, GiB.
+        hbm_gb_per_s: memory bandwidth per chip, GB/s.
+        ici_gb_per_s: bandwidth of all links of a chip to its neighbours, GB/s in one direction.
+        megacore: whether the two cores of a chip are one device, which the compiler must be told.
+        examples: shapes of slices that exist.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Chip(NamedTuple):
 
     @property
     def tflops(self) -> float:
-        """Of one device, dense bfloat16."""
+        """Peak dense bfloat16 TFLOP/s of one device."""
         return PEAK_TFLOPS[self.kind]
 
 
@@ -55,7 +55,7 @@ CHIPS = {
 
 
 class Topology(NamedTuple):
-    """A slice: its name, chip, and the devices that the compiler knows it by."""
+    """A slice: its name, its chip, and its devices as the compiler describes them."""
 
     name: str
     chip: Chip
@@ -63,22 +63,22 @@ class Topology(NamedTuple):
 
     @property
     def num_chips(self) -> int:
-        """How many chips it has."""
+        """Number of chips."""
         return len(self.devices) // self.chip.devices
 
     @property
     def hbm_bytes(self) -> int:
-        """Memory of one device."""
+        """Memory of one device in bytes."""
         return int(self.chip.hbm_gib * GIB) // self.chip.devices
 
     @property
     def ici_bytes_per_s(self) -> float:
-        """What one device can send; those of a chip share its links."""
+        """Bandwidth of one device; the devices of a chip share its links."""
         return self.chip.ici_gb_per_s * 1e9 / self.chip.devices
 
 
 def known_topologies() -> list[str]:
-    """Common slices, as `get_topology` takes them."""
+    """Names of common slices, as `get_topology` takes them."""
     return [f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples]
 
 
@@ -88,7 +88,7 @@ def _parse(name: str) -> tuple[str, str]:
     if not colon or version not in CHIPS or not all(size.isdecimal() for size in sizes):
         hint = did_you_mean(name, known_topologies())
         raise ValueError(
-            f"Unknown topology {name!r}. {hint}It is VERSION:CHIPS, as "
+            f"Unknown topology {name!r}. {hint}The form is VERSION:CHIPS: "
             + ", ".join(known_topologies())
             + "."
         )
@@ -96,7 +96,7 @@ def _parse(name: str) -> tuple[str, str]:
 
 
 def get_topology(name: str) -> Topology:
-    """The slice of a name such as v3:4x4, its chips in two or three directions.
+    """The slice with a name such as v3:4x4: the version, and the chips in two or three dimensions.
 
     Raises:
         ValueError: there is no such slice.
@@ -110,7 +110,7 @@ def get_topology(name: str) -> Topology:
     extra = {"chip_config_name": "megacore"} if chip.megacore else {}
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **extra)
-    except Exception as error:  # of jaxlib, by what it is about
+    except Exception as error:  # jaxlib has no more specific type
         if "divisible" not in str(error) and "INVALID_ARGUMENT" not in str(error):
             raise
         shapes = ", ".join(f"{version}:{shape}" for shape in chip.examples)
@@ -121,14 +121,14 @@ def get_topology(name: str) -> Topology:
     expected = int(np.prod([int(n) for n in _parse(name)[1].split("x")]))
     if topology.num_chips != expected:
         raise ValueError(
-            f"{name!r} gave {len(found.devices)} devices, not {chip.devices} for each of "
-            f"{expected} chips: this version of libtpu counts otherwise; install another."
+            f"{name!r} gave {len(found.devices)} devices instead of {chip.devices} for each of "
+            f"{expected} chips: install another version of libtpu."
         )
     return topology
 
 
 def _prepare_libtpu() -> None:
-    """Settings for a machine without TPUs; where there are some, they stay alone.
+    """Sets environment variables with which libtpu compiles without a TPU.
 
     Raises:
         ImportError: libtpu is not installed.
@@ -141,7 +141,7 @@ def _prepare_libtpu() -> None:
         ) from error
     del libtpu
     for name, value in {
-        "TPU_SKIP_MDS_QUERY": "1",  # ask no metadata server which TPU this is
+        "TPU_SKIP_MDS_QUERY": "1",  # do not ask a metadata server for the type of the TPU
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-1",
         "TPU_WORKER_HOSTNAMES": "localhost",

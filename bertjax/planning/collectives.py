@@ -1,7 +1,7 @@
-"""Communication in a compiled program: which collectives, how often, how many bytes.
+"""Communication of a compiled program: kinds, counts and bytes of its collectives.
 
-Read from the program's text, in which the body of a loop stands once: what it holds is counted as
-often as the loop runs. (The cost analysis of XLA counts it once.)
+They are read from the text of the program. Collectives in the body of a loop are multiplied by its
+trip count, which the cost analysis of XLA does not do.
 """
 
 import math
@@ -28,7 +28,7 @@ _CALLED = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
-# Newer programs name axes of the mesh, mesh['data'=2,'fsdp'=4] {'fsdp'}, or parts: 'x':(1)2.
+# Newer versions of XLA name axes of the mesh, mesh['data'=2,'fsdp'=4] {'fsdp'}, or parts: 'x':(1)2.
 _MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 _AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
 _AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
@@ -38,11 +38,11 @@ class Collective(NamedTuple):
     """Collectives of one kind over groups of one size.
 
     Attributes:
-        kind: as XLA calls it.
+        kind: XLA's name.
         group: devices that take part in each.
-        times: how often a step runs one.
-        payload: bytes a device of a step, of the whole array: what an all-reduce adds up, what an
-            all-gather returns, what a reduce-scatter is given.
+        times: number per step.
+        payload: bytes per device and step of the whole array: the operand of an all-reduce or a
+            reduce-scatter, the result of an all-gather.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Collective(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """Bytes that each device has to send at least, by the best algorithms for a ring."""
+        """Bytes that each device sends at least, with the best algorithms on a ring."""
         share = (self.group - 1) / self.group if self.group > 1 else 0.0
         if self.kind == "all-reduce":
             return 2 * share * self.payload
@@ -63,7 +63,9 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
     """The collectives of a compiled program, `compiled.as_text()`, over `num_devices`."""
     computations, entry = _split(text)
     if entry is None:
-        raise ValueError("The text holds no ENTRY computation: it is not a compiled program's.")
+        raise ValueError(
+            "The text has no ENTRY computation: pass the text of a compiled program, `as_text()`."
+        )
     counts: Counter = Counter()
     payloads: Counter = Counter()
 

@@ -1,4 +1,4 @@
-"""Compiles the update of a pretraining for a slice of TPUs, and says what it needs there."""
+"""Compiles the train step of a pretraining for a TPU slice and reports what it needs there."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ from bertjax.training.setup import with_sharding
 from bertjax.weights import init_params, load_model
 
 GB = 1e9
-# Two passes of the compiler say it, each in its own words: (used, available).
+# Messages of two compiler passes: (used, available).
 _OUT_OF_MEMORY = (
     re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
     re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
@@ -37,15 +37,15 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one phase of a config needs of a slice; bytes and FLOP are those of one device.
+    """What one phase of a config needs on a slice; bytes and FLOP are those of one device.
 
     Attributes:
-        fits: whether it compiled within the memory: the compiler's own verdict.
+        fits: whether it compiled within the memory of the device.
         memory: `arguments` (state and batch), `temporaries`, `outputs`, `aliased` (outputs that
-            take the place of arguments: the donated state), `peak`, their sum, which is at least
-            what is in use at once; of a program that does not fit, `peak` and `available` alone.
-        flops: of a step, by the formula of `train.flops`.
-        advice: what would fit instead, each compiled, too.
+            reuse the memory of arguments: the donated state), `peak` (their sum, an upper bound of
+            the memory in use) and `available`; of a program that does not fit, the last two.
+        flops: FLOP of a step, by the formula of `devices.flops`.
+        advice: changes that make it fit; each of them was compiled.
     """
 
     topology: str
@@ -70,16 +70,16 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """A step at the chip's published figures: with communication hidden, and not at all.
+        """Seconds per step at the chip's published figures, with communication hidden and not.
 
-        Nothing reaches its peak: times are lower bounds.
+        Both are lower bounds, since no step reaches the peaks.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
         return max(compute, communication), compute + communication
 
 
 class DoesNotFit(Exception):
-    """The compiler found no way to keep the program within the memory of the device."""
+    """The program needs more memory than the device has."""
 
     def __init__(self, used: float, available: float):
         super().__init__(f"{used / GB:.2f} GB of {available / GB:.2f} GB")
@@ -87,7 +87,7 @@ class DoesNotFit(Exception):
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
-    """Compiles phase `index` of a config for a slice; where it does not fit, looks for what does.
+    """Compiles phase `index` of a config for a slice; if it does not fit, looks for changes that do.
 
     Raises:
         ValueError: config and slice do not fit together.
@@ -137,8 +137,8 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """The program of a config, and shapes of what its steps take besides state and batch."""
-    # The data says whether there are pairs; models with two types of tokens are made for them.
+    """The program of a config, and the shapes of the constants of its steps."""
+    # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
         return PretrainingProgram(config, mesh), ()
@@ -162,7 +162,7 @@ def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ..
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, *constants)
     try:
-        with no_compilation_cache():  # it could not load again what no device here can run
+        with no_compilation_cache():  # no local device can load the program from the cache
             return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)
@@ -188,23 +188,23 @@ def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
-    """Changes of the config that make it fit, best first; each was compiled."""
-    found = False
+    """Changes of the config that make it fit, the best first; each of them was compiled."""
+    fits = False
     for flags, changed in _first_that_fit(config, index, topology, plan):
-        found = True
+        fits = True
         peak = changed.memory["peak"] / GB
         yield f"{flags}: at most {peak:.2f} GB"
-    if not found:
+    if not fits:
         yield (
-            "nothing that was tried fits (recomputing, smaller microbatches, parameters split over "
-            "all devices): take a larger slice, or a chip with more memory"
+            "no change that was tried fits (rematerialisation, smaller microbatches, parameters "
+            "sharded over all devices): use a larger slice or a chip with more memory"
         )
 
 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """The first of each kind of change that fits, with the flags that make it."""
+    """The first fitting change of each kind, with its flags."""
     for changes in _kinds_of_change(config, index, plan):
         for flags, changed in changes:
             try:
@@ -219,13 +219,13 @@ def _first_that_fit(
 def _kinds_of_change(
     config: PretrainConfig, index: int, plan: Plan
 ) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
-    """Recomputing; smaller microbatches; a smaller batch; parameters split over the devices."""
+    """Rematerialisation; smaller microbatches; a smaller batch; parameters sharded by fsdp."""
     policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)
 
     phase = config.phases[index]
     rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
-    # What does not fit grows with the rows at most: smaller cuts than this cannot suffice.
+    # Memory grows at most linearly with the rows, so smaller divisors cannot suffice.
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
     cuts = [1 << n for n in range(1, 20) if 1 << n >= least]
     finer = [phase.accumulation_steps * n for n in cuts if phase.accumulation_steps * n <= rows]

@@ -1,4 +1,4 @@
-"""Orbax checkpoints of the training state and of how far the run has come."""
+"""Orbax checkpoints of the training state and of the position in the data."""
 
 import contextlib
 import math
@@ -12,12 +12,12 @@ from orbax.checkpoint import checkpoint_managers
 
 
 class Checkpointer:
-    """Saves in the background; keeps the last `keep` and the best one.
+    """Saves checkpoints in the background; keeps the last `keep` and the best one.
 
-    The best has the lowest `metric`, or the highest, of the last phase that was evaluated.
+    The best checkpoint has the lowest or the highest `metric` of the last phase with an evaluation.
 
-    Errors of a background save are raised by the next call, so no run goes on believing in a
-    checkpoint that was not written. A save that was interrupted is never listed.
+    Errors of a background save are raised by the next call, so that a run does not rely on a
+    checkpoint that was not written. An interrupted save is never listed.
     """
 
     def __init__(
@@ -43,44 +43,44 @@ class Checkpointer:
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
-            # Without it the metrics are not written, and a resumed run forgets which was the best.
+            # Without it the metrics are not stored, and a resumed run does not know the best one.
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def _badness(self, metrics: Any) -> float:
-        """Lower is better. Losses of phases of other lengths do not compare: the later one wins."""
+        """A value whose minimum is the best. A later phase wins, since losses of lengths differ."""
         if self._metric not in metrics:
             return math.inf
         return self._sign * metrics[self._metric] - 1e3 * metrics.get("phase", 0)
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best evaluation among those that are kept; the last, if several are."""
+        """The step of the best evaluation among the kept checkpoints; the last one of equals."""
         with self._explained():
             self._manager.wait_until_finished()
-        found = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
-        graded = [(self._badness(metrics or {}), -step) for step, metrics in found]
+        steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
+        graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
         known = [pair for pair in graded if pair[0] < math.inf]
         return -min(known)[1] if known else None
 
     @property
     def latest_step(self) -> int | None:
-        """The newest step that was written whole."""
+        """The step of the newest complete checkpoint; None without one."""
         with self._explained():
             self._manager.wait_until_finished()
         return self._manager.latest_step()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns whatever Orbax and the file system raise while writing into one message."""
+        """Turns errors of Orbax and of the file system while writing into one message."""
         try:
             yield
         except Exception as error:
             raise OSError(
                 f"Writing a checkpoint in {self._directory} failed ({error}): is the disk full? "
-                "The checkpoints before it are whole; make room, then run the same command again."
+                "Earlier checkpoints are complete; make room, then run the same command again."
             ) from error
 
     def save(
@@ -90,29 +90,29 @@ class Checkpointer:
         progress: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to write a checkpoint; `progress` is anything that JSON can hold.
+        """Starts to write a checkpoint; `progress` is stored as JSON.
 
         Raises:
             OSError: this or the save before failed, for example on a full disk.
         """
-        # The arrays are copied first: the next train step donates them, and on CPU what Orbax
-        # reads in the background would be the very memory that this step overwrites.
+        # The arrays are copied first: the next train step donates them, and on CPUs it would
+        # overwrite the memory that Orbax reads in the background.
         copied = jax.tree.map(lambda x: x.copy(), state)
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
-        # Without any, Orbax would warn each time.
+        # Orbax warns about None.
         kept = dict(metrics or {})
         with self._explained():
             self._manager.check_for_errors()
             if not self._manager.save(step, args=items, metrics=kept, force=True):
-                raise RuntimeError(f"step {step} was not taken")
+                raise RuntimeError(f"Orbax did not save step {step}")
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reads state and progress of `step` (None: the newest) into shapes and shardings `like`.
+        """Reads state and progress of `step` (None: the newest) with the shapes and shardings `like`.
 
         Raises:
-            FileNotFoundError: there is no whole checkpoint.
+            FileNotFoundError: there is no complete checkpoint.
             ValueError: the checkpoint holds other arrays than `like`.
         """
         step = self.latest_step if step is None else step
@@ -125,7 +125,7 @@ class Checkpointer:
         return restored["state"], restored["progress"]
 
     def close(self) -> None:
-        """Waits for the save under way; raises if it failed."""
+        """Waits for the current save; raises its error if it failed."""
         with self._explained():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()

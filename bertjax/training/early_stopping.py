@@ -1,15 +1,15 @@
-"""Ends a run that no longer gets better."""
+"""Early stopping: ends a run whose dev metric has stopped improving."""
 
 from typing import Any
 
 
 class EarlyStopping:
-    """Counts evaluations since the best one.
+    """Counts the evaluations since the best one.
 
     Args:
-        patience: stop after so many without a better one; 0: never.
-        metric: which of an evaluation's values counts; higher is better.
-        state: of the run that is resumed.
+        patience: evaluations without improvement after which to stop; 0: never stop.
+        metric: the metric of an evaluation that counts; higher is better.
+        state: the state of a resumed run.
     """
 
     def __init__(self, patience: int, metric: str, state: dict[str, Any] | None = None):
@@ -17,7 +17,7 @@ class EarlyStopping:
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Notes an evaluation and returns it."""
+        """Records an evaluation and returns it."""
         value = evaluation.get(self._metric)
         if value is not None:
             better = self.state["best"] is None or value > self.state["best"]

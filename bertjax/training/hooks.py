@@ -1,4 +1,4 @@
-"""What happens between steps: metrics are logged, the model is evaluated, checkpoints are saved."""
+"""Hooks of the training loop: logging, evaluation and saving between steps."""
 
 import contextlib
 import time
@@ -16,20 +16,20 @@ from bertjax.training.writers import MetricWriter
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop; its checkpoint is written."""
+    """A stop signal ended the run; its checkpoint is written."""
 
 
 class MetricLogger:
-    """Writes the means over each `every` steps to files and to the terminal.
+    """Writes means over every `every` steps to files and to the terminal.
 
     Args:
-        writer: where the numbers go; None on hosts that leave files and terminal to another.
-        every: steps a line.
-        num_steps: of the whole run, for the progress bar.
-        name: of the run, for the progress bar.
-        step: that the run starts or resumes at.
+        writer: writes the files; None on hosts other than the first.
+        every: steps per line.
+        num_steps: steps of the whole run, for the progress bar.
+        name: name of the run, for the progress bar.
+        step: the step that the run starts or resumes at.
         pending: sums since the last line, if the run was interrupted between two lines.
-        loss_weights: what each mean counts in the loss, where the loss is not among them.
+        loss_weights: weight of each mean in the loss, where the loss is not among the means.
     """
 
     def __init__(
@@ -134,21 +134,21 @@ class MetricLogger:
             self._since = time.perf_counter()
 
     def close(self) -> None:
-        """Ends the progress bar and the files."""
+        """Stops the progress bar and closes the files."""
         self._bar.stop()
         if self._writer is not None:
             self._writer.close()
 
 
 class EvaluateAndSave:
-    """Evaluates each `eval_every` steps, saves each `save_every`, and does both at `last_step`.
+    """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
 
     Args:
-        checkpointer: where to save.
-        logger: told the results, and paused meanwhile.
-        evaluate: params -> means.
-        progress: step -> what the checkpoint has to say of the place in the data.
-        phase: index of the phase, so that the best checkpoint is looked for in the last one.
+        checkpointer: writes the checkpoints.
+        logger: reports the results; its clock is stopped meanwhile.
+        evaluate: params -> metrics.
+        progress: step -> the position in the data that the checkpoint stores.
+        phase: index of the phase; the best checkpoint is one of the last phase.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class EvaluateAndSave:
     def save(
         self, step: int, state: TrainState, evaluation: dict[str, float] | None = None
     ) -> None:
-        """Saves now, unless this step is saved already."""
+        """Saves now, unless this step has been saved."""
         if self._checkpointer.latest_step != step:
             progress = {**self._progress(step), "pending": self._logger.pending}
             metrics = evaluation and {**evaluation, "phase": self._phase}

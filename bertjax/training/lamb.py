@@ -1,6 +1,6 @@
-"""LAMB's trust ratio: the step of each tensor is as long as the tensor (You et al. 2019).
+"""LAMB's trust ratio: scales the update of each tensor to the norm of the tensor (You et al. 2019).
 
-Layers are stacked on axis 0 of one array; each is a tensor of its own, as if they stood apart.
+The layers of the encoder are stacked on axis 0 of one array; each layer has its own ratio.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# Under this path the first axis of a parameter counts layers.
+# Axis 0 of the parameters under this path is the layer.
 STACK = ("encoder", "layers")
 
 
 def is_stacked(path: tuple[Any, ...]) -> bool:
-    """Whether the parameter at a path of the tree holds a tensor for each layer."""
+    """Whether axis 0 of the parameter at this path is the layer."""
     keys = [getattr(key, "key", None) for key in path]
     return any(
         tuple(keys[at : at + len(STACK)]) == STACK for at in range(len(keys) - len(STACK) + 1)
@@ -22,9 +22,9 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """Multiplies each tensor's update by norm(parameters) / norm(update); by 1 where one is 0.
+    """Multiplies each update by norm(parameters) / norm(update), or by 1 where a norm is 0.
 
-    `optax.scale_by_trust_ratio`, but for stacked layers.
+    Differs from `optax.scale_by_trust_ratio` in that each stacked layer has its own norms.
     """
 
     def update(updates: Any, state: Any, params: Any = None):
@@ -35,7 +35,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
 
 def _scaled(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
     axes = tuple(range(int(is_stacked(path)), param.ndim))
-    of_param = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
-    of_update = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
-    usable = (of_param > 0) & (of_update > 0)
-    return update * jnp.where(usable, of_param / jnp.where(usable, of_update, 1.0), 1.0)
+    param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
+    update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
+    usable = (param_norm > 0) & (update_norm > 0)
+    return update * jnp.where(usable, param_norm / jnp.where(usable, update_norm, 1.0), 1.0)

@@ -1,4 +1,4 @@
-"""The loop: batches through the step, and after each step whatever hook is due."""
+"""The training loop: one step per batch, followed by the hooks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import jax
 
 from bertjax.training.state import TrainState
 
-# hook(step, state, metrics): called after every step; decides itself whether it is due.
+# hook(step, state, metrics) is called after every step and decides whether it is due.
 Hook = Callable[[int, TrainState, dict[str, Any]], None]
-# The host runs at most this many steps ahead of the device: enough to hide its own work.
+# Steps that the host may run ahead of the device, which hides the time of the host.
 STEPS_AHEAD = 2
 
 
@@ -23,10 +23,10 @@ def fit(
     hooks: Sequence[Hook] = (),
     should_stop: Callable[[int], bool] = lambda step: False,
 ) -> tuple[TrainState, int]:
-    """Steps from `step` until `num_steps`, or until `should_stop(step)` says so after one.
+    """Trains from `step` to `num_steps`, or until `should_stop(step)` is true after a step.
 
     Returns:
-        The state and the number of steps done, hooks included.
+        The state and the number of steps that are done, including their hooks.
     """
     in_flight: list[Any] = []
     for batch in batches if step < num_steps else ():

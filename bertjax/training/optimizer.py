@@ -1,9 +1,8 @@
-"""AdamW as BERT was trained with, as everybody else writes it, LAMB, and the learning rate's curve.
+"""Optimizers (AdamW with and without bias correction, LAMB) and learning-rate schedules.
 
-google-research/bert differs from AdamW in one point that matters: its Adam does not correct the
-bias of the moments, so the first updates are about a third of the size. LAMB is either of them with
-a trust ratio for each tensor: NVIDIA's corrects the bias, google-research/albert's does not. Both
-leave the parameters without weight decay at a ratio of 1.
+The Adam of google-research/bert does not correct the bias of the moments, so its first updates are
+about a third of those of AdamW. LAMB adds a trust ratio for each tensor: NVIDIA's LAMB corrects the
+bias, that of google-research/albert does not. Parameters without weight decay have a ratio of 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +20,9 @@ Schedule = Callable[[Any], jax.Array]
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
-    """Clipping, Adam, decoupled weight decay, LAMB's trust ratio, then the learning rate.
+    """Gradient clipping, Adam, decoupled weight decay, LAMB's trust ratio, learning rate.
 
-    The decay joins Adam's update before it is scaled.
+    The weight decay is added to Adam's update before the trust ratio and the rate scale it.
     """
     corrected = config.recipe in ("adamw", "lamb")
     adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam
@@ -40,19 +39,19 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.Gradien
 
 
 def decay_mask(params: Any) -> Any:
-    """True for each parameter that weight decay applies to: all but biases and LayerNorms."""
+    """True for the parameters that weight decay applies to: all but biases and LayerNorms."""
     return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
 
 
 class UncorrectedAdamState(NamedTuple):
-    """Moments of the gradients."""
+    """First and second moments of the gradients."""
 
     mu: Any
     nu: Any
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam without bias correction, eps outside the root, as google-research/bert computes it."""
+    """Adam without bias correction, with eps outside the root, as in google-research/bert."""
 
     def init(params: Any) -> UncorrectedAdamState:
         return UncorrectedAdamState(
@@ -79,9 +78,12 @@ class _Curve(NamedTuple):
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     """The learning rate as a function of the step, over all phases.
 
-    Within a curve of N steps and W of warm-up, step s has `s / W` of the peak, then `1 - s / N`
-    (google) or `(N - s) / (N - W)` (hf), to the power `decay_power`. Phases that continue share one
-    curve.
+    In a curve of N steps with W warm-up steps, the rate at step s is the peak times s / W during
+    the warm-up, then times 1 - s / N (google) or (N - s) / (N - W) (hf), to the power
+    `decay_power`. Phases with learning_rate_curve="continue" share the curve of the phase before.
+
+    Raises:
+        ValueError: the warm-up is as long as its curve.
     """
     curves: list[_Curve] = []
     step = 0
@@ -106,7 +108,7 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
         if curve.warmup_steps >= curve.num_steps:
             raise ValueError(
                 f"warmup_steps={curve.warmup_steps} leaves nothing of the {curve.num_steps} steps "
-                "of its learning-rate curve: shorten the warm-up or lengthen the run."
+                "of its learning-rate curve: shorten the warm-up or add steps."
             )
 
     def schedule(step: jax.Array) -> jax.Array:

@@ -12,45 +12,45 @@ from rich.table import Table
 from bertjax.config import FinetuneConfig
 from bertjax.tasks import Example, Prediction, Task
 
-# A table of more classes than these is no longer read.
+# Confusion tables with more classes are not printed.
 MOST_CLASSES_SHOWN = 20
 
 Scores = Mapping[str, Mapping[str, float]]
 
 
 def splits_of(task: Task, kind: str) -> list[str]:
-    """The splits of a task that are for `kind`: dev or test."""
+    """The splits of a task of a kind: dev or test."""
     splits = task.source.splits if task.source else ()
     return [split for split in splits if split.split("_")[0] == kind]
 
 
 def split_prefix(split: str) -> str:
-    """What the metrics of a dev split are called by: nothing, or "matched_"."""
+    """The prefix of the metrics of a dev split: none, or "matched_"."""
     return "" if split == "dev" else split.removeprefix("dev_") + "_"
 
 
 def best_metric(task: Task) -> str:
-    """The name of the metric that chooses the best checkpoint, of the first dev split."""
+    """The metric of the first dev split that chooses the best checkpoint."""
     dev = splits_of(task, "dev")
     return (split_prefix(dev[0]) if dev else "") + task.best_metric
 
 
 def grading_metric(task: Task) -> str | None:
-    """The same metric as scores name it; None without a dev split."""
+    """The same metric under its name in the scores; None without a dev split."""
     dev = splits_of(task, "dev")
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
 
 def print_scores(scores: Scores, task: Task) -> None:
-    """A table of all runs; with several, their mean and standard deviation or the best."""
-    names = sorted({key for found in scores.values() for key in found})
+    """Prints the scores of all runs; with several, also their mean, deviation and the best."""
+    names = sorted({key for run in scores.values() for key in run})
     if not names:
         return
     table = Table("", *names, title=task.name)
-    for name, found in scores.items():
-        table.add_row(name or "score", *(_shown(key, found[key]) for key in names))
+    for name, run in scores.items():
+        table.add_row(name or "score", *(_shown(key, run[key]) for key in names))
     if len(scores) > 1:
-        every = np.array([[found[key] for key in names] for found in scores.values()])
+        every = np.array([[run[key] for key in names] for run in scores.values()])
         table.add_section()
         for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
             table.add_row(name, *map(_shown, names, row))
@@ -61,14 +61,14 @@ def print_scores(scores: Scores, task: Task) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Fractions in per cent; counts and thresholds of SQuAD 2.0 as they are."""
+    """Formats fractions in percent; counts and thresholds of SQuAD 2.0 are not fractions."""
     return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
 
 
 def counted(
     pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
 ) -> Iterator[tuple[Example, Prediction]]:
-    """Passes predictions on and counts (label, predicted) of those that are labelled."""
+    """Yields the predictions and counts (label, prediction) of labelled examples."""
     for example, prediction in pairs:
         if example.label is not None:
             counts[example.label, prediction["label"]] += 1
@@ -76,11 +76,11 @@ def counted(
 
 
 def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Task) -> None:
-    """A table a split: how often each class (a row) was taken for each other (a column)."""
+    """Prints a confusion matrix per split: labels in rows, predictions in columns."""
     for split, counts in confusion.items():
         if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
             continue
-        names = [escape(label) for label in task.labels]  # "[x]" is no markup of rich's
+        names = [escape(label) for label in task.labels]  # "[x]" would be markup
         table = Table("label, predicted:", *names, title=f"{task.name} {split}")
         for name, gold in zip(names, task.labels, strict=True):
             table.add_row(name, *(f"{counts[gold, answer]:,}" for answer in task.labels))
@@ -90,7 +90,7 @@ def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Tas
 def model_facts(
     config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
 ) -> list[tuple[str, Any]]:
-    """What the card of a fine-tuned model says of its training; `updates` are those of its step."""
+    """The training facts on the model card of a fine-tuned model; `updates` led to its weights."""
     return [
         ("task", config.task),
         ("started from", config.init),

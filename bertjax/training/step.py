@@ -1,4 +1,4 @@
-"""One update, and one evaluation batch, as jit-compiled functions over all devices."""
+"""The train step and the evaluation step as jit-compiled functions over all devices."""
 
 import itertools
 from collections.abc import Callable, Collection
@@ -18,7 +18,7 @@ Batch = dict[str, jax.Array]
 
 
 class DropoutKey(NamedTuple):
-    """What the dropout of some rows is drawn from: a key, and which rows of the batch they are."""
+    """The random key of dropout, and the indices of the rows in the global batch."""
 
     key: jax.Array
     rows: jax.Array
@@ -46,12 +46,12 @@ def make_train_step(
 
     It returns (state, metrics).
 
-    The loss is the mean over the whole batch, and each row draws its dropout from (seed, step,
-    row): neither depends on how rows are split over devices and microbatches. (`dropout_prng` is
-    jax's name of a kind of key; "rbg" gives that up for speed.) The seed is an argument, so that
-    runs of several seeds share a compiled program. Parts of the parameters that are `frozen` cost
-    neither gradients nor moments. `constants`, at most one dict, are frozen parts that the state
-    does not hold: the parameters of a teacher.
+    The loss is the mean over the global batch, and the dropout of a row depends on (seed, step,
+    row) only, so neither depends on how rows are split over devices and microbatches. (With
+    `dropout_prng` "rbg", dropout is faster and depends on the split.) The seed is an argument, so
+    that runs with different seeds share a compiled program. Parts of the parameters that are
+    `frozen` have neither gradients nor moments. `constants`, at most one dictionary, are frozen
+    parts that are not in the state: the parameters of a teacher.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -75,16 +75,16 @@ def make_train_step(
 
 
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
-    """(params, batch, weights, key, rows) -> sums and gradients of the whole batch.
+    """(params, batch, weights, key, rows) -> sums and gradients of the global batch.
 
-    Without model axes, gradients are added up on each device first and cross the data axis once,
-    whatever the number of microbatches.
+    On a mesh with the data axis only, each device adds up the gradients of its microbatches, and
+    one all-reduce follows.
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
         def cut(x: jax.Array) -> jax.Array:
-            # [b, ...] -> [A, b/A, ...]. Cutting [b] as [b/A, A] and not as [A, b/A] leaves each
-            # row on its device, also where the compiler splits the rows.
+            # [b, ...] -> [A, b/A, ...]. Reshaping [b] to [b/A, A] and not to [A, b/A] keeps each
+            # row on its device, also where the compiler shards the rows.
             return x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1)
 
         def body(carry, micro):
@@ -100,8 +100,8 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 
     compute = row_grads if accumulation_steps == 1 else accumulate
     if mesh.shape["data"] == mesh.size > 1:
-        # Each position of the data axis works alone until the one reduction. Where parameters are
-        # split, too, the compiler places the communication itself: it cannot partition a gather
+        # Each position of the data axis computes alone until one all-reduce. Where parameters are
+        # sharded as well, the compiler places the communication: it cannot partition a gather
         # inside a region that is manual over one axis only.
         compute = jax.shard_map(
             lambda *args, inner=compute: jax.lax.psum(inner(*args), "data"),
@@ -117,7 +117,7 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
     """Returns `row_grads(params, batch, weights, key, rows) -> (sums, gradients)`."""
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Of some rows of the batch, `rows` int [b] says which; gradients of what is trained."""
+        """Sums of the metrics of the rows with indices `rows` int [b], and gradients."""
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
@@ -139,12 +139,15 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
 
 
 def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
-    """The parameters as the loss sees them: beside those of the state, the constant ones."""
+    """Merges the parameters of the state with constant ones, for the loss function."""
     return dict(itertools.chain(*(part.items() for part in (params, *constants))))
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
-    """Compiles for state, batch (`rows`) and constants sharded so; the state given is donated."""
+    """Compiles a train step for the shardings of state, batch (`rows`) and constants.
+
+    The state argument is donated.
+    """
     return jax.jit(
         train_step,
         in_shardings=(state_shardings, rows, None, *constants),
@@ -156,5 +159,5 @@ def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: 
 def with_seed(
     compiled_step: Any, seed: int, *constants: dict[str, Any]
 ) -> Callable[[TrainState, Batch], Any]:
-    """The step of one run: (state, batch) -> (state, metrics)."""
+    """Binds seed and constants: (state, batch) -> (state, metrics)."""
     return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines and as TensorBoard events; both forget what a resumed run repeats."""
+"""Writers of metrics: JSON lines and TensorBoard events, cut back to the step of a resumed run."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from bertjax.files import write_bytes
 
 @contextlib.contextmanager
 def _without(module: str) -> Iterator[None]:
-    """Within, importing a module that was not imported before raises ImportError."""
+    """Within it, importing `module` raises ImportError, unless it is imported already."""
     if module in sys.modules:
         yield
         return
@@ -25,11 +25,11 @@ def _without(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-# tensorboardX loads torch where it finds it, for types of values that are not written here: more
-# than a second, on the training path.
+# tensorboardX imports torch where it is installed, for types of values that are not used here; that
+# takes more than a second.
 with _without("torch"):
     from tensorboardX import SummaryWriter
-    from tensorboardX.proto.event_pb2 import (  # made at import, so unknown to pyright
+    from tensorboardX.proto.event_pb2 import (  # generated at import
         Event,  # pyright: ignore[reportAttributeAccessIssue]
     )
 
@@ -38,8 +38,8 @@ class MetricWriter:
     """Appends metrics to `metrics.jsonl` and to event files in a directory.
 
     Args:
-        directory: where the files are; made if needed.
-        step: what was written after this step is cut off first, since it will come again.
+        directory: holds the files; it is created if needed.
+        step: lines and events of later steps are removed first, since they will be written again.
     """
 
     def __init__(self, directory: Path, step: int):
@@ -49,13 +49,13 @@ class MetricWriter:
         for events in directory.glob("events.out.tfevents.*"):
             cut_events(events, step)
         self._lines = self._path.open("a", encoding="utf-8")
-        # Names end in seconds: without the suffix a run resumed at once would overwrite the file.
+        # File names contain seconds: without the suffix, a run resumed at once would overwrite one.
         self._events = SummaryWriter(
             str(directory), flush_secs=30, filename_suffix=f".{os.getpid()}.{step}"
         )
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes one line, and one event for each number."""
+        """Writes one line, and one event per number."""
         self._lines.write(json.dumps({"step": step, **metrics}) + "\n")
         self._lines.flush()
         for key, value in metrics.items():
@@ -69,7 +69,7 @@ class MetricWriter:
 
 
 def cut_json_lines(path: Path, step: int) -> None:
-    """Drops the lines of later steps, and a last line that was cut short."""
+    """Removes lines of later steps, and an incomplete last line."""
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -78,14 +78,14 @@ def cut_json_lines(path: Path, step: int) -> None:
 
 
 def cut_events(path: Path, step: int) -> None:
-    """Drops the events of later steps from an event file, and a last one that was cut short."""
+    """Removes events of later steps from an event file, and an incomplete last one."""
     content = path.read_bytes()
     kept = [record for record in _records(content) if _step(record) <= step]
     write_bytes(path, b"".join(kept))
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    """Whole records of the TFRecord framing: length (8 bytes), its CRC (4), data, its CRC (4)."""
+    """Complete TFRecords: length (8 bytes), its CRC (4 bytes), data, its CRC (4 bytes)."""
     at = 0
     while at + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, at)

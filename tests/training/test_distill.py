@@ -178,5 +178,5 @@ def test_a_start_that_does_not_fit_is_refused(config):
     with pytest.raises(ValueError, match="leave the other out"):
         dataclasses.replace(config, init="somewhere")
     lessons = dataclasses.replace(config.distillation, layers=(0, 1))
-    with pytest.raises(ValueError, match="name a layer of the teacher for each"):
+    with pytest.raises(ValueError, match="name one for each"):
         dataclasses.replace(config, distillation=lessons)
