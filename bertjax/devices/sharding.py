@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import MeshConfig
 
-# The first pattern that matches a parameter's path applies. Axis 0 of the layers is the layer. Paths
-# of the optimizer's moments end like those of their parameters, so they are sharded alike.
+# The first pattern that matches a parameter's path applies. Axis 0 of the layers is the layer.
+# Paths of the optimizer's moments end like those of their parameters, so they are sharded alike.
 PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"word_embeddings/embedding$", P("tensor", "fsdp")),
     (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),

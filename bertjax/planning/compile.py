@@ -87,7 +87,7 @@ class DoesNotFit(Exception):
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
-    """Compiles phase `index` of a config for a slice; if it does not fit, looks for changes that do.
+    """Compiles phase `index` of a config for a slice; advises changes if it does not fit.
 
     Raises:
         ValueError: config and slice do not fit together.

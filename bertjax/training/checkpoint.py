@@ -109,7 +109,7 @@ class Checkpointer:
                 raise RuntimeError(f"Orbax did not save step {step}")
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reads state and progress of `step` (None: the newest) with the shapes and shardings `like`.
+        """Reads state and progress of `step` (None: the newest), with the shapes of `like`.
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.
