@@ -3,8 +3,11 @@
 The same command again resumes from the newest checkpoint, bit for bit.
 """
 
+import json
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
@@ -19,12 +22,13 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult":
     """`bertjax.finetune(...)`: fine-tunes a model; the result has scores, history and model.
 
-        result = bertjax.finetune(task="classify", train="a.csv", dev="b.csv")
+        result = bertjax.finetune(task="classify", train="a.csv", dev=frame)
         result.scores["dev/accuracy"], result.model.predict(["a text"])
 
     Args:
         config: the run; None: the defaults of `configs/finetune/TASK.py`.
-        fields: fields of `FinetuneConfig`, in place of those of `config`.
+        fields: fields of `FinetuneConfig`, in place of those of `config`. train, dev and test may
+            be pandas DataFrames or lists of dictionaries instead of files.
 
     Raises:
         ValueError: config, data and workdir do not fit together, or there is no such task.
@@ -34,7 +38,22 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
     if config is None:
         config = _defaults_of_task(fields.get("task"))
-    return variants.finetune(config_from(FinetuneConfig, config, fields))
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            split: _as_file(fields[split], Path(folder) / f"{split}.jsonl")
+            for split in ("train", "dev", "test")
+            if fields.get(split) is not None
+        }
+        return variants.finetune(config_from(FinetuneConfig, config, {**fields, **files}))
+
+
+def _as_file(rows: Any, file: Path) -> str:
+    """The path of a file; the rows of a DataFrame or a list are written to `file` first."""
+    if isinstance(rows, str | Path):
+        return str(rows)
+    records = rows if isinstance(rows, list) else rows.to_dict("records")
+    file.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
+    return str(file)
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:

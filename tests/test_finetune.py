@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import bertjax
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
@@ -371,3 +372,54 @@ def test_flags_override_the_config_of_the_task(monkeypatch):
     assert (parsed.task, parsed.batch_size) == ("rte", 16)
     assert parsed.optimizer.learning_rate == 3e-5
     assert parsed.optimizer.warmup_proportion == 0.1
+
+
+class Frame:
+    """What fine-tuning uses of a pandas DataFrame."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def to_dict(self, orient):
+        assert orient == "records"
+        return self._rows
+
+
+def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tmp_path, sentences):
+    rows = [{"text": s, "label": "yes" if s[0] < "e" else "no"} for s in sentences[:40]]
+    fields = {"init": config.init, "max_length": 32, "batch_size": 16, "max_steps": 2}
+    result = bertjax.finetune(
+        task="classify", train=rows, dev=Frame(rows[:8]), workdir=str(tmp_path / "run"), **fields
+    )
+    assert result.scores == result.runs[""] and 0 <= result.scores["dev/accuracy"] <= 1
+    assert [line["step"] for line in result.history if "eval/accuracy" in line] == [2]
+    assert result.model.labels == ["no", "yes"] and not result.model.absent
+    with pytest.raises((TypeError, ValueError), match="batchsize"):
+        bertjax.finetune(task="classify", train=rows, batchsize=3)
+
+
+def test_several_seeds_read_the_model_once_and_differ_in_their_new_parts(
+    config, tmp_path, monkeypatch
+):
+    reads = []
+
+    def load_model(path, *args, **kwargs):
+        reads.append(path)
+        return load(path, *args, **kwargs)
+
+    load = finetuning.load_model
+    monkeypatch.setattr(finetuning, "load_model", load_model)
+    changes = {"workdir": str(tmp_path / "run"), "seeds": 2, "max_steps": 1}
+    finetune.run(dataclasses.replace(config, **changes))
+    assert reads == [config.init]
+
+
+def test_another_seed_draws_the_parts_that_a_model_lacks_as_if_it_were_loaded_again(config):
+    task = make_task("classify", task_options(config))
+    first = finetuning.load_for_task(config, task)
+    again = finetuning.load_for_task(dataclasses.replace(config, seed=5), task)
+    found = finetuning.reinitialized(first, 5)
+    assert first.absent == ["classifier"]
+    jax.tree.map(np.testing.assert_array_equal, found.params, again.params)
+    kernels = (x.params["classifier"]["kernel"] for x in (first, again))
+    assert not np.array_equal(*kernels)
