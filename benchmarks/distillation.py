@@ -26,7 +26,7 @@ from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.training.pretraining import PretrainingRun
-from bertjax.training.teacher import start_of_student
+from bertjax.training.teacher import student_of_teacher
 from bertjax.weights import LoadedModel, load_model, save_hf
 
 # Number of alternating blocks, and steps per block.
@@ -84,7 +84,7 @@ def students(
     chosen = dataclasses.replace(lessons, layers=spread(depth, args.student_layers))
     taught = dataclasses.replace(base, distillation=chosen, workdir=str(folder / "start"))
     run = PretrainingRun(taught)
-    start = start_of_student(taught, run.program.model)
+    start = student_of_teacher(taught, run.program.model)
     save_hf(folder / "start", start.params, start.config, start.tokenizer, head="masked_lm")
     configs = {
         "distilled": dataclasses.replace(base, init=str(folder / "start"), distillation=lessons),
@@ -151,7 +151,7 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         steps = max(2, round(60 * args.minutes / seconds[name]))
         phase = dataclasses.replace(config.phases[0], num_steps=steps)
         start = time.perf_counter()
-        pretrain.run(dataclasses.replace(config, phases=(phase,)))
+        pretrain(dataclasses.replace(config, phases=(phase,)))
         results[name] = {
             "steps": steps,
             "milliseconds_a_step": round(1000 * seconds[name], 1),

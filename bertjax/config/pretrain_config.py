@@ -140,7 +140,9 @@ class PretrainConfig(TrainingConfig):
             name
             for name in ("whole_word_masking", "max_ngram", "random_words", "mlm_probability")
             if next_token and getattr(self, name) != getattr(PretrainConfig, name)
-        ] + ["max_predictions" for p in self.phases if next_token and p.max_predictions is not None]
+        ]
+        if next_token and any(p.max_predictions is not None for p in self.phases):
+            idle.append("max_predictions")
         if idle:
             raise ValueError(
                 f"{', '.join(idle)}: without effect with predict='next_token', which masks "

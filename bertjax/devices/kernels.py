@@ -20,19 +20,19 @@ class Choice(NamedTuple):
 
 
 def choose_attention(
-    asked: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str, dtype: str
+    requested: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str, dtype: str
 ) -> Choice:
-    """The kernel for rows of these lengths on a device (jax's name of its kind).
+    """The attention kernel for rows of these lengths on a device of a kind (jax's `device_kind`).
 
-    Dropout of attention is kept whatever is asked: a kernel that has none is not taken. "auto"
-    takes splash alone.
+    A kernel without attention dropout is never chosen for a model with it. "auto" chooses between
+    splash and xla.
 
     Raises:
-        ValueError: a kernel was asked for that the device, the type or a row length does not allow.
+        ValueError: the device, the type or a row length does not allow the requested kernel.
     """
-    if asked == "xla":
-        return Choice("xla", "as asked")
-    name = "splash" if asked == "auto" else asked
+    if requested == "xla":
+        return Choice("xla", "requested")
+    name = "splash" if requested == "auto" else requested
     fused = FUSED[name]
     obstacles = []
     if not device_kind.startswith(fused.devices):
@@ -41,35 +41,37 @@ def choose_attention(
         obstacles.append(f"no {name} in {dtype}, only in {', '.join(fused.types)}")
     if odd := [length for length in row_lengths if length % fused.tokens]:
         obstacles.append(f"rows of {odd} tokens are no multiples of {fused.tokens}")
-    if asked != "auto" and obstacles:
+    if requested != "auto" and obstacles:
         raise ValueError(
-            f"attention={asked!r}: {'; '.join(obstacles)}. Leave attention='auto', or take 'xla'."
+            f"attention={requested!r}: {'; '.join(obstacles)}. Use attention='auto' or 'xla'."
         )
     rate = model.attention_probs_dropout_prob
     if rate:
         obstacles.append(f"no fused kernel has attention_probs_dropout_prob={rate}")
-    if asked == "auto" and max(row_lengths, default=0) < LONG_ROW:
+    if requested == "auto" and max(row_lengths, default=0) < LONG_ROW:
         obstacles.append(f"no row has {LONG_ROW} tokens")
     if obstacles:
         return Choice("xla", obstacles[0])
     return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")
 
 
-def choose_unroll(asked: int | None, remat: str, num_layers: int, mesh: Mesh) -> int:
-    """How many layers to write out in each step of the loop over them.
+def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh) -> int:
+    """The unroll factor of the scan over layers.
 
-    None asked: all of them on CPUs, where a loop copies its weights, activations and gradients;
-    else 1. With remat 1 everywhere.
+    Args:
+        requested: by the config; None: all layers on CPUs, where a loop copies weights,
+            activations and gradients, otherwise 1; with remat always 1.
+        remat: the policy of the backward pass.
 
     Raises:
-        ValueError: it would undo remat.
+        ValueError: the factor would undo remat.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
-    if asked is None:
+    if requested is None:
         return num_layers if on_cpu and remat == "none" else 1
-    if on_cpu and remat != "none" and asked > 1:
+    if on_cpu and remat != "none" and requested > 1:
         raise ValueError(
-            f"unroll={asked}, remat={remat!r}: on CPUs the compiler keeps what layers written out "
-            "were to compute again. Give --unroll 1, or --remat none."
+            f"unroll={requested}, remat={remat!r}: on CPUs the compiler keeps the activations that "
+            "unrolled layers should recompute. Give --unroll 1 or --remat none."
         )
-    return asked
+    return requested

@@ -40,21 +40,21 @@ class PretrainingProgram(Program):
         if teacher is not None:
             objective = distilled_pretraining(config.distillation)
         super().__init__(config, model, objective, config.phases, mesh, teacher)
-        self._config = config
+        self.config: PretrainConfig = config
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
         """FLOP per row and update; a teacher has the forward pass only, a third of the FLOP.
 
         `attended` is that of `train_flops_per_row`.
         """
-        predictions = max_predictions(self._config, phase)
+        predictions = max_predictions(self.config, phase)
         if self.teacher is None:
-            return train_flops_per_row(self._config.model, phase.max_length, predictions, attended)
+            return train_flops_per_row(self.config.model, phase.max_length, predictions, attended)
         if not self.objective.inputs:  # logits are computed at all tokens
             predictions = phase.max_length
         student, teacher = (
             train_flops_per_row(model, phase.max_length, predictions, attended)
-            for model in (self._config.model, self.teacher.config)
+            for model in (self.config.model, self.teacher.config)
         )
         return student + teacher / 3
 

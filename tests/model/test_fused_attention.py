@@ -102,7 +102,7 @@ PLAIN = BertConfig(attention_probs_dropout_prob=0.0)
         ("auto", [512], "cpu", "xla", "no splash for cpu"),
         ("auto", [512], "NVIDIA H200", "xla", "no splash for NVIDIA H200"),
         ("cudnn", [128, 512], "NVIDIA H200", "cudnn", "NVIDIA H200"),
-        ("xla", [512], "TPU v5p", "xla", "as asked"),
+        ("xla", [512], "TPU v5p", "xla", "requested"),
     ],
 )
 def test_the_kernel_follows_device_and_rows(asked, lengths, device, kernel, reason):
