@@ -128,5 +128,5 @@ def test_dropout_of_attention_is_not_given_up_for_a_kernel():
     ],
 )
 def test_a_kernel_that_cannot_be_is_refused(asked, lengths, device, dtype):
-    with pytest.raises(ValueError, match=rf"attention='{asked}': .*Leave attention='auto'"):
+    with pytest.raises(ValueError, match=rf"attention='{asked}': .*Use attention='auto'"):
         choose_attention(asked, PLAIN, lengths, device, dtype)
