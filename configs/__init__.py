@@ -1,1 +1,1 @@
-"""Configs that come with bertjax."""
+"""Config files of the package."""

@@ -1,1 +1,1 @@
-"""Fine-tuning runs, one a task; `--task` takes its defaults from here."""
+"""Configs of fine-tuning, one per task: the defaults of `--task`."""

@@ -1,1 +1,1 @@
-"""Pretraining runs, one a file."""
+"""Configs of pretraining, one run per file."""

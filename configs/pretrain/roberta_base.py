@@ -6,7 +6,8 @@
 
 8,192 rows of 512 tokens per update, as 32 microbatches of 256 rows, 500,000 updates. Raise
 --phases.0.accumulation_steps until a microbatch fits. As in fairseq, every parameter is decayed,
-gradients are not clipped, and random words are never special tokens. This file has not been run to its end.
+gradients are not clipped, and random words are never special tokens. This file has not been run to
+its end.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
