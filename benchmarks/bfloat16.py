@@ -26,7 +26,7 @@ LINES = 50  # points of each curve
 def trained(args: argparse.Namespace, dtype: Any) -> list[dict[str, float]]:
     """Trains in one precision; returns the logged metrics."""
     workdir = args.workdir / dtype
-    pretrain.run(
+    pretrain(
         PretrainConfig(
             data=str(args.data),
             workdir=str(workdir),

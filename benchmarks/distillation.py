@@ -151,7 +151,7 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         steps = max(2, round(60 * args.minutes / seconds[name]))
         phase = dataclasses.replace(config.phases[0], num_steps=steps)
         start = time.perf_counter()
-        pretrain.run(dataclasses.replace(config, phases=(phase,)))
+        pretrain(dataclasses.replace(config, phases=(phase,)))
         results[name] = {
             "steps": steps,
             "milliseconds_a_step": round(1000 * seconds[name], 1),

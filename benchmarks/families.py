@@ -62,7 +62,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
                 input=("pydocs",), kind=kind, vocab_size=VOCAB_SIZE, output=str(tokenizer)
             )
         )
-    prepare.run(
+    prepare(
         PrepareConfig(
             input=("pydocs",),
             tokenizer=str(tokenizer),
@@ -79,7 +79,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
         schedule="hf",
         b2=0.98,
     )
-    pretrain.run(
+    pretrain(
         PretrainConfig(
             data=str(data),
             workdir=str(run),

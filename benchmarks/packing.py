@@ -25,7 +25,7 @@ from bertjax.training.throughput import Subject
 def prepared(args: argparse.Namespace, pack: bool) -> Path:
     """Prepares the text; returns the directory of rows."""
     folder = args.workdir / ("packed" if pack else "unpacked")
-    prepare.run(
+    prepare(
         PrepareConfig(
             input=tuple(args.input),
             tokenizer=args.tokenizer,

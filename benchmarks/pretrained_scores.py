@@ -65,7 +65,7 @@ def score(
         ),
         seed=seed,
     )
-    (scores,) = finetune.run(config).values()
+    (scores,) = finetune(config).runs.values()
     return scores
 
 
