@@ -34,7 +34,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     if not len(masks):
         mask = loaded.tokenizer.layout.special_tokens.mask
-        raise ValueError(f"No {mask} in {text!r}: write {mask} in place of each missing word.")
+        raise ValueError(f"No {mask} in {text!r}: write {mask} where a word is missing.")
     limit = loaded.config.max_length
     if len(ids) > limit:
         raise ValueError(
