@@ -5,15 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertjax.finetune import finetune as finetune
+    from bertjax.inference.evaluation import evaluate as evaluate
     from bertjax.inference.pretrained import load_pretrained as load_pretrained
     from bertjax.prepare import prepare as prepare
     from bertjax.pretrain import pretrain as pretrain
 
 __version__ = "0.1.0"
-__all__ = ["finetune", "load_pretrained", "prepare", "pretrain"]
+__all__ = ["evaluate", "finetune", "load_pretrained", "prepare", "pretrain"]
 
 # Name -> module. The modules of commands are functions as well (`command_line.CallableModule`).
-_HOMES = {"load_pretrained": "bertjax.inference.pretrained"}
+_HOMES = {
+    "evaluate": "bertjax.inference.evaluation",
+    "load_pretrained": "bertjax.inference.pretrained",
+}
 _COMMANDS = ("finetune", "prepare", "pretrain")
 
 

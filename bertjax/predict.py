@@ -4,17 +4,15 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertjax import command_line
-from bertjax.config import MeshConfig
-from bertjax.config.finetune_config import SHORTEST
 from bertjax.files import writing
 
 if TYPE_CHECKING:
-    from bertjax.tasks import Example, Prediction, Task
+    from bertjax.tasks import Example, Prediction
     from bertjax.tasks.sources.columns import Columns
 
 # The flag that says what to predict -> the other flags that then have an effect.
@@ -26,8 +24,6 @@ MODES = {
     "fill_mask": ("top_k",),
     "embed": ("output", "pooling", "layers"),
 }
-# Settings of question answering that a model was fine-tuned with.
-SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,63 +122,28 @@ class PredictConfig:
         )
 
 
-class _Answers:
-    """A model directory, loaded to answer examples."""
-
-    def __init__(self, config: PredictConfig):
-        import jax
-
-        from bertjax.inference.saved_task import load_with_task
-
-        self._loaded, self.task, self.description = load_with_task(config.model)
-        self._max_length = config.max_length or self.task.max_length
-        longest = self._loaded.config.max_length
-        if not SHORTEST <= self._max_length <= longest:
-            raise ValueError(
-                f"max_length={self._max_length}: {config.model} reads {SHORTEST} to {longest} "
-                "tokens."
-            )
-        self._params = jax.device_put(self._loaded.params)
-
-    def __call__(
-        self, task: "Task", examples: "Iterable[Example]"
-    ) -> "Iterator[tuple[Example, Prediction]]":
-        import jax
-
-        from bertjax.devices import sharding
-        from bertjax.inference.predictor import Predictor
-
-        predictor = Predictor(
-            task,
-            self._loaded.model,
-            self._loaded.tokenizer,
-            self._max_length,
-            sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
-        )
-        return predictor(self._params, examples)
-
-
 def answer(config: PredictConfig) -> None:
-    """Answers a text, or every example of a file; prints JSON lines or writes them."""
-    from bertjax.tasks.prediction_inputs import from_file, from_text
+    """Predicts for a text or for every example of a file; prints JSON lines or writes them.
 
-    answers = _Answers(config)
+    Prints the metrics as well if the examples have labels.
+    """
+    from bertjax.inference.evaluation import task_of_file
+    from bertjax.inference.saved_task import TaskModel
+    from bertjax.tasks.prediction_inputs import from_text
+    from bertjax.weights import load_model
+
+    model = TaskModel(load_model(config.model, None), config.max_length)
     if config.text is not None:
-        task, examples = answers.task, [from_text(answers.task, config.text, config.pair)]
+        task, examples = model.task, [from_text(model.task, config.text, config.pair)]
     else:
-        task, examples, note = from_file(
-            answers.task,
-            Path(str(config.input)).expanduser(),
-            config.columns,
-            config.label_separator,
-            answers.description,
-        )
+        path, separator = str(config.input), config.label_separator
+        task, examples, note = task_of_file(model, path, config.columns, separator)
         if note:
             print(note, file=sys.stderr)
     with _lines(config.output) as lines:
 
         def written() -> "Iterator[tuple[Example, Prediction]]":
-            for example, prediction in answers(task, examples):
+            for example, prediction in model(task, examples):
                 line = {"id": example.id, **prediction}
                 print(json.dumps(line, ensure_ascii=False), file=lines)
                 yield example, prediction
@@ -204,41 +165,30 @@ def _lines(output: str | None) -> Iterator[Any]:
 
 
 def answer_task(config: PredictConfig) -> None:
-    """Answers the dev and test splits of an official task, in the format of its scorer.
+    """Predicts for the dev and test splits of an official task, in the format of its scorer.
 
     Raises:
         ValueError: the model does not have the labels of the task.
     """
-    from bertjax.tasks import TASKS, TaskOptions, check_task, make_task
-    from bertjax.tasks.question_answering import SpanTask
+    from bertjax.inference.evaluation import official_task
+    from bertjax.inference.saved_task import TaskModel
+    from bertjax.tasks import TaskOptions
+    from bertjax.weights import load_model
 
-    check_task(str(config.task))
-    if TASKS[str(config.task)].own_files:
-        raise ValueError(f"--task={config.task} has no official files: use --input with your own.")
-    answers = _Answers(config)
-    model_task = answers.task
+    model = TaskModel(load_model(config.model, None), config.max_length)
     options = TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         submission=config.submission,
-        span_options={key: getattr(model_task, key) for key in SPAN_OPTIONS}
-        if isinstance(model_task, SpanTask) and SpanTask in TASKS[str(config.task)].kinds
-        else {},
     )
-    task = make_task(str(config.task), options)
-    if task.head != model_task.head or set(task.labels) != set(model_task.labels):
-        raise ValueError(
-            f"--task={task.name} has the labels {list(task.labels)}, but {config.model} predicts "
-            f"{list(model_task.labels)} ({model_task.name}): use a model of this task."
-        )
-    task = dataclasses.replace(task, labels=model_task.labels)
+    task = official_task(model, str(config.task), options)
     folder = Path(config.output or f"predictions/{task.name}")
     folder.mkdir(parents=True, exist_ok=True)
     assert task.source is not None
     for split in task.source.splits:
         if split != "train":
-            pairs = answers(task, task.source.examples(split))
-            scores = task.score(task.write_predictions(folder, split, pairs))
+            predictions = model(task, task.source.examples(split))
+            scores = task.score(task.write_predictions(folder, split, predictions))
             print(json.dumps({"split": split, **scores}))
     print(f"predictions written to {folder}")
 

@@ -1,4 +1,4 @@
-"""Texts to vectors: pooled hidden states, in the order of the input, in flat memory."""
+"""Text embeddings: pooled hidden states, in the order of the texts and in flat memory."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,16 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.files import writing
+from bertjax.inference.buckets import (
+    cached_program,
+    length_bucket,
+    piece_sizes,
+    read_behind,
+    token_budget,
+)
+from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
 
-# Texts that are sorted by length together; the next window starts when they are written.
+# Lines of a file that are sorted by length together, and their characters at most.
 WINDOW = 8192
 WINDOW_CHARACTERS = 1 << 22
-# Of a line, these are read: more than any model's longest input takes.
+# Characters of a line that are read: more than the longest input of any model has.
 LINE_CHARACTERS = 1 << 16
-# Tokens a batch: enough to keep two cores or an accelerator busy.
-TOKENS = {"cpu": 2048}
-TOKENS_ELSEWHERE = 65536
+# Texts are sorted by length, so they are padded to finer buckets than unsorted batches.
+BUCKET_STEPS = 4
 
 
 class Embedder:
@@ -27,8 +34,12 @@ class Embedder:
 
     Args:
         loaded: the model; its head is not used.
-        pooling: cls, the vector of [CLS]; or mean, of all tokens.
-        layers: which hidden states, 0 = embeddings, -1 = the last; several are joined.
+        pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens.
+        layers: the hidden states to pool, 0 = embeddings, -1 = the last layer; several are
+            concatenated.
+
+    Raises:
+        ValueError: the model does not have one of the layers.
     """
 
     def __init__(self, loaded: LoadedModel, pooling: str = "mean", layers: Sequence[int] = (-1,)):
@@ -39,42 +50,51 @@ class Embedder:
         self._loaded = loaded
         self._params = jax.device_put(loaded.params)
         self.size = loaded.config.hidden_size * len(layers)
-        self._tokens = TOKENS.get(jax.default_backend(), TOKENS_ELSEWHERE)
-        self._apply = jax.jit(_make_apply(loaded, pooling, tuple(layers)))
+        self._program = compiled_program(loaded.model, pooling, tuple(layers))
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Texts -> float32 [len(texts), size], in their order; long ones are cut."""
-        limit = self._loaded.config.max_length
-        rows = self._loaded.tokenizer.encode_prompts(texts, limit)
-        order = np.argsort([len(ids) for ids in rows], kind="stable")
+        """Texts -> float32 [len(texts), size], in their order; long texts are truncated."""
+        rows = self._loaded.tokenizer.encode_prompts(texts, self._loaded.config.max_length)
         vectors = np.empty((len(texts), self.size), np.float32)
-        started = []
-        for length, members in _batches([len(rows[i]) for i in order], limit, self._tokens):
-            chosen = order[members]
-            started.append((chosen, self._run([rows[i] for i in chosen], length)))
-            # The device works on one batch while the host prepares the next.
-            if len(started) > 2:
-                _collect(vectors, *started.pop(0))
-        for chosen, found in started:
-            _collect(vectors, chosen, found)
+
+        def start() -> Iterator[tuple[np.ndarray, jax.Array]]:
+            for members, size, length in self._batches([len(row) for row in rows]):
+                yield members, self._run([rows[i] for i in members], size, length)
+
+        for members, values in read_behind(start()):
+            vectors[members] = np.asarray(values)[: len(members)]
         return vectors
 
-    def _run(self, rows: Sequence[Sequence[int]], length: int) -> jax.Array:
-        size = max(1, self._tokens // length)
+    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yields (indices of texts, rows, tokens per row) of batches, the longest texts first."""
+        order = np.argsort(lengths, kind="stable")[::-1]
+        limit, start = self._loaded.config.max_length, 0
+        sorted_lengths = np.array(lengths)[order]
+        while start < len(order):
+            longest = int(sorted_lengths[start])
+            length = length_bucket(longest, limit, smallest=8, steps=BUCKET_STEPS)
+            # Texts of less than half the length would waste most of such rows.
+            similar = int(np.count_nonzero(2 * sorted_lengths[start:] >= longest))
+            size = piece_sizes(similar, length, token_budget())[0]
+            yield order[start : start + size], size, length
+            start += size
+
+    def _run(self, rows: Sequence[Sequence[int]], size: int, length: int) -> jax.Array:
         ids = np.full((size, length), self._loaded.tokenizer.pad_token_id, np.int32)
         mask = np.zeros((size, length), np.int32)
         for i, row in enumerate(rows):
             ids[i, : len(row)], mask[i, : len(row)] = row, 1
-        return self._apply(self._params, ids, mask)
+        return self._program(self._params, ids, mask)
 
 
-def _collect(vectors: np.ndarray, chosen: np.ndarray, found: jax.Array) -> None:
-    vectors[chosen] = np.asarray(found)[: len(chosen)]
-
-
-def _make_apply(loaded: LoadedModel, pooling: str, layers: tuple[int, ...]) -> Callable[..., Any]:
-    encoder = loaded.model.clone(unroll=loaded.config.num_hidden_layers)
-    only_last = layers in ((-1,), (loaded.config.num_hidden_layers,))
+@cached_program
+def compiled_program(
+    model: BertWithHead, pooling: str, layers: tuple[int, ...]
+) -> Callable[..., jax.Array]:
+    """The jitted function (params, ids [B, L], mask [B, L]) -> vectors float32 [B, size]."""
+    depth = model.config.num_hidden_layers
+    encoder = model.clone(unroll=depth)
+    only_last = layers in ((-1,), (depth,))
 
     def apply(params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:
         rows, length = ids.shape
@@ -98,49 +118,30 @@ def _make_apply(loaded: LoadedModel, pooling: str, layers: tuple[int, ...]) -> C
         weights = mask[:, :, None].astype(jnp.float32)
         return (x * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
 
-    return apply
-
-
-def _bucket(length: int, limit: int) -> int:
-    """Rows are padded to one of some twenty lengths, so that few shapes compile."""
-    step = 8 if length <= 64 else 16 if length <= 128 else 64
-    return min(-(-length // step) * step, max(limit, length))
-
-
-def _batches(lengths: Sequence[int], limit: int, tokens: int) -> Iterator[tuple[int, slice]]:
-    """Slices of texts sorted by length, with the length that each is padded to."""
-    start = 0
-    while start < len(lengths):
-        length = _bucket(lengths[start], limit)
-        end = start
-        while end < len(lengths) and lengths[end] <= length and (end - start) < tokens // length:
-            end += 1
-        end = max(end, start + 1)
-        yield length, slice(start, end)
-        start = end
+    return jax.jit(apply)
 
 
 def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
-    """Writes a vector for each line of a text file, in order; returns how many.
+    """Writes a vector for each line of a text file, in order; returns the number of lines.
 
-    `.npy`: an array [lines, size]; `.jsonl`: a list a line.
+    `.npy` files hold an array [lines, size], `.jsonl` files one list per line.
 
     Raises:
-        ValueError: another ending, or a text that is not UTF-8.
-        OSError: no file to read, or no space to write; what `output` held stays.
+        ValueError: `output` has another suffix, or the text is not UTF-8.
+        OSError: `source` does not exist, or the disk is full; `output` keeps its old content.
     """
     writers = {".npy": _write_npy, ".jsonl": _write_jsonl}
     if output.suffix not in writers:
         raise ValueError(f"--output {output}: name it .npy or .jsonl.")
     if not source.exists() or source.is_dir():
-        raise FileNotFoundError(f"No file at {source}: give one with a text a line.")
+        raise FileNotFoundError(f"No file at {source}: give a file with one text per line.")
     with writing(output) as temporary, temporary.open("wb") as file:
         return writers[output.suffix](file, embedder.size, _windows(embedder, source))
 
 
 def _write_npy(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:
-    # numpy leaves room in the header, so that the number of lines may be filled in afterwards.
-    # Mapping the file instead would kill the process where the disk is full.
+    # The header has room for any number of lines, so it is written again at the end. With a
+    # memory-mapped file, a full disk would kill the process.
     def write_header(count: int) -> None:
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
         np.lib.format.write_array_header_1_0(file, shape)
@@ -164,7 +165,7 @@ def _write_jsonl(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> in
 
 
 def _lines(source: Path) -> Iterator[str]:
-    """Lines, the first LINE_CHARACTERS of each."""
+    """Yields the first LINE_CHARACTERS of each line."""
     try:
         with source.open(encoding="utf-8-sig", newline=None) as file:
             while line := file.readline(LINE_CHARACTERS):
@@ -176,7 +177,7 @@ def _lines(source: Path) -> Iterator[str]:
 
 
 def _windows(embedder: Embedder, source: Path) -> Iterator[np.ndarray]:
-    """Vectors of some lines at a time, of fewer where they are long."""
+    """Yields the vectors of a window of lines at a time; windows of long lines have fewer."""
     window: list[str] = []
     characters = 0
     for line in _lines(source):

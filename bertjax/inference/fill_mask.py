@@ -1,52 +1,70 @@
-"""The words that a masked LM finds for the gaps of a text."""
+"""Mask filling: the most probable tokens for each [MASK] of a text."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from bertjax.data.batches.batch import layout
+from bertjax.data.batches.batch import layout, pad_to
+from bertjax.inference.buckets import cached_program, length_bucket
+from bertjax.model import BertWithHead
+from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import mlm_key
 from bertjax.weights import LoadedModel
 
 
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
-    """For each mask ([MASK], or as the family writes it) the `top_k` best tokens of `text`.
+    """Predicts the `top_k` most probable tokens for each mask of `text`.
+
+    A mask is written as the tokenizer writes it: [MASK] for BERT, <mask> for RoBERTa.
 
     Returns:
-        The tokens of each mask with their probabilities, the best first.
+        For each mask a list of (token, probability), the most probable first.
 
     Raises:
-        ValueError: no mask in the text, a text longer than the model reads, or a model without
-            the MLM head.
+        ValueError: there is no mask in the text, the text is longer than the model's maximum
+            length, or the model has no masked LM head.
     """
     if "predictions" in loaded.absent:
-        raise ValueError("This model has no masked LM head, so it cannot fill a mask.")
+        raise ValueError(
+            "This model has no masked LM head, so it cannot fill a mask: use a pretrained model."
+        )
     ids, types = loaded.tokenizer.encode_prompt(text)
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     if not len(masks):
         mask = loaded.tokenizer.layout.special_tokens.mask
-        raise ValueError(f"No {mask} in {text!r}: write {mask} where a word is to be found.")
-    if len(ids) > loaded.config.max_length:
+        raise ValueError(f"No {mask} in {text!r}: write {mask} where a word is missing.")
+    limit = loaded.config.max_length
+    if len(ids) > limit:
         raise ValueError(
-            f"The text has {len(ids)} tokens, the model reads at most "
-            f"{loaded.config.max_length}: shorten it."
+            f"The text has {len(ids)} tokens, but the model reads at most {limit}: shorten it."
         )
-    row = layout([len(ids)], len(ids), 1)
-    outputs: Any = loaded.model.apply(
-        {"params": loaded.params},
-        np.array([ids]),
-        np.array([types]),
-        row["position_ids"][None],
-        row["sequence_ids"][None],
-        row["sequence_starts"][None],
-        masked_positions=masks[None],
-    )
-    # A vocabulary padded for the device has scores for ids that are no token.
-    logits = outputs[mlm_key(outputs)][0, :, : loaded.tokenizer.vocab_size]
+    length = length_bucket(len(ids), limit)
+    row = {
+        "input_ids": pad_to(ids, length, loaded.tokenizer.pad_token_id),
+        "token_type_ids": pad_to(types, length, 0),
+        **layout([len(ids)], length, 1),
+    }
+    positions = pad_to(masks, length_bucket(len(masks), length, smallest=8), 0)
+    inputs = [row[key][None] for key in MODEL_INPUTS]
+    logits = compiled_program(loaded.model)(loaded.params, inputs, positions[None])
+    # A vocabulary that is padded for the device has logits of ids that are no token.
+    logits = logits[: len(masks), : loaded.tokenizer.vocab_size]
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, axis=-1)[:, :top_k]
     return [
-        [(loaded.tokenizer.tokens[i], float(of_mask[i])) for i in of_best]
-        for of_mask, of_best in zip(probabilities, best, strict=True)
+        [(loaded.tokenizer.tokens[i], float(distribution[i])) for i in indices]
+        for distribution, indices in zip(probabilities, best, strict=True)
     ]
+
+
+@cached_program
+def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
+    """The jitted function (params, inputs [1, L], masked positions [1, P]) -> logits [P, V]."""
+
+    def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
+        outputs: Any = model.apply({"params": params}, *inputs, masked_positions=positions)
+        return outputs[mlm_key(outputs)][0]
+
+    return jax.jit(apply)

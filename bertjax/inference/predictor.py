@@ -1,7 +1,7 @@
 """Applies a model to the examples of a task, in their order and in flat memory."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -9,23 +9,26 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.data.batches.features import Feature
-from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
+from bertjax.data.batches.finetuning_batches import SHORTEST_ROW, Labels, make_batch, row_shape
 from bertjax.devices import sharding
+from bertjax.inference.buckets import (
+    cached_program,
+    length_bucket,
+    pad_rows,
+    piece_sizes,
+    read_behind,
+    token_budget,
+)
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs
 from bertjax.tokenization import Tokenizer
 
-# Examples that are packed together; the next window is read when they are answered.
+# Examples per window; the next window is read when all predictions of this one are made.
 WINDOW = 2048
-# Features that are packed at a time: best fit takes time that grows with the square.
+# Features that are packed together: the time of best-fit packing is quadratic in their number.
 PACKED_TOGETHER = 256
-# Tokens a device works on at a time.
-TOKENS = {"cpu": 4096}
-TOKENS_ELSEWHERE = 32768
-# Rows have one of these lengths, or the greatest of a sequence: few shapes compile.
-ROW_LENGTHS = (64, 128, 256)
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
@@ -39,14 +42,17 @@ def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Lab
 
 
 class Predictor:
-    """Answers of a model for a task.
+    """Predicts for the examples of a task.
+
+    All predictors with equal models and meshes share their compiled programs: one per shape.
 
     Args:
-        task: says what the model reads of an example, and what its outputs mean.
-        model: with the head of the task.
-        tokenizer: of the model.
-        max_length: tokens of a sequence at most.
-        mesh: of devices that the rows are split over.
+        task: encodes examples as features, and decodes outputs as predictions.
+        model: a model with the head of the task.
+        tokenizer: the tokenizer of the model.
+        max_length: maximum tokens per sequence.
+        mesh: the devices that the rows are split over.
+        batch_size: rows per device that are computed at a time; None: as many as keep it busy.
     """
 
     def __init__(
@@ -56,19 +62,14 @@ class Predictor:
         tokenizer: Tokenizer,
         max_length: int,
         mesh: Mesh,
+        batch_size: int | None = None,
     ):
         self._task, self._tokenizer, self._max_length = task, tokenizer, max_length
         self._labels, self._sequence_outputs = labels_of(task), model.sequence_outputs
         self._rows = sharding.batch_sharding(mesh)
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
-        tokens = TOKENS.get(jax.default_backend(), TOKENS_ELSEWHERE)
-        self._tokens = tokens * self._devices
-
-        def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-            outputs: Any = model.apply({"params": params}, **batch)
-            return {key: outputs[key] for key in model.outputs}
-
-        self._apply = jax.jit(apply, out_shardings=sharding.replicated(mesh))
+        self._batch_size = batch_size
+        self._program = compiled_program(model, mesh)
 
     def __call__(
         self, params: Any, examples: Iterable[Example]
@@ -76,75 +77,85 @@ class Predictor:
         """Yields every example with its prediction."""
         examples = iter(examples)
         while window := list(itertools.islice(examples, WINDOW)):
-            read = [
+            encoded = [
                 self._task.features(example, self._tokenizer, self._max_length)
                 for example in window
             ]
-            answers = self.outputs(params, [feature for found in read for feature in found])
-            for example, features in zip(window, read, strict=True):
-                outputs = list(itertools.islice(answers, len(features)))
+            all_outputs = self.outputs(params, [f for features in encoded for f in features])
+            for example, features in zip(window, encoded, strict=True):
+                outputs = list(itertools.islice(all_outputs, len(features)))
                 yield example, self._task.predict(example, features, outputs)
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
-        """What the model says of each feature, in their order."""
+        """Returns the outputs of the model for each feature, in their order."""
         order = np.argsort([len(f.input_ids) for f in features], kind="stable")
-        found: list[Any] = [None] * len(features)
-        started: list[tuple[Any, Any, Any]] = []
-        for start in range(0, len(order), PACKED_TOGETHER):
-            chosen = order[start : start + PACKED_TOGETHER]
-            batch, placements = self._pack([features[i] for i in chosen])
-            started.append((chosen, placements, self._run(params, batch)))
-            # The devices work on one group while the host prepares the next.
-            if len(started) > 1:
-                self._collect(found, features, *started.pop(0))
-        for group in started:
-            self._collect(found, features, *group)
-        return iter(found)
+        outputs: list[Any] = [None] * len(features)
+
+        def start() -> Iterator[tuple[np.ndarray, Any, list[dict[str, jax.Array]]]]:
+            for first in range(0, len(order), PACKED_TOGETHER):
+                members = order[first : first + PACKED_TOGETHER]
+                batch, placements = self._pack([features[i] for i in members])
+                yield members, placements, self._run(params, batch)
+
+        for members, placements, pieces in read_behind(start()):
+            self._collect(outputs, features, members, placements, pieces)
+        return iter(outputs)
 
     def _pack(self, features: Sequence[Feature]) -> tuple[dict[str, np.ndarray], Any]:
         longest = max(len(feature.input_ids) for feature in features)
-        most = self._max_length * self._labels.num_choices
-        length = next((n for n in ROW_LENGTHS if longest <= n < most), most)
+        limit = self._max_length * self._labels.num_choices
+        length = length_bucket(longest, limit, smallest=SHORTEST_ROW)
         shape = row_shape(length, self._labels.num_choices, ())
         batch, placements = make_batch(features, shape, self._labels, self._tokenizer.pad_token_id)
         return {key: batch[key] for key in MODEL_INPUTS}, placements
 
     def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
-        """Runs all rows, so many at a time that every call has the same shape."""
-        used, length = batch["input_ids"].shape
-        size = max(1, self._tokens // length // self._devices) * self._devices
-        every = np.arange(size)
-        outputs = []
-        for start in range(0, used, size):
-            part = {key: values[start : start + size] for key, values in batch.items()}
-            missing = size - len(part["input_ids"])
-            part = {
-                key: np.pad(values, [(0, missing)] + [(0, 0)] * (values.ndim - 1))
-                for key, values in part.items()
-            }
+        """Starts the computation of all rows, in pieces."""
+        rows, length = batch["input_ids"].shape
+        tokens = token_budget()
+        if self._batch_size is not None:
+            tokens = min(tokens, self._batch_size * length)
+        outputs, start = [], 0
+        for size in piece_sizes(rows, length, tokens, self._devices):
             held = sharding.host_rows(self._rows, size)
-            local = {key: values[held] for key, values in part.items()}
-            rows = sharding.to_devices(local, every[held], self._rows, size)
-            outputs.append(self._apply(params, rows))
+            local = {
+                key: pad_rows(values[start : start + size], size)[held]
+                for key, values in batch.items()
+            }
+            on_devices = sharding.to_devices(local, np.arange(size)[held], self._rows, size)
+            outputs.append(self._program(params, on_devices))
+            start += size
         return outputs
 
     def _collect(
         self,
-        found: list[Any],
+        outputs: list[Any],
         features: Sequence[Feature],
-        chosen: np.ndarray,
+        members: np.ndarray,
         placements: Sequence[Any],
-        outputs: list[dict[str, jax.Array]],
+        pieces: list[dict[str, jax.Array]],
     ) -> None:
+        """Reads the outputs of a packed batch back and separates those of each feature."""
         joined = {
-            key: np.concatenate([np.asarray(part[key]) for part in outputs]) for key in outputs[0]
+            key: np.concatenate([np.asarray(piece[key]) for piece in pieces]) for key in pieces[0]
         }
-        for index, (row, slot, start) in zip(chosen, placements, strict=True):
+        for index, (row, slot, start) in zip(members, placements, strict=True):
             feature = features[index]
             tokens = slice(start, start + len(feature.input_ids))
             several = self._labels.num_choices > 1
             sequences = slice(slot, slot + len(feature.lengths)) if several else slot
-            found[index] = {
+            outputs[index] = {
                 key: values[row, sequences if key in self._sequence_outputs else tokens]
                 for key, values in joined.items()
             }
+
+
+@cached_program
+def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
+    """The jitted function (params, batch) -> outputs of the head, replicated on the mesh."""
+
+    def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
+        outputs: Any = model.apply({"params": params}, **batch)
+        return {key: outputs[key] for key in model.outputs}
+
+    return jax.jit(apply, out_shardings=sharding.replicated(mesh))

@@ -1,7 +1,7 @@
-"""`bertjax.load_pretrained`: a model in one line, used on texts or on arrays."""
+"""`bertjax.load_pretrained`: a model in one line, which is applied to texts or arrays."""
 
-from collections.abc import Sequence
-from functools import partial
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from bertjax.inference.buckets import (
+    cached_program,
+    length_bucket,
+    pad_rows,
+    piece_sizes,
+    read_behind,
+    token_budget,
+)
+from bertjax.inference.embed import Embedder
+from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.saved_task import TaskModel
 from bertjax.model import BertConfig, BertWithHead
+from bertjax.tasks import Prediction
+from bertjax.tasks.prediction_inputs import from_texts
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.families import family_of
+from bertjax.weights.load_model import with_masked_lm
 
 Text = str | tuple[str, str]
+# The rows and tokens of outputs that do not begin with them.
+AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4)}
+# Outputs of all layers and logits of whole vocabularies are large, so pieces are smaller here.
+BUDGET_SHARE = 4
 
 
 class Pretrained:
@@ -26,22 +44,43 @@ class Pretrained:
         model: the linen module.
         params: its parameters.
         config: the architecture.
-        tokenizer: the tokenizer that came with the weights.
-        labels: names of the classes, None without a classifier.
-        head: which of `bertjax.model.HEADS`.
-        absent: parts that the source lacked, which are freshly initialised.
+        tokenizer: the tokenizer of the source; None if the source has none. Then the model takes
+            arrays only, until a tokenizer is assigned.
+        labels: names of the classes; None without a classifier.
+        head: the name of the head in `bertjax.model.HEADS`.
+        absent: parts that the source lacks and that are freshly initialised.
     """
 
     def __init__(self, loaded: LoadedModel):
         self.model: BertWithHead = loaded.model
         self.params: Any = loaded.params
         self.config: BertConfig = loaded.config
-        self.tokenizer: Tokenizer = loaded.tokenizer
+        self.tokenizer: Tokenizer | None = loaded.tokenizer
         self.labels = loaded.labels
         self.absent = loaded.absent
         self.head = loaded.head
-        self._source_config = loaded.source.config
-        self._apply = jax.jit(partial(_apply, loaded.model), static_argnums=(2, 3))
+        self._loaded = loaded._replace(params={})
+        self._on_device: tuple[Any, Any] = (None, None)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model with its parameters on the device, and with its tokenizer.
+
+        Raises:
+            ValueError: there is no tokenizer.
+        """
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{self._loaded.source.where} has no tokenizer, so texts cannot be encoded: pass "
+                "input_ids, or assign the tokenizer of the model: "
+                "bert.tokenizer = bertjax.tokenization.load_tokenizer(...)."
+            )
+        return self._loaded._replace(params=self._device_params(), tokenizer=self.tokenizer)
+
+    def _device_params(self) -> Any:
+        if self._on_device[0] is not self.params:
+            self._on_device = (self.params, jax.device_put(self.params))
+        return self._on_device[1]
 
     def __call__(
         self,
@@ -53,22 +92,27 @@ class Pretrained:
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Runs the model without dropout.
+        """Applies the model without dropout.
+
+        Rows are padded to a few lengths and computed in pieces of a few sizes, so that calls of
+        different shapes share compiled programs and large batches need no more memory on the
+        device. The outputs have the caller's shapes.
 
         Args:
-            texts: texts or pairs; cut to the longest input of the model, padded to the longest.
+            texts: texts or pairs; truncated to the maximum length of the model and padded to the
+                longest of them.
             input_ids, attention_mask, token_type_ids: instead of texts, int [B, L] as transformers
                 takes them (multiple choice: [B, C, L]).
-            output_hidden_states: also "hidden_states" [layers + 1, B, L, D].
-            output_attentions: also "attentions" [layers, B, N, L, L].
+            output_hidden_states: also returns "hidden_states" [layers + 1, B, L, D].
+            output_attentions: also returns "attentions" [layers, B, N, L, L].
 
         Returns:
-            Arrays under the names that transformers gives them: last_hidden_state, pooler_output,
-            logits (prediction_logits and seq_relationship_logits, start_logits and end_logits).
+            Arrays under their names in transformers: last_hidden_state, pooler_output, logits
+            (prediction_logits and seq_relationship_logits, start_logits and end_logits).
 
         Raises:
-            ValueError: neither or both of texts and ids, ids beyond the vocabulary, or rows longer
-                than the model reads.
+            ValueError: neither or both of texts and ids are given, ids are not in the vocabulary,
+                rows are longer than the model reads, or texts are given without a tokenizer.
         """
         if (texts is None) == (input_ids is None):
             raise ValueError("Give either texts or input_ids.")
@@ -80,53 +124,145 @@ class Pretrained:
         self._check(ids)
         mask = np.ones_like(ids) if attention_mask is None else np.asarray(attention_mask)
         types = np.zeros_like(ids) if token_type_ids is None else np.asarray(token_type_ids)
-        outputs = self._apply(
-            self.params,
-            (ids, types.reshape(ids.shape), (mask.reshape(ids.shape) > 0).astype(np.int32)),
-            output_hidden_states,
-            output_attentions,
+        inputs = (
+            ids,
+            types.reshape(ids.shape).astype(np.int32),
+            (mask.reshape(ids.shape) > 0).astype(np.int32),
         )
-        found = {key: np.asarray(value) for key, value in outputs.items()}
-        # A row holds one sequence: outputs [B, 1, ...] become [B, ...].
-        for key in found.keys() & {"pooler_output", *self.model.sequence_outputs}:
-            found[key] = found[key][:, 0]
+        outputs = self._in_buckets(inputs, output_hidden_states, output_attentions)
         if choices is not None and self.head == "multiple_choice":
-            found["logits"] = found["logits"].reshape(-1, choices)
-        theirs = family_of(self.config).outputs
-        return {theirs.get(key, key): value for key, value in found.items()}
+            outputs["logits"] = outputs["logits"].reshape(-1, choices)
+        hf_names = family_of(self.config).outputs
+        return {hf_names.get(key, key): value for key, value in outputs.items()}
+
+    def _in_buckets(
+        self, inputs: tuple[np.ndarray, ...], hidden: bool, attentions: bool
+    ) -> dict[str, np.ndarray]:
+        """Applies the model to ids, token types and mask, int [B, L] each."""
+        rows, length = inputs[0].shape
+        bucket = length_bucket(length, self.config.max_length)
+        fills = (self.config.pad_token_id or 0, 0, 0)
+        padded = [
+            np.pad(values, ((0, 0), (0, bucket - length)), constant_values=fill)
+            for values, fill in zip(inputs, fills, strict=True)
+        ]
+        program, params = compiled_program(self.model, hidden, attentions), self._device_params()
+
+        def start() -> Iterator[tuple[int, dict[str, jax.Array]]]:
+            first = 0
+            for size in piece_sizes(max(rows, 1), bucket, token_budget() // BUDGET_SHARE):
+                piece = (pad_rows(values[first : first + size], size) for values in padded)
+                yield min(size, rows - first), program(params, *piece)
+                first += size
+
+        pieces: dict[str, list[np.ndarray]] = {}
+        for size, outputs in read_behind(start()):
+            for key, values in outputs.items():
+                pieces.setdefault(key, []).append(self._cut(key, np.asarray(values), size, length))
+        return {
+            key: values[0] if len(values) == 1 else np.concatenate(values, AXES.get(key, (0,))[0])
+            for key, values in pieces.items()
+        }
+
+    def _cut(self, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
+        """Removes the padding of rows and tokens from one output."""
+        if key in ("pooler_output", *self.model.sequence_outputs):
+            return values[:rows, 0]  # a row has one sequence: [B, 1, ...] becomes [B, ...]
+        row_axis, *token_axes = AXES.get(key, (0, 1))
+        cut = [slice(None)] * values.ndim
+        cut[row_axis] = slice(rows)
+        for axis in token_axes:
+            cut[axis] = slice(length)
+        return values[tuple(cut)]
+
+    def predict(
+        self,
+        texts: Sequence[str | tuple[str, ...]],
+        *,
+        batch_size: int | None = None,
+        max_length: int | None = None,
+    ) -> list[Prediction]:
+        """Predicts with the head of the model, as `python -m bertjax.predict` does.
+
+        Args:
+            texts: texts or pairs; (question, passage) for question answering, and (text, choice,
+                choice, ...) for multiple choice.
+            batch_size: rows that are computed at a time; None: as many as keep the device busy.
+            max_length: maximum tokens per sequence; None: as the model was fine-tuned.
+
+        Returns:
+            A prediction for each text: a dict whose fields `bertjax.tasks.task` lists.
+
+        Raises:
+            ValueError: no task uses the head of the model, or a text is empty.
+        """
+        model = TaskModel(self.loaded, max_length, batch_size)
+        task, examples = from_texts(model.task, texts)
+        return [prediction for _, prediction in model(task, examples)]
+
+    def embed(
+        self, texts: Sequence[str], *, pooling: str = "mean", layers: Sequence[int] = (-1,)
+    ) -> np.ndarray:
+        """Computes a vector for each text: float32 [len(texts), D * len(layers)].
+
+        Args:
+            texts: the texts; long ones are truncated.
+            pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
+            layers: the hidden states to pool, 0 = embeddings, -1 = the last layer; several are
+                concatenated.
+        """
+        return Embedder(self.loaded, pooling, layers)(texts)
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
+        """Predicts the most probable tokens for each [MASK]; see `bertjax.inference.fill_mask`.
+
+        The masked LM head is read from the source if the model was loaded with another head.
+        """
+        loaded = self.loaded
+        if "predictions" not in self.model.parts:
+            head, encoder = self._masked_lm, {"bert": loaded.params["bert"]}
+            loaded = head._replace(params=head.params | encoder, tokenizer=loaded.tokenizer)
+        return fill_mask(loaded, text, top_k)
+
+    @functools.cached_property
+    def _masked_lm(self) -> LoadedModel:
+        loaded = with_masked_lm(self._loaded._replace(params=self.params))
+        head = {key: value for key, value in loaded.params.items() if key != "bert"}
+        return loaded._replace(params=jax.device_put(head))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """input_ids, attention_mask and token_type_ids [B, L] of texts or pairs."""
+        """Returns input_ids, attention_mask and token_type_ids [B, L] of texts or pairs."""
+        tokenizer, limit = self.loaded.tokenizer, self.config.max_length
         if isinstance(texts, str):
             raise ValueError("texts is one string: put it in a list.")
-        limit = self.config.max_length
         rows = [
-            self.tokenizer.encode_prompt(*((t,) if isinstance(t, str) else t), max_length=limit)
+            tokenizer.encode_prompt(*((t,) if isinstance(t, str) else t), max_length=limit)
             for t in texts
         ]
         length = max((len(ids) for ids, _ in rows), default=1)
-        ids = np.full((len(rows), length), self.tokenizer.pad_token_id, np.int32)
+        ids = np.full((len(rows), length), tokenizer.pad_token_id, np.int32)
         mask, types = np.zeros_like(ids), np.zeros_like(ids)
-        for i, (row, of_row) in enumerate(rows):
-            ids[i, : len(row)], types[i, : len(row)], mask[i, : len(row)] = row, of_row, 1
+        for i, (row, row_types) in enumerate(rows):
+            ids[i, : len(row)], types[i, : len(row)], mask[i, : len(row)] = row, row_types, 1
         return ids, mask, types
 
     def _check(self, ids: np.ndarray) -> None:
         if ids.size and (ids.max() >= self.config.vocab_size or ids.min() < 0):
             raise ValueError(
-                f"input_ids lie in {ids.min()}..{ids.max()}, the model has vocab_size="
-                f"{self.config.vocab_size}: use its own tokenizer."
+                f"input_ids are in {ids.min()}..{ids.max()}, but the model has vocab_size="
+                f"{self.config.vocab_size}: use the tokenizer of the model."
             )
         if ids.shape[1] > self.config.max_length:
             raise ValueError(
-                f"Rows have {ids.shape[1]} tokens, the model reads at most "
-                f"{self.config.max_length}: cut them."
+                f"Rows have {ids.shape[1]} tokens, but the model reads at most "
+                f"{self.config.max_length}: truncate them."
             )
 
     def save(self, directory: str | Path) -> None:
-        """Writes a Hugging Face directory: config, weights, tokenizer and labels."""
+        """Writes a Hugging Face directory: config, weights, labels, and the tokenizer if any."""
         kept = ("id2label", "label2id", "problem_type")
-        extra = {key: self._source_config[key] for key in kept if key in self._source_config}
+        source = self._loaded.source.config
+        extra = {key: source[key] for key in kept if key in source}
         objectives = self.model.objectives.values()
         if self.labels is None and any(objective.named_classes for objective in objectives):
             extra["id2label"] = {i: f"LABEL_{i}" for i in range(self.model.num_labels)}
@@ -142,7 +278,7 @@ class Pretrained:
                 Path(directory).name,
                 self.head,
                 self.config,
-                self.tokenizer.do_lower_case,
+                self.tokenizer and self.tokenizer.do_lower_case,
             ),
         )
 
@@ -155,39 +291,50 @@ def load_pretrained(
     vocab_size: int | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Pretrained:
-    """Loads a model; the arguments and errors are those of `bertjax.weights.load_model`.
+    """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
 
-    A head that the source lacks is initialised, and said so.
+    Prints which parts of the head the source lacks; they are initialised. A source without a
+    tokenizer is accepted; its model takes arrays only.
     """
     loaded = load_model(
-        path_or_name, head, num_labels=num_labels, vocab_size=vocab_size, dtype=dtype
+        path_or_name,
+        head,
+        num_labels=num_labels,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        tokenizer_required=False,
     )
     for part in loaded.absent:
         print(f"{path_or_name} has no {part}: it is freshly initialised; train it before use")
     return Pretrained(loaded)
 
 
-def _apply(model: BertWithHead, params: Any, inputs: Any, hidden: bool, attentions: bool) -> Any:
-    ids, types, mask = inputs
-    rows, length = ids.shape
-    positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
-    if model.config.position_offset:
-        # RoBERTa's count what is not padding, which may stand in front.
-        positions = jnp.maximum(jnp.cumsum(ids != model.config.pad_token_id, axis=1) - 1, 0)
-    outputs, state = model.apply(
-        {"params": params},
-        ids,
-        types,
-        positions,
-        mask,
-        jnp.zeros((rows, 1), jnp.int32),
-        output_hidden_states=hidden,
-        mutable=["intermediates"] if attentions else [],
-    )
-    if attentions:
-        layers = state["intermediates"]["bert"]["encoder"]["layers"]
-        probs: Any = layers["attention"]["attention_probs"][
-            0
-        ]  # [groups, layers of each, B, N, L, L]
-        outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
-    return outputs
+@cached_program
+def compiled_program(
+    model: BertWithHead, hidden_states: bool, attentions: bool
+) -> Callable[..., dict[str, jax.Array]]:
+    """The jitted function (params, ids [B, L], token types [B, L], mask [B, L]) -> outputs."""
+
+    def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
+        rows, length = ids.shape
+        positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
+        if model.config.position_offset:
+            # RoBERTa counts the tokens that are not padding, which may be in front.
+            positions = jnp.maximum(jnp.cumsum(ids != model.config.pad_token_id, axis=1) - 1, 0)
+        outputs, state = model.apply(
+            {"params": params},
+            ids,
+            types,
+            positions,
+            mask,
+            jnp.zeros((rows, 1), jnp.int32),
+            output_hidden_states=hidden_states,
+            mutable=["intermediates"] if attentions else [],
+        )
+        if attentions:
+            layers = state["intermediates"]["bert"]["encoder"]["layers"]
+            probs: Any = layers["attention"]["attention_probs"][0]  # [groups, layers, B, N, L, L]
+            outputs["attentions"] = probs.reshape(-1, *probs.shape[-4:])
+        return outputs
+
+    return jax.jit(apply)

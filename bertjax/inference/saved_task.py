@@ -1,9 +1,16 @@
-"""A fine-tuned model with the task that it answers."""
+"""A fine-tuned model together with the task that it was trained on."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import jax
+
+from bertjax.config import MeshConfig
+from bertjax.config.finetune_config import SHORTEST
+from bertjax.devices import sharding
 from bertjax.files import read_json
-from bertjax.tasks import Task
+from bertjax.inference.predictor import Predictor
+from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import saved_task
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.tagger_weights import with_saved_tagger
@@ -12,10 +19,20 @@ DESCRIPTION = "task.json"
 
 
 def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """A model with its head, or its tagger, the task that it was trained for, and `task.json`."""
-    loaded = load_model(model, None)
+    """Loads a model with its head or tagger, its task, and the content of `task.json`."""
+    return with_task(load_model(model, None))
+
+
+def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
+    """Adds its task to a loaded model, and the tagger of its directory if there is one.
+
+    Raises:
+        ValueError: no task uses the head of the model.
+    """
     file = loaded.source.where / DESCRIPTION
-    description = read_json(file) if file.is_file() else {}
+    # If the directory lacks this head, its task.json describes another one.
+    has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
+    description = read_json(file) if file.is_file() and has_head else {}
     loaded = with_saved_tagger(loaded, description)
     task = saved_task(
         loaded.head,
@@ -26,3 +43,51 @@ def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
         loaded.config.max_length,
     )
     return loaded, task, description
+
+
+class TaskModel:
+    """A fine-tuned model that predicts for examples, on one device.
+
+    Attributes:
+        name: the path of the model, for messages.
+        task: the task that it was trained on; its source is not known.
+        description: the content of `task.json`; empty for models of other libraries.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, max_length: int | None = None, batch_size: int | None = None
+    ):
+        """Restores the task of a model.
+
+        Args:
+            loaded: the model.
+            max_length: maximum tokens per sequence; None: as the model was fine-tuned.
+            batch_size: rows that are computed at a time; None: as many as keep the device busy.
+
+        Raises:
+            ValueError: no task uses the head of the model, or it cannot read `max_length` tokens.
+        """
+        self._loaded, self.task, self.description = with_task(loaded)
+        self.name = str(loaded.source.where)
+        self._max_length = max_length or self.task.max_length
+        longest = loaded.config.max_length
+        if not SHORTEST <= self._max_length <= longest:
+            raise ValueError(
+                f"max_length={self._max_length}: {self.name} reads {SHORTEST} to {longest} tokens."
+            )
+        self._batch_size = batch_size
+        self._params = jax.device_put(self._loaded.params)
+
+    def __call__(
+        self, task: Task, examples: Iterable[Example]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields every example with its prediction; `task` has the labels of the model."""
+        predictor = Predictor(
+            task,
+            self._loaded.model,
+            self._loaded.tokenizer,
+            self._max_length,
+            sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
+            self._batch_size,
+        )
+        return predictor(self._params, examples)

@@ -28,10 +28,39 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
     if isinstance(task, ChoiceTask):
         raise ValueError("The model selects one of several texts: give a file with --input.")
     if isinstance(task, SpanTask) and pair is None:
-        raise ValueError("The model answers questions about a passage: give it with --pair.")
+        raise ValueError(
+            "The model answers questions about a passage: give it as the second text (--pair)."
+        )
     if isinstance(task, TagTask):
         return Example(id="0", where="--text", words=tuple(_WORDS.findall(text)))
     return Example(id="0", where="--text", text=text, pair=pair)
+
+
+def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
+    """Makes examples of texts, pairs, or tuples of a text and its choices.
+
+    Returns the task (with its number of choices) and the examples.
+
+    Raises:
+        ValueError: the task needs other inputs.
+    """
+    if isinstance(texts, str):
+        raise ValueError("texts is one string: put it in a list.")
+    tuples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    if isinstance(task, ChoiceTask):
+        task = dataclasses.replace(task, num_choices=max(map(len, tuples), default=1) - 1)
+    examples = []
+    for index, (text, *others) in enumerate(tuples):
+        identity: Any = {"id": str(index), "where": f"texts[{index}]"}
+        if isinstance(task, ChoiceTask):
+            example = Example(text=text, choices=tuple(others), **identity)
+        elif len(others) > 1:
+            raise ValueError(f"texts[{index}] has {len(others) + 1} texts: give one or a pair.")
+        else:
+            example = from_text(task, text, *(others or [None]))
+            example = dataclasses.replace(example, **identity)
+        examples.append(example)
+    return task, examples
 
 
 def from_file(

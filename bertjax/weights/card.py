@@ -30,7 +30,7 @@ def model_card(
     title: str,
     head: str,
     config: BertConfig,
-    do_lower_case: bool,
+    do_lower_case: bool | None,
     facts: Sequence[tuple[str, Any]] = (),
     tagger: TaggerConfig | None = None,
 ) -> str:
@@ -40,7 +40,7 @@ def model_card(
         title: of the page.
         head: the name of the head in `bertjax.model.HEADS`.
         config: the architecture.
-        do_lower_case: whether the tokenizer lower-cases.
+        do_lower_case: whether the tokenizer lower-cases; None: there is no tokenizer.
         facts: (name, value) pairs about the training, for a table.
         tagger: the tagger on the encoder, if there is one.
     """
@@ -50,7 +50,7 @@ def model_card(
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
         vocab=config.vocab_size,
-        casing="uncased" if do_lower_case else "cased",
+        casing={True: "uncased", False: "cased", None: "without a tokenizer"}[do_lower_case],
         positions=config.max_length,
         family=config.model_type,
         version=bertjax.__version__,

@@ -101,7 +101,7 @@ def save_hf(
     directory: str | Path,
     params: Any,
     config: BertConfig,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     *,
     head: str = "pretraining",
     extra: Mapping[str, Any] | None = None,
@@ -115,7 +115,7 @@ def save_hf(
         directory: the directory; a model in it is replaced atomically.
         params: the parameters, which are converted and written one at a time to save memory.
         config: the architecture.
-        tokenizer: the tokenizer, whose files are written as well.
+        tokenizer: the tokenizer, whose files are written as well; None: no such files.
         head: the name of the head in `bertjax.model.HEADS`.
         extra: more fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
@@ -136,7 +136,8 @@ def save_hf(
             write_safetensors(beside / TAGGER, flat_tagger, config)
         text = json.dumps(content, indent=2) + "\n"
         (beside / "config.json").write_text(text, encoding="utf-8")
-        tokenizer.save(beside)
+        if tokenizer is not None:
+            tokenizer.save(beside)
         if card is not None:
             (beside / "README.md").write_text(card, encoding="utf-8")
         for name, text in dict(files or {}).items():

@@ -32,7 +32,7 @@ class Source(NamedTuple):
         where: the directory or checkpoint.
         config: the content of its config file.
         tensors: by PyTorch name.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer; None if there is none and the caller does not require it.
     """
 
     kind: str
@@ -46,7 +46,8 @@ class LoadedModel(NamedTuple):
     """A model with its parameters (numpy), tokenizer and labels.
 
     The source lacks the `absent` parts, which are freshly initialised. It also has the `unused`
-    parts, which this head does not need.
+    parts, which this head does not need. The tokenizer is None only for callers of `load_model`
+    that do not require one.
     """
 
     model: BertWithHead
@@ -60,28 +61,30 @@ class LoadedModel(NamedTuple):
     source: Source
 
 
-def open_source(path: str | Path) -> Source:
+def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
     Raises:
-        FileNotFoundError: there is no model at `path`, and none of that name on the hub.
+        FileNotFoundError: there is no model at `path`, and none of that name on the hub, or it
+            lacks a tokenizer that is required.
         ValueError: a file is damaged.
     """
     place = Path(path)
     if place.is_dir():
         if (place / "run.json").is_file() and not _is_fine_tuned(place):
-            return _open_run(place)
+            return _open_run(place, tokenizer_required)
         if (place / "config.json").is_file() and has_weights(place):
             config = read_json(place / "config.json")
-            return Source("hf", place, config, open_hf(place), load_tokenizer(place))
+            tokenizer = _open_tokenizer(place, tokenizer_required)
+            return Source("hf", place, config, open_hf(place), tokenizer)
         if (place / "bert_config.json").is_file():
-            return _open_tf1(place, place)
+            return _open_tf1(place, place, tokenizer_required)
         if (place / "model" / "config.json").is_file():
-            return open_source(place / "model")
+            return open_source(place / "model", tokenizer_required=tokenizer_required)
     elif Path(f"{path}.index").is_file():
-        return _open_tf1(place, place.parent)
+        return _open_tf1(place, place.parent, tokenizer_required)
     elif may_be_hub_name(path):
-        return open_source(_fetch(str(path)))
+        return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)
     raise FileNotFoundError(
         f"No model at {path}: expected a directory with config.json and weights "
         "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
@@ -89,12 +92,21 @@ def open_source(path: str | Path) -> Source:
     )
 
 
-def _open_tf1(checkpoint: Path, directory: Path) -> Source:
+def _open_tokenizer(directory: Path, required: bool) -> Any:
+    """The tokenizer of a model; None if it has no vocabulary and none is required."""
+    vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
+    if not required and not any((directory / name).is_file() for name in vocabularies):
+        return None
+    return load_tokenizer(directory)
+
+
+def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> Source:
     file = directory / "bert_config.json"
     if not file.is_file():
         raise FileNotFoundError(f"{directory} has no bert_config.json: copy it to {checkpoint}.")
     config = read_json(file)
-    return Source("tf1", checkpoint, config, open_tf1(checkpoint), load_tokenizer(directory))
+    tokenizer = _open_tokenizer(directory, tokenizer_required)
+    return Source("tf1", checkpoint, config, open_tf1(checkpoint), tokenizer)
 
 
 def _is_fine_tuned(workdir: Path) -> bool:
@@ -104,7 +116,7 @@ def _is_fine_tuned(workdir: Path) -> bool:
     return has_task and (workdir / "model" / "config.json").is_file()
 
 
-def _open_run(workdir: Path) -> Source:
+def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     """Opens the newest checkpoint of a run and reads its parameters, without the optimizer's."""
     try:
         run = read_json(workdir / "run.json")["config"]
@@ -134,7 +146,8 @@ def _open_run(workdir: Path) -> Source:
     flat: Any = flatten_dict(params, sep="/")
     tensors = dict(names.to_hf(flat, model.config))
     config = {**config, "step": step, "architectures": [architecture(model.config, head)]}
-    return Source("run", workdir, config, tensors, load_tokenizer(workdir / "tokenizer"))
+    tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
+    return Source("run", workdir, config, tensors, tokenizer)
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
@@ -173,6 +186,7 @@ def load_model(
     vocab_size: int | None = None,
     dtype: DTypeLike = jnp.float32,
     seed: int = 0,
+    tokenizer_required: bool = True,
 ) -> LoadedModel:
     """Loads a model with one of the `HEADS`.
 
@@ -186,20 +200,21 @@ def load_model(
         vocab_size: rows of the word embedding, which is resized; None: that of the source.
         dtype: type of the activations.
         seed: for the initialisation of parameters that the source lacks.
+        tokenizer_required: whether a model without a tokenizer is refused.
 
     Raises:
-        FileNotFoundError: there is no model.
+        FileNotFoundError: there is no model, or it lacks a tokenizer that is required.
         ValueError: weights, config, tokenizer and arguments do not fit together.
     """
     if head is not None and head not in HEADS:
         raise ValueError(
             f"Unknown head {head!r}. {did_you_mean(head, HEADS)}Known: {', '.join(HEADS)}."
         )
-    source = open_source(path)
+    source = open_source(path, tokenizer_required=tokenizer_required)
     head = find_head(source) if head is None else head
     config = _architecture(source)
     architecture(config, head)  # raises if the family does not have the head
-    needed = source.tokenizer.vocab_size
+    needed = source.tokenizer.vocab_size if source.tokenizer else 0
     if needed > (vocab_size or config.vocab_size):
         raise ValueError(
             f"The tokenizer in {source.where} has {needed} tokens, but the model has vocab_size="
@@ -221,6 +236,22 @@ def load_model(
         params = resize_vocabulary(params, model, old_config, seed)
     return LoadedModel(
         model, head, params, config, source.tokenizer, labels, filled.absent, filled.unused, source
+    )
+
+
+def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
+    """The same encoder with the masked LM head of its source, which is `absent` if it has none."""
+    if "predictions" in loaded.model.parts:
+        return loaded
+    model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
+    encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
+    filled = fill(loaded.source.tensors, model, str(loaded.source.where), known=encoder)
+    return loaded._replace(
+        model=model,
+        head="masked_lm",
+        params=filled.params,
+        absent=filled.absent,
+        unused=filled.unused,
     )
 
 

@@ -1,0 +1,136 @@
+"""`bertjax.evaluate`: evaluation metrics of a fine-tuned model on an official task or a file."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.inference.pretrained import Pretrained
+from bertjax.inference.saved_task import TaskModel
+from bertjax.tasks import TASKS, Example, Task, TaskOptions, check_task, make_task
+from bertjax.tasks.prediction_inputs import from_file
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.columns import Columns
+from bertjax.weights import load_model
+
+# Settings of question answering that a model keeps from its fine-tuning.
+SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+
+
+def evaluate(
+    model: str | Path | Pretrained,
+    task: str | None = None,
+    *,
+    data: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    tfds_data_dir: str | Path | None = None,
+    split: str = "dev",
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
+    choice_columns: tuple[str, ...] = (),
+    label_separator: str | None = None,
+    max_length: int | None = None,
+) -> dict[str, float]:
+    """Predicts for labelled examples and computes the metrics of the task.
+
+        bertjax.evaluate("runs/mrpc/model", "mrpc", data_dir="glue/MRPC")
+        bertjax.evaluate(result.model, data="test.csv")
+
+    Args:
+        model: a model directory, the workdir of a finished run, a name on the hub, or what
+            `load_pretrained` returned.
+        task: the name of an official task; its labels are those of the model.
+        data: a labelled file for the model's own task, instead of an official task: CSV, TSV, JSON
+            lines, SQuAD's JSON or CoNLL's columns.
+        data_dir: folder with the official files; None: TensorFlow Datasets fetches them.
+        tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: its own default.
+        split: the split of the official task.
+        text_column, pair_column, label_column, choice_columns: columns of `data`; those that are
+            not named are those of the training, or guessed.
+        label_separator: separates the labels of an example in `data` that may have several.
+        max_length: maximum tokens per sequence; None: as the model was fine-tuned.
+
+    Returns:
+        Metrics by name, as fractions. A task with several splits of this kind, such as MNLI with
+        dev_matched and dev_mismatched, has "dev_matched/accuracy" and so on.
+
+    Raises:
+        ValueError: neither or both of task and data are given, they do not fit the model, or the
+            examples have no labels.
+        FileNotFoundError: the model or the data does not exist.
+    """
+    if (task is None) == (data is None):
+        raise ValueError("Give either task, the name of an official task, or data, a file.")
+    use_compilation_cache()
+    loaded = model.loaded if isinstance(model, Pretrained) else load_model(model, None)
+    task_model = TaskModel(loaded, max_length)
+    if data is not None:
+        columns = Columns(
+            text=text_column, pair=pair_column, label=label_column, choices=choice_columns
+        )
+        file_task, examples, _ = task_of_file(task_model, data, columns, label_separator)
+        return _scores(task_model, file_task, examples, str(data))
+    options = TaskOptions(
+        data_dir=None if data_dir is None else str(data_dir),
+        tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),
+    )
+    official = official_task(task_model, str(task), options)
+    assert official.source is not None
+    splits = [s for s in official.source.splits if s == split or s.startswith(f"{split}_")]
+    if not splits:
+        raise ValueError(
+            f"{task} has no split {split!r}: use one of {', '.join(official.source.splits)}."
+        )
+    scores = {
+        name: _scores(task_model, official, official.source.examples(name), f"{task}, {name}")
+        for name in splits
+    }
+    if len(splits) == 1:
+        return scores[splits[0]]
+    return {f"{name}/{key}": value for name in splits for key, value in scores[name].items()}
+
+
+def _scores(
+    model: TaskModel, task: Task, examples: Iterable[Example], where: str
+) -> dict[str, float]:
+    scores = task.score(model(task, examples))
+    if not scores:
+        raise ValueError(
+            f"{where}: the examples have no labels, so there are no metrics. Name the column of "
+            "the labels, use another split, or use python -m bertjax.predict."
+        )
+    return scores
+
+
+def task_of_file(
+    model: TaskModel, path: str | Path, columns: Columns, label_separator: str | None = None
+) -> tuple[Task, Iterable[Example], str]:
+    """The model's task and the examples of a file; see `from_file`, whose result it returns."""
+    path = Path(path).expanduser()
+    return from_file(model.task, path, columns, label_separator, model.description)
+
+
+def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
+    """Creates an official task for a model: with the model's labels and settings.
+
+    Raises:
+        ValueError: there is no such task, or the model does not have its labels.
+        FileNotFoundError: the data does not exist.
+    """
+    check_task(name)
+    definition, own = TASKS[name], model.task
+    if definition.own_files:
+        raise ValueError(
+            f"--task={name} has no official files: use --input (in Python: data) with your own."
+        )
+    if isinstance(own, SpanTask) and SpanTask in definition.kinds:
+        settings = {key: getattr(own, key) for key in SPAN_OPTIONS}
+        options = dataclasses.replace(options, span_options=settings)
+    task = make_task(name, options)
+    if task.head != own.head or set(task.labels) != set(own.labels):
+        raise ValueError(
+            f"--task={task.name} has the labels {list(task.labels)}, but {model.name} predicts "
+            f"{list(own.labels)} ({own.name}): use a model of this task."
+        )
+    return dataclasses.replace(task, labels=own.labels)
