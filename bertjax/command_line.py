@@ -217,7 +217,10 @@ def run_reporting_errors(run: Callable[[], Any]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
-        print(f"{str(interrupt) or 'interrupted'}; the same command again resumes", file=sys.stderr)
+        print(
+            f"{str(interrupt) or 'interrupted'}; run the same command again to resume",
+            file=sys.stderr,
+        )
         return 130
     return 0
 
