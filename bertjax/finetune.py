@@ -3,7 +3,6 @@
 The same command again resumes from the newest checkpoint, bit for bit.
 """
 
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,26 +33,18 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
         ValueError: config, data and workdir do not fit together, or there is no such task.
         TypeError: there is no such field.
     """
+    from bertjax.tasks.sources.table_files import as_file
     from bertjax.training import variants
 
     if config is None:
         config = _defaults_of_task(fields.get("task"))
     with tempfile.TemporaryDirectory() as folder:
         files = {
-            split: _as_file(fields[split], Path(folder) / f"{split}.jsonl")
+            split: as_file(fields[split], Path(folder) / f"{split}.jsonl")
             for split in ("train", "dev", "test")
             if fields.get(split) is not None
         }
         return variants.finetune(config_from(FinetuneConfig, config, {**fields, **files}))
-
-
-def _as_file(rows: Any, file: Path) -> str:
-    """The path of a file; the rows of a DataFrame or a list are written to `file` first."""
-    if isinstance(rows, str | Path):
-        return str(rows)
-    records = rows if isinstance(rows, list) else rows.to_dict("records")
-    file.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
-    return str(file)
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:

@@ -1,8 +1,10 @@
 """`bertjax.evaluate`: evaluation metrics of a fine-tuned model on an official task or a file."""
 
 import dataclasses
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.inference.pretrained import Pretrained
@@ -11,6 +13,7 @@ from bertjax.tasks import TASKS, Example, Task, TaskOptions, check_task, make_ta
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.table_files import as_file
 from bertjax.weights import load_model
 
 # Settings of question answering that a model keeps from its fine-tuning.
@@ -21,7 +24,7 @@ def evaluate(
     model: str | Path | Pretrained,
     task: str | None = None,
     *,
-    data: str | Path | None = None,
+    data: Any = None,
     data_dir: str | Path | None = None,
     tfds_data_dir: str | Path | None = None,
     split: str = "dev",
@@ -42,7 +45,8 @@ def evaluate(
             `load_pretrained` returned.
         task: the name of an official task; its labels are those of the model.
         data: a labelled file for the model's own task, instead of an official task: CSV, TSV, JSON
-            lines, SQuAD's JSON or CoNLL's columns.
+            lines, SQuAD's JSON or CoNLL's columns. A pandas DataFrame or a list of dictionaries
+            takes the place of a file of rows.
         data_dir: folder with the official files; None: TensorFlow Datasets fetches them.
         tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: its own default.
         split: the split of the official task.
@@ -69,8 +73,10 @@ def evaluate(
         columns = Columns(
             text=text_column, pair=pair_column, label=label_column, choices=choice_columns
         )
-        file_task, examples, _ = task_of_file(task_model, data, columns, label_separator)
-        return _scores(task_model, file_task, examples, str(data))
+        with tempfile.TemporaryDirectory() as folder:
+            file = as_file(data, Path(folder) / "data.jsonl")
+            own_task, examples, _ = task_of_file(task_model, file, columns, label_separator)
+            return _scores(task_model, own_task, examples, Path(file).name)
     options = TaskOptions(
         data_dir=None if data_dir is None else str(data_dir),
         tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),

@@ -49,7 +49,7 @@ class TaskModel:
     """A fine-tuned model that predicts for examples, on one device.
 
     Attributes:
-        name: the path of the model, for messages.
+        name: the path of the model.
         task: the task that it was trained on; its source is not known.
         description: the content of `task.json`; empty for models of other libraries.
     """

@@ -245,7 +245,9 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
         return loaded
     model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
     encoder: Any = flatten_dict({"bert": loaded.params["bert"]}, sep="/")
-    filled = fill(loaded.source.tensors, model, str(loaded.source.where), known=encoder)
+    source = loaded.source
+    tensors = {name: source.tensors[name] for name in _head_tensors(source, loaded.config)}
+    filled = fill(tensors, model, str(source.where), known=encoder)
     return loaded._replace(
         model=model,
         head="masked_lm",
@@ -262,12 +264,7 @@ def find_head(source: Source) -> str:
         ValueError: no single head uses all of them.
     """
     config = _architecture(source)
-    parts = set()
-    for stored in source.tensors:
-        name = names.normalized(stored, config)
-        mapped = names.find(name, config) if name else None
-        if mapped and not mapped.path.startswith("bert/"):
-            parts.add(mapped.path.split("/")[0])
+    parts = set(_head_tensors(source, config).values())
     fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
     named = (source.config.get("architectures") or [None])[0]
     if not fitting:
@@ -276,6 +273,17 @@ def find_head(source: Source) -> str:
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
     return next((head for head in fitting if architecture(config, head) == named), fitting[0])
+
+
+def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
+    """Name -> part of the model, of the tensors that are not of the encoder."""
+    parts = {}
+    for stored in source.tensors:
+        name = names.normalized(stored, config)
+        mapped = names.find(name, config) if name else None
+        if mapped and not mapped.path.startswith("bert/"):
+            parts[stored] = mapped.path.split("/")[0]
+    return parts
 
 
 def _architecture(source: Source) -> BertConfig:

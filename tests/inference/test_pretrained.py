@@ -2,10 +2,13 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 import bertjax
+from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.pretrained import compiled_program
 from bertjax.model import HEADS, BertConfig, named_config
 from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture
@@ -219,3 +222,171 @@ def test_an_unknown_hub_name_without_network_is_explained(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(FileNotFoundError, match="'nobody/nothing' is not a local directory"):
         bertjax.load_pretrained("nobody/nothing")
+
+
+def unpadded(bert, ids, mask=None, types=None):
+    """What the model computes for exactly these rows, in one piece."""
+    program = compiled_program.__wrapped__(bert.model, True, True)
+    inputs = [x.astype(np.int32) for x in (ids, np.zeros_like(ids) if types is None else types)]
+    mask = np.ones_like(ids) if mask is None else mask
+    return {k: np.asarray(v) for k, v in program(bert.params, *inputs, mask).items()}
+
+
+def random_calls(vocab_size, count, longest):
+    rng = np.random.default_rng(3)
+    for _ in range(count):
+        yield rng.integers(5, vocab_size, (rng.integers(1, 25), rng.integers(1, longest + 1)))
+
+
+def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
+    tmp_path, tiny_config, tokenizer, written
+):
+    # No other test has this architecture, so the programs are those of these calls.
+    config = dataclasses.replace(tiny_config, intermediate_size=40)
+    bert = bertjax.load_pretrained(written(tmp_path / "m", config, "encoder", tokenizer))
+    shapes = set()
+    for ids in random_calls(config.vocab_size, 110, config.max_length):
+        outputs = bert(input_ids=ids)
+        assert outputs["last_hidden_state"].shape == (*ids.shape, config.hidden_size)
+        assert outputs["pooler_output"].shape == (len(ids), config.hidden_size)
+        shapes.add(ids.shape)
+    assert len(shapes) > 100
+    assert 0 < compiled_program(bert.model, False, False)._cache_size() <= 12
+
+
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_padding_to_buckets_changes_no_output_and_no_shape(
+    head, tmp_path, tiny_config, tokenizer, written
+):
+    bert = bertjax.load_pretrained(written(tmp_path / "m", tiny_config, head, tokenizer), head)
+    rng = np.random.default_rng(4)
+    for rows, length in ((1, 5), (3, 33), (11, 64)):
+        ids = rng.integers(5, 120, (rows, length))
+        outputs = bert(input_ids=ids, output_hidden_states=True, output_attentions=True)
+        for name, expected in unpadded(bert, ids).items():
+            expected = expected[:, 0] if name.startswith(("pooler", "seq_rel")) else expected
+            assert outputs[name].shape == expected.shape, name
+            scale = max(1.0, np.abs(expected).max())
+            np.testing.assert_allclose(outputs[name] / scale, expected / scale, atol=1e-6)
+
+
+def test_roberta_counts_positions_without_padding_in_front_in_buckets_too(
+    tmp_path, tiny_family, tokenizer, written
+):
+    config = tiny_family("roberta")
+    bert = bertjax.load_pretrained(written(tmp_path / "m", config, "encoder", tokenizer))
+    ids = np.random.default_rng(5).integers(5, 120, (2, 21))
+    ids[1, :6] = config.pad_token_id
+    mask = (ids != config.pad_token_id).astype(np.int32)
+    outputs = bert(input_ids=ids, attention_mask=mask)["last_hidden_state"]
+    alone = bert(input_ids=ids[1:, 6:])["last_hidden_state"]
+    np.testing.assert_allclose(outputs[1, 6:], alone[0], atol=1e-5)
+    expected = unpadded(bert, ids, mask)["last_hidden_state"]
+    np.testing.assert_allclose(outputs[mask > 0], expected[mask > 0], atol=1e-6)
+
+
+def test_choices_keep_their_shape_in_buckets(tmp_path, tiny_config, tokenizer, written):
+    folder = written(tmp_path / "m", tiny_config, "multiple_choice", tokenizer)
+    bert = bertjax.load_pretrained(folder, None)
+    ids = np.random.default_rng(6).integers(5, 120, (3, 2, 37))
+    logits = bert(input_ids=ids)["logits"]
+    expected = unpadded(bert, ids.reshape(6, 37))["logits"].reshape(3, 2)
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+
+
+def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
+    pretraining, monkeypatch
+):
+    bert = bertjax.load_pretrained(pretraining)
+    ids = np.random.default_rng(7).integers(5, 120, (150, 30))
+    whole = bert(input_ids=ids)
+    sizes = []
+
+    def watched(*args):
+        program = compiled_program(*args)
+
+        def call(params, ids, *others):
+            sizes.append(ids.size)
+            return program(params, ids, *others)
+
+        return call
+
+    monkeypatch.setattr("bertjax.inference.pretrained.compiled_program", watched)
+    monkeypatch.setattr("bertjax.inference.pretrained.token_budget", lambda: 4 * 256)
+    pieces = bert(input_ids=ids)
+    assert len(sizes) >= 150 * 30 / 256 and max(sizes) <= 256
+    for name, values in whole.items():
+        np.testing.assert_allclose(pieces[name], values, atol=1e-6)
+
+
+def test_no_texts_give_no_rows(pretraining):
+    bert = bertjax.load_pretrained(pretraining)
+    assert bert([])["pooler_output"].shape == (0, 32)
+    assert bert(input_ids=np.zeros((0, 7)))["last_hidden_state"].shape == (0, 7, 32)
+
+
+def test_a_directory_without_a_tokenizer_takes_arrays_only(pretraining, tmp_path, sentences):
+    with_tokenizer = bertjax.load_pretrained(pretraining, None)
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (pretraining / name).unlink(missing_ok=True)
+    bert = bertjax.load_pretrained(pretraining, None)
+    assert bert.tokenizer is None
+    ids, mask, types = with_tokenizer.encode(sentences[:3])
+    outputs = bert(input_ids=ids, attention_mask=mask, token_type_ids=types)
+    for name, values in with_tokenizer(sentences[:3]).items():
+        np.testing.assert_array_equal(outputs[name], values)
+    for use in (bert, bert.embed, bert.predict):
+        with pytest.raises(ValueError, match="no tokenizer.*pass input_ids"):
+            use(sentences[:3])
+    bert.save(tmp_path / "again")
+    names = {file.name for file in (tmp_path / "again").iterdir()}
+    assert names == {"config.json", "model.safetensors", "README.md"}
+    bert.tokenizer = with_tokenizer.tokenizer
+    np.testing.assert_array_equal(bert(sentences[:3])["pooler_output"], outputs["pooler_output"])
+    with pytest.raises(FileNotFoundError, match="No tokenizer at"):
+        load_model(pretraining)  # everybody else needs one
+
+
+def test_half_a_tokenizer_is_an_error(pretraining):
+    (pretraining / "vocab.txt").unlink()
+    (pretraining / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="tokenizer.json"):
+        bertjax.load_pretrained(pretraining)
+
+
+def test_embed_and_fill_mask_of_a_model_are_those_of_the_commands(pretraining, sentences):
+    bert = bertjax.load_pretrained(pretraining)  # without its masked LM head
+    text = sentences[0] + " [MASK]"
+    (expected,) = fill_mask(load_model(pretraining, "masked_lm"), text)
+    (words,) = bert.fill_mask(text)
+    assert [word for word, _ in words] == [word for word, _ in expected]
+    np.testing.assert_allclose([p for _, p in words], [p for _, p in expected], atol=1e-6)
+    outputs = bert(sentences[:4])["last_hidden_state"]
+    np.testing.assert_allclose(bert.embed(sentences[:4], pooling="cls"), outputs[:, 0], atol=1e-5)
+    bert.params = {**bert.params, "bert": jax.tree.map(np.zeros_like, bert.params["bert"])}
+    assert not np.allclose(bert.embed(sentences[:4], pooling="cls"), outputs[:, 0])
+
+
+def test_predictions_follow_the_head(tmp_path, tiny_config, tokenizer, written, sentences):
+    def predict(head, texts, **kwargs):
+        folder = written(tmp_path / head, tiny_config, head, tokenizer)
+        return bertjax.load_pretrained(folder, None).predict(texts, **kwargs)
+
+    texts = [*sentences[:20], (sentences[0], sentences[1])]
+    predictions = predict("sequence_classification", texts)
+    small = predict("sequence_classification", texts, batch_size=1)
+    assert len(predictions) == len(texts) and predictions[0]["label"] in ("no", "maybe", "yes")
+    for a, b in zip(predictions, small, strict=True):
+        assert a["label"] == b["label"]
+    (tags,) = predict("token_classification", ["abc de fg"])
+    assert len(tags["labels"]) == 3
+    (choice,) = predict("multiple_choice", [("abc", "de", "fg", "hi")])
+    assert choice["label"] in range(3) and len(choice["probabilities"]) == 3
+    (answer,) = predict("question_answering", [("abc de", sentences[0])])
+    assert answer["answer"] in sentences[0]
+    with pytest.raises(ValueError, match="no task uses"):
+        predict("encoder", texts)
+    with pytest.raises(ValueError, match=r"texts\[1\]"):
+        predict("sequence_classification", ["a", ""])
+    with pytest.raises(ValueError, match=r"texts\[0\] has 3 texts"):
+        predict("sequence_classification", [("a", "b", "c")])

@@ -209,3 +209,12 @@ def _open(path: Path, newline: str | None) -> TextIO:
     # Strict decoding could not tell the row of an error. So invalid bytes become surrogates, which
     # `check_utf8` detects in each row.
     return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def as_file(rows: Any, file: Path) -> str:
+    """Returns the path of a file; the rows of a DataFrame or a list are written to `file` first."""
+    if isinstance(rows, str | Path):
+        return str(rows)
+    records = rows if isinstance(rows, list) else rows.to_dict("records")
+    file.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
+    return str(file)

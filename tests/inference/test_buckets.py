@@ -1,0 +1,51 @@
+"""Buckets of lengths and rows: few shapes, little waste, bounded pieces."""
+
+import numpy as np
+import pytest
+
+from bertjax.inference.buckets import length_bucket, pad_rows, piece_sizes, read_behind
+
+
+@pytest.mark.parametrize("limit", [24, 64, 100, 512])
+@pytest.mark.parametrize(("smallest", "steps"), [(8, 4), (32, 1), (64, 1)])
+def test_a_bucket_holds_its_lengths_and_there_are_few(limit, smallest, steps):
+    buckets = {n: length_bucket(n, limit, smallest=smallest, steps=steps) for n in range(limit + 1)}
+    assert all(n <= bucket <= limit for n, bucket in buckets.items())
+    assert all(bucket <= max(smallest, 2 * n) for n, bucket in buckets.items())
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert len(set(buckets.values())) <= (5 if steps == 1 else 20)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(("length", "tokens"), [(32, 4096), (512, 4096), (128, 65536), (512, 100)])
+def test_pieces_hold_all_rows_in_few_sizes_within_the_budget(length, tokens, devices):
+    sizes = set()
+    for rows in range(1, 1500):
+        pieces = piece_sizes(rows, length, tokens, devices)
+        assert 0 <= sum(pieces) - rows < max(devices, pieces[-1] / 2 + devices)
+        assert all(size % devices == 0 for size in pieces)
+        assert all(size * length <= tokens * devices or size == devices for size in pieces)
+        sizes |= set(pieces)
+    assert len(sizes) <= 4
+
+
+def test_no_rows_have_no_pieces():
+    assert piece_sizes(0, 32, 4096) == []
+
+
+def test_rows_are_padded_with_zeros():
+    padded = pad_rows(np.ones((2, 3), np.int32), 4)
+    np.testing.assert_array_equal(padded, [[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]])
+
+
+def test_an_item_is_read_when_the_next_one_has_started():
+    events = []
+
+    def start():
+        for item in range(3):
+            events.append(f"start {item}")
+            yield item
+
+    for item in read_behind(start()):
+        events.append(f"read {item}")
+    assert events == ["start 0", "start 1", "read 0", "start 2", "read 1", "read 2"]

@@ -1,0 +1,132 @@
+"""`bertjax.evaluate` gives the metrics of training; splits share their compiled programs."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax import monitoring
+
+import bertjax
+from bertjax import finetune, predict
+from bertjax.config import FinetuneConfig, MeshConfig
+from bertjax.devices.sharding import make_mesh
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.saved_task import load_with_task
+from bertjax.predict import PredictConfig
+from bertjax.tasks import Example
+
+
+@pytest.fixture(scope="module")
+def mnli(tmp_path_factory, sentences):
+    """A folder with MNLI's official files, with dev sets of different lengths."""
+    folder = tmp_path_factory.mktemp("glue") / "MNLI"
+    folder.mkdir()
+    names = ["entailment", "neutral", "contradiction"]
+    splits = {"train": 24, "dev_matched": 30, "dev_mismatched": 17}
+    for split, count in {**splits, "test_matched": 9, "test_mismatched": 9}.items():
+        labelled = split in splits
+        head = ["index", "sentence1", "sentence2"] + ["gold_label"] * labelled
+        rows = [
+            [str(i), sentences[i], sentences[i + 40]] + [names[i % 3]] * labelled
+            for i in range(count)
+        ]
+        text = "\n".join("\t".join(row) for row in [head, *rows])
+        (folder / f"{split}.tsv").write_text(text + "\n")
+    return folder
+
+
+def train(encoder, workdir, **fields):
+    return finetune(
+        FinetuneConfig(
+            init=str(encoder), max_length=48, max_steps=2, workdir=str(workdir), **fields
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def on_mnli(encoder, mnli):
+    return train(encoder, mnli.parent / "run", task="mnli", data_dir=str(mnli))
+
+
+def test_an_official_task_has_the_scores_of_the_run(on_mnli, mnli):
+    scores = bertjax.evaluate(on_mnli.directory, "mnli", data_dir=mnli)
+    assert scores == pytest.approx(on_mnli.scores)
+    one = bertjax.evaluate(on_mnli.model, "mnli", data_dir=mnli, split="dev_mismatched")
+    assert one == {"accuracy": pytest.approx(scores["dev_mismatched/accuracy"])}
+
+
+def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, capsys):
+    model, output = str(on_mnli.directory), str(tmp_path / "out")
+    predict.run(PredictConfig(model=model, task="mnli", data_dir=str(mnli), output=output))
+    lines = [json.loads(x) for x in capsys.readouterr().out.splitlines() if x.startswith("{")]
+    printed = {f"{line['split']}/accuracy": line.get("accuracy") for line in lines}
+    assert {key: value for key, value in printed.items() if value is not None} == pytest.approx(
+        on_mnli.scores
+    )
+    assert len(printed) == 4  # the test splits have no labels
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["classify", "qa", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "choice"))],
+)
+def test_a_file_has_the_scores_of_the_run(kind, encoder, files, tmp_path):
+    result = train(encoder, tmp_path / "run", task=kind, **files[kind])
+    scores = bertjax.evaluate(result.model, data=files[kind]["dev"])
+    scores = {f"dev/{key}": value for key, value in scores.items()}
+    assert scores == pytest.approx(result.scores, abs=1e-5)
+    if kind == "classify":
+        rows = [{"text": "abc de", "label": "low"}, {"text": "hij", "label": "high"}]
+        assert bertjax.evaluate(result.model, data=rows)["accuracy"] in (0, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either task"),
+        ({"task": "mnli", "data": "a.csv"}, "either task"),
+        ({"task": "mnli", "split": "test"}, "no labels"),
+        ({"task": "mnli", "split": "valid"}, "dev_matched, dev_mismatched"),
+        ({"task": "rte"}, "has the labels"),
+        ({"task": "classify"}, "--input"),
+        ({"data": [{"sentence1": "a", "sentence2": "b"}]}, "no labels"),
+        ({"task": "mnli", "max_length": 100}, "reads 5 to 64 tokens"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(arguments, message, on_mnli, mnli, tmp_path):
+    for split in ("train", "dev", "test"):  # of RTE
+        (tmp_path / f"{split}.tsv").write_text(
+            "index\tsentence1\tsentence2\tlabel\n0\tabc\tde\tentailment\n"
+        )
+    folder = {"mnli": mnli, "rte": tmp_path}.get(arguments.get("task", ""))
+    with pytest.raises(ValueError, match=message):
+        bertjax.evaluate(on_mnli.directory, **arguments, data_dir=folder)
+
+
+def test_splits_and_runs_share_one_compiled_program_per_shape(on_mnli):
+    """Each split and each seed has its own predictor, but not its own programs."""
+    loaded, task, _ = load_with_task(str(on_mnli.directory))
+    mesh = make_mesh(MeshConfig(data=1), jax.local_devices()[:1])
+    params = jax.device_put(loaded.params)
+    compilations = []
+
+    def count(event: str, seconds: float, **kwargs) -> None:
+        if event == "/jax/core/compile/jaxpr_trace_duration" and "apply" in str(kwargs):
+            compilations.append(seconds)
+
+    monitoring.register_event_duration_secs_listener(count)
+    try:
+        seen = []
+        for _ in range(5):
+            # Another instance of the same architecture, as another run has.
+            model = loaded.model.clone()
+            predictor = Predictor(task, model, loaded.tokenizer, 32, mesh)
+            examples = [Example(id=str(i), where="", text="abc", pair="de") for i in range(70)]
+            predictions = [p for _, p in predictor(params, examples)]
+            assert len(predictions) == 70
+            seen.append(len(compilations))
+    finally:
+        monitoring.unregister_event_duration_listener(count)
+    assert seen[0] > 0 and seen[-1] == seen[0]
+    assert np.isfinite([*predictions[0]["probabilities"].values()]).all()
