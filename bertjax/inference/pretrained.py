@@ -227,7 +227,8 @@ class Pretrained:
     @functools.cached_property
     def _masked_lm(self) -> LoadedModel:
         loaded = with_masked_lm(self._loaded._replace(params=self.params))
-        head = {key: value for key, value in loaded.params.items() if key != "bert"}
+        head = dict(loaded.params)
+        del head["bert"]  # it is on the device already
         return loaded._replace(params=jax.device_put(head))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
