@@ -1,8 +1,10 @@
 """The encoder and its heads as flax.linen modules."""
 
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
+from bertjax.model.base_head import BertWithHead
 from bertjax.model.bert import BertModel
-from bertjax.model.heads import HEADS, BertForPreTraining, BertWithHead
+from bertjax.model.heads import HEADS
+from bertjax.model.pretraining_heads import BertForPreTraining
 from bertjax.model.tagger import FeatureTagger
 
 __all__ = [

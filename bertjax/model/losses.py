@@ -33,6 +33,8 @@ class Objective(NamedTuple):
         min_weight: lower bound of the total weights, so that a batch without labels has loss 0.
         soft_losses: (outputs, outputs of a teacher, batch, temperature) -> the distillation loss
             for each entry of the batch's "label_weights"; None if it cannot be distilled so.
+        description: what the model learns, in words, for the model card of a pretrained model.
+        metric_names: names of the metrics in that card.
         named_classes: whether the labels are ids of named classes, whose order may differ between
             models.
     """
@@ -44,6 +46,8 @@ class Objective(NamedTuple):
     min_weight: float = 1.0
     soft_losses: Callable[[Arrays, Arrays, Arrays, float], jax.Array] | None = None
     named_classes: bool = False
+    description: str = ""
+    metric_names: Mapping[str, str] = {}
 
     def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
         """The scalar to minimise: the sum of the means, each multiplied by its loss weight.
@@ -208,10 +212,23 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax
 
 
 MASKED_LM = Objective(
-    pretraining_sums, pretraining_weights, {"mlm_loss": 1.0}, inputs=("masked_positions",)
+    pretraining_sums,
+    pretraining_weights,
+    {"mlm_loss": 1.0},
+    inputs=("masked_positions",),
+    description="masked language modelling",
+    metric_names={
+        "mlm_loss": "held-out MLM loss (nats)",
+        "unigram_entropy": "unigram entropy of the held-out text (nats)",
+        "mlm_accuracy": "held-out MLM accuracy",
+        "nsp_accuracy": "held-out NSP accuracy",
+    },
 )
 # Google's code takes the means per replica, this one over the whole batch.
-PRETRAINING = MASKED_LM._replace(loss_weights={"mlm_loss": 1.0, "nsp_loss": 1.0})
+PRETRAINING = MASKED_LM._replace(
+    loss_weights={"mlm_loss": 1.0, "nsp_loss": 1.0},
+    description="masked language modelling and sentence pairs",
+)
 
 # Weights of classes may be small, so the lower bound of their sum is smaller.
 CLASSES = Objective(

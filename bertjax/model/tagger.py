@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import TaggerConfig
 from bertjax.model import losses
-from bertjax.model.heads import BertWithHead, Outputs, Rows
+from bertjax.model.base_head import BertWithHead, Outputs, Rows
 
 LSTM_LAYERS = 2
 

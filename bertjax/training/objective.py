@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 
-from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import Objective
@@ -27,13 +26,12 @@ def make_loss_fn(
     """
     objective = objective or model.objectives["pretraining"]
     keys = (*MODEL_INPUTS, *objective.inputs)
-    has_dropout = any(getattr(model.config, rate) for rate in DROPOUT_FIELDS)
 
     def loss_fn(params, batch, weights, dropout):
         inputs = {key: batch[key] for key in keys}
         params, teacher_params = split_params(params, (TEACHER,))
         random = {}
-        if has_dropout and dropout is not None:
+        if model.is_random and dropout is not None:
             random = {"rngs": {"dropout": dropout.key}, "dropout_rows": dropout.rows}
         outputs: Any = model.apply({"params": params}, **inputs, **random)
         if teacher is not None:

@@ -27,6 +27,7 @@ from bertjax.training.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card, training_facts
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
+from bertjax.weights.fill import with_training_parts
 
 # The run sets these also where --init sets the architecture. Other dropout rates distinguish
 # families.
@@ -139,7 +140,7 @@ class PretrainingRun(Run):
         source = self.config.init or self.config.distillation.teacher
         for part in initial.absent:
             hosts.say(f"{source} has no {part}: it is initialised at random")
-        return initial.params
+        return with_training_parts(initial.params, self.program.model, self.config.seed)
 
     def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
         """Global batches of a phase on the devices, from step `first_step` of the phase on."""

@@ -35,7 +35,7 @@ class PretrainingProgram(Program):
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
         for phase in config.phases:
             sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
-        model = HEADS[str(config.head)](config.model)
+        model = HEADS[str(config.head)].for_pretraining(config)
         objective = model.objectives["pretraining"]
         if teacher is not None:
             objective = distilled_pretraining(config.distillation)
@@ -48,15 +48,18 @@ class PretrainingProgram(Program):
         `attended` is that of `train_flops_per_row`.
         """
         predictions = max_predictions(self.config, phase)
-        if self.teacher is None:
-            return train_flops_per_row(self.config.model, phase.max_length, predictions, attended)
         if not self.objective.inputs:  # logits are computed at all tokens
             predictions = phase.max_length
-        student, teacher = (
-            train_flops_per_row(model, phase.max_length, predictions, attended)
-            for model in (self.config.model, self.teacher.config)
-        )
-        return student + teacher / 3
+
+        def flops(model: BertWithHead) -> float:
+            return sum(
+                train_flops_per_row(
+                    encoder, phase.max_length, predictions if predicts_words else 0, attended
+                )
+                for encoder, predicts_words in model.trained_encoders
+            )
+
+        return flops(self.model) + (flops(self.teacher) / 3 if self.teacher else 0.0)
 
 
 def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import bertjax
-from bertjax.model import BertConfig, TaggerConfig
+from bertjax.model import HEADS, BertConfig, TaggerConfig
 from bertjax.weights.families import architecture
 
 _HEAD = """---
@@ -81,13 +81,14 @@ def training_facts(
         evaluation: the last line of held-out metrics, if there is one.
     """
     optimizer, distillation = config["optimizer"], config.get("distillation")
+    objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]
     masked = config.get("predict", "masked") == "masked"
     phases = "; ".join(
         f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
         for p in config["phases"]
     )
     facts: list[tuple[str, Any]] = [
-        ("objective", _objective(config)),
+        ("objective", objective.description if masked else "the next token, from those before it"),
         ("steps done", f"{step:,}"),
         ("planned", phases),
         *([("masked", f"{config['mlm_probability']:.0%} of the tokens")] if masked else []),
@@ -99,10 +100,7 @@ def training_facts(
         ("seed", config["seed"]),
     ]  # fmt: skip
     names = {
-        "eval/mlm_loss": "held-out MLM loss (nats)",
-        "eval/unigram_entropy": "unigram entropy of the held-out text (nats)",
-        "eval/mlm_accuracy": "held-out MLM accuracy",
-        "eval/nsp_accuracy": "held-out NSP accuracy",
+        **{f"eval/{metric}": name for metric, name in objective.metric_names.items()},
         "eval/soft_loss": "held-out divergence from the teacher (nats, x temperature^2)",
         "eval/cosine_loss": "held-out 1 - cosine with the teacher's last layer",
     }
@@ -110,10 +108,3 @@ def training_facts(
     return facts + [
         (names[key], f"{measured[key]:.3f}") for key in names if measured.get(key) is not None
     ]
-
-
-def _objective(config: Mapping[str, Any]) -> str:
-    if config.get("predict", "masked") == "next_token":
-        return "the next token, from those before it"
-    pairs = config.get("head", "pretraining") == "pretraining"
-    return "masked language modelling" + (" and sentence pairs" if pairs else "")

@@ -56,6 +56,14 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
     return jax.device_get(init(jax.random.key(seed))) if paths else {}
 
 
+def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
+    """Adds the `training_parts` of a model, freshly initialised, to the other parameters."""
+    if not model.training_parts:
+        return params
+    paths = (path for path in param_shapes(model) if path.split("/")[0] in model.training_parts)
+    return params | unflatten_dict(fresh(model, frozenset(paths), seed), sep="/")
+
+
 def fill(
     tensors: Mapping[str, np.ndarray],
     model: BertWithHead,

@@ -12,7 +12,7 @@ import safetensors
 from flax.traverse_util import flatten_dict
 
 from bertjax.files import read_json, replacing_folder
-from bertjax.model import BertConfig
+from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_to_hf
@@ -113,7 +113,8 @@ def save_hf(
 
     Args:
         directory: the directory; a model in it is replaced atomically.
-        params: the parameters, which are converted and written one at a time to save memory.
+        params: the parameters, which are converted and written one at a time to save memory; the
+            `training_parts` of the head are left out.
         config: the architecture.
         tokenizer: the tokenizer, whose files are written as well; None: no such files.
         head: the name of the head in `bertjax.model.HEADS`.
@@ -129,7 +130,9 @@ def save_hf(
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
     content |= config_to_hf(config) | dict(extra or {})
     with replacing_folder(directory, MODEL_FILES) as beside:
-        flat: Any = flatten_dict(dict(params), sep="/")
+        training_parts = HEADS[head].training_parts
+        written = {name: part for name, part in params.items() if name not in training_parts}
+        flat: Any = flatten_dict(written, sep="/")
         write_safetensors(beside / SAFETENSORS, flat, config)
         if tagger is not None:
             flat_tagger: Any = flatten_dict(dict(tagger), sep="/")

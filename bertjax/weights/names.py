@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.config.model import BertConfig
+from bertjax.model import HEADS
 from bertjax.weights.families import as_bert, as_family, family_of
 
 
@@ -76,7 +77,7 @@ def _embedding(name: str) -> Rule:
 
 _LAYER, _LAYERS = "bert.encoder.layer.{layer}", "bert/encoder/layers"
 
-RULES: tuple[Rule, ...] = (
+_NAMED: tuple[Rule, ...] = (
     _embedding("word_embeddings"),
     _embedding("position_embeddings"),
     _embedding("token_type_embeddings"),
@@ -114,11 +115,13 @@ RULES: tuple[Rule, ...] = (
     Rule("cls.predictions.bias", "predictions/bias", _SAME),
     Rule("cls.predictions.decoder.weight", "predictions/decoder/kernel", _MATRIX),
     *_dense("cls.seq_relationship", "seq_relationship"),
-    *_dense("projection", "projection"),
-    *_dense("classifier", "classifier"),
-    *_dense("qa_outputs", "qa_outputs"),
     *(rule for cell in ("l0", "l0_reverse", "l1", "l1_reverse") for rule in _lstm(cell)),
 )
+
+# Other parts of heads are linear layers, which have the same name in PyTorch.
+_LINEAR = {part for head in HEADS.values() for part in head.parts}
+_LINEAR -= {rule.path.split("/")[0] for rule in _NAMED}
+RULES = (*_NAMED, *(rule for part in sorted(_LINEAR) for rule in _dense(part, part)))
 
 _PATTERNS = [
     (re.compile(re.escape(rule.hf_name).replace(r"\{layer\}", r"(\d+)")), rule) for rule in RULES

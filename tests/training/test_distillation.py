@@ -12,7 +12,8 @@ from bertjax.config import DistillationConfig, MeshConfig, OptimizerConfig, Phas
 from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.devices import sharding
 from bertjax.model import BertConfig, BertForPreTraining
-from bertjax.model.heads import HEADS, BertForMaskedLM
+from bertjax.model.heads import HEADS
+from bertjax.model.pretraining_heads import BertForMaskedLM
 from bertjax.model.soft_targets import soft_targets_loss
 from bertjax.training.distillation import distilled_pretraining, distilled_task
 from bertjax.training.objective import TEACHER, make_loss_fn

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax.model import BertForPreTraining
+from bertjax.model import HEADS, BertForPreTraining
+from bertjax.model.linear import Linear
+from bertjax.model.pretraining_heads import BertForMaskedLM
 from bertjax.weights import init_params, load_model, save_hf
+from bertjax.weights.fill import with_training_parts
 
 
 @pytest.fixture
@@ -106,3 +109,33 @@ def test_a_tokenizer_larger_than_the_model_is_refused(saved):
 def test_a_place_without_a_model_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="config.json and weights"):
         load_model(tmp_path)
+
+
+class WithTrainingPart(BertForMaskedLM):
+    """A head with a layer that model directories lack."""
+
+    training_parts = ("generator",)
+
+    def setup(self):
+        super().setup()
+        self.generator = Linear(self.config, 3, self.dtype)
+
+    def answer(self, encoded, rows):
+        return super().answer(encoded, rows) | {
+            "generated": self.generator(encoded["last_hidden_state"])
+        }
+
+
+def test_parts_that_only_a_training_has_are_not_written(
+    tmp_path, tiny_config, tokenizer, monkeypatch
+):
+    monkeypatch.setitem(HEADS, "masked_lm", WithTrainingPart)
+    config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
+    model = WithTrainingPart(config)
+    params = jax.device_get(init_params(model, 0))
+    save_hf(tmp_path / "m", params, config, tokenizer, head="masked_lm")
+    monkeypatch.undo()
+    loaded = load_model(tmp_path / "m", None)
+    assert loaded.head == "masked_lm" and "generator" not in loaded.params
+    again = with_training_parts(loaded.params, model, 0)
+    assert jax.tree.all(jax.tree.map(np.array_equal, again, params))

@@ -1,0 +1,111 @@
+"""The heads of pretraining: masked language modelling and next sentence prediction."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from bertjax.config.model import BertConfig
+from bertjax.model import losses
+from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
+from bertjax.model.embeddings import layer_norm, take_positions
+from bertjax.model.encoder import activation
+from bertjax.model.linear import Linear
+
+
+class MaskedLMHead(nn.Module):
+    """Dense layer, activation, LayerNorm and logits of the vocabulary (Devlin et al. 2018, 3.1).
+
+    The output matrix is the word embedding (`attend`) unless `tie_word_embeddings` is false.
+    """
+
+    config: BertConfig
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, attend) -> jax.Array:
+        """x [..., D] -> float32 logits [..., V]; `attend` maps [..., E] to [..., V]."""
+        config = self.config
+        width = config.embedding_size or config.hidden_size
+        x = Linear(config, width, self.dtype, name="transform")(x)
+        x = activation(config.mlm_activation or config.hidden_act, x)
+        x = layer_norm(config, self.dtype, "layer_norm")(x)
+        if not config.tie_word_embeddings:
+            attend = Linear(config, config.vocab_size, self.dtype, use_bias=False, name="decoder")
+        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        logits = attend(x).astype(jnp.float32)
+        return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
+
+
+def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
+    """The last hidden state at the masked positions [B, P, D], or everywhere [B, L, D]."""
+    x = encoded["last_hidden_state"]
+    return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
+
+
+class BertForPreTraining(BertWithHead):
+    """Masked language modelling and next sentence prediction."""
+
+    class_suffix = "ForPreTraining"
+    parts = ("predictions", "seq_relationship")
+    outputs = ("prediction_logits", "seq_relationship_logits")
+    sequence_outputs = ("seq_relationship_logits",)
+    objectives = {"pretraining": losses.PRETRAINING}
+
+    def setup(self):
+        super().setup()
+        self.predictions = MaskedLMHead(self.config, self.dtype)
+        self.seq_relationship = Linear(self.config, 2, self.dtype)
+
+    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
+        """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2] (0 = next).
+
+        Without masked positions, prediction_logits are [B, L, V].
+        """
+        x = _states_to_predict(encoded, rows)
+        next_sentence = self.seq_relationship(encoded["pooler_output"])
+        return {
+            "prediction_logits": self.predictions(x, self.bert.attend),
+            "seq_relationship_logits": next_sentence.astype(jnp.float32),
+        }
+
+
+class BertForMaskedLM(TokenHead):
+    """Masked language modelling."""
+
+    class_suffix = "ForMaskedLM"
+    parts = ("predictions",)
+    outputs = ("logits",)
+    objectives = {"pretraining": losses.MASKED_LM}
+
+    def setup(self):
+        super().setup()
+        self.predictions = MaskedLMHead(self.config, self.dtype)
+
+    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
+        """Returns logits [B, P, V] at the masked positions, or [B, L, V] without them."""
+        return {"logits": self.predictions(_states_to_predict(encoded, rows), self.bert.attend)}
+
+
+class BertForNextSentencePrediction(BertWithHead):
+    """Whether the second segment follows the first in the text."""
+
+    class_suffix = "ForNextSentencePrediction"
+    parts = ("seq_relationship",)
+    outputs = sequence_outputs = ("logits",)
+
+    def setup(self):
+        super().setup()
+        self.seq_relationship = Linear(self.config, 2, self.dtype)
+
+    def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
+        """Returns logits [B, K, 2] (0 = next, 1 = random)."""
+        logits = self.seq_relationship(encoded["pooler_output"])
+        return {"logits": logits.astype(jnp.float32)}
+
+
+PRETRAINING_HEADS: dict[str, type[BertWithHead]] = {
+    "pretraining": BertForPreTraining,
+    "masked_lm": BertForMaskedLM,
+    "next_sentence": BertForNextSentencePrediction,
+}
