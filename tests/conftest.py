@@ -199,14 +199,15 @@ def classify_rows(sentences):
 
 
 def squad_of(sentences, count):
+    """The answer is the one word of a passage that is in no other sentence, "abc"."""
     paragraphs = [
         {
-            "context": " ".join(sentences[i : i + 2]),
+            "context": f"{sentences[i]} abc {sentences[i + 1]}",
             "qas": [
                 {
                     "id": f"q{i}",
                     "question": sentences[i][:8],
-                    "answers": [{"text": sentences[i + 1].split()[0], "answer_start": 0}],
+                    "answers": [{"text": "abc", "answer_start": 0}],
                 }
             ],
         }
@@ -226,9 +227,14 @@ def files(tmp_path_factory, sentences):
             "classify": write_csv(folder / f"c_{split}.csv", classify_rows(part)),
             "regress": write_lines(
                 folder / f"r_{split}.jsonl",
+                # The number is told by the first word.
                 [
-                    {"sentence1": a, "sentence2": b, "score": len(a) / 10}
-                    for a, b in zip(part, part[1:], strict=False)
+                    {
+                        "sentence1": f"{'abc' if i % 3 else 'hij'} {a}",
+                        "sentence2": b,
+                        "score": (4.0 if i % 3 else 1.0) + len(a) / 100,
+                    }
+                    for i, (a, b) in enumerate(zip(part, part[1:], strict=False))
                 ],
             ),
             "multi": write_lines(
@@ -242,7 +248,11 @@ def files(tmp_path_factory, sentences):
             "choice": write_csv(
                 folder / f"h_{split}.csv",
                 [["text", "choice1", "choice2", "label"]]
-                + [[s, s[:6], s[-6:], str(i % 2)] for i, s in enumerate(part)],
+                # The right ending begins with "abc".
+                + [
+                    [s, *(f"{'abc' if n == i % 2 else 'hij'} {s[:6]}" for n in (0, 1)), str(i % 2)]
+                    for i, s in enumerate(part)
+                ],
             ),
             "qa": str(folder / f"q_{split}.json"),
         }

@@ -41,6 +41,7 @@ def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
         model=dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size),
         phases=(Phase(num_steps=10, max_length=16, batch_size=16),),
         optimizer=OptimizerConfig(warmup_steps=1),
+        unroll=1,
         peak_tflops=0.1,
     )
 

@@ -44,6 +44,7 @@ def config(encoder, files) -> FinetuneConfig:
         batch_size=16,
         num_epochs=2,
         optimizer=RATE,
+        unroll=1,
         log_every=2,
     )
 
@@ -53,21 +54,23 @@ def of_task(config, kind, given, workdir):
     return dataclasses.replace(config, task=task, workdir=str(workdir), max_length=60, **given)
 
 
+# The floors are far above what a model scores that has not been trained.
 @pytest.mark.parametrize(
-    ("kind", "metric", "head"),
+    ("kind", "metric", "floor", "head"),
     [
-        ("regress", "pearson_spearman", "sequence_classification"),
-        ("multi", "micro_f1", "sequence_classification"),
-        ("tag", "f1", "token_classification"),
-        ("choice", "accuracy", "multiple_choice"),
-        ("qa", "f1", "question_answering"),
+        ("regress", "pearson_spearman", 0.6, "sequence_classification"),
+        ("multi", "micro_f1", 0.7, "sequence_classification"),
+        ("tag", "f1", 0.5, "token_classification"),
+        ("choice", "accuracy", 0.8, "multiple_choice"),
+        ("qa", "f1", 0.5, "question_answering"),
     ],
 )
-def test_every_kind_of_task_trains_and_leaves_model_and_predictions(
-    config, files, tmp_path, kind, metric, head
+def test_every_kind_of_task_learns_and_leaves_model_and_predictions(
+    config, files, tmp_path, kind, metric, floor, head
 ):
+    config = dataclasses.replace(config, num_epochs=8)
     scores = finetune.run(of_task(config, kind, files[kind], tmp_path / "run"))
-    assert 0 <= scores[""][f"dev/{metric}"] <= 1
+    assert floor <= scores[""][f"dev/{metric}"] <= 1
     lines = json_lines(tmp_path / "run/predictions/dev.jsonl")
     loaded = load_model(tmp_path / "run/model", None)
     assert loaded.head == head and not loaded.absent
@@ -108,7 +111,7 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
     assert all(abs(sum(p["probabilities"].values()) - 1) < 1e-9 for p in predictions)
 
 
-@pytest.mark.parametrize("stop_after", [3, 8])
+@pytest.mark.parametrize("stop_after", [pytest.param(3, marks=pytest.mark.slow), 8])
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)

@@ -36,6 +36,7 @@ def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
             Phase(num_steps=8, max_length=32, batch_size=32, accumulation_steps=2),
         ),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
+        unroll=1,
         log_every=5,
         eval_every=6,
         eval_rows=40,
@@ -91,7 +92,7 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
 # begins within step 3; 16 lies in the second phase.
 @pytest.mark.parametrize(
     "stop_after",
-    [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(12, marks=pytest.mark.slow), 16],
+    [*(pytest.param(step, marks=pytest.mark.slow) for step in (1, 7, 12)), 16],
 )
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     run_interrupted(config, tmp_path / "run", monkeypatch, stop_after)

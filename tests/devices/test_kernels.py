@@ -42,6 +42,7 @@ def test_what_would_undo_remat_is_refused():
         choose_unroll(2, "dots", 12, mesh_of("cpu"))
 
 
+@pytest.mark.slow
 def test_remat_saves_memory(tiny_config):
     model = dataclasses.replace(tiny_config, num_hidden_layers=8)
     assert temporary_bytes(model, "full") < 0.5 * temporary_bytes(model, "none")

@@ -31,6 +31,7 @@ def config(prepared, encoder, tiny_config, tokenizer) -> PretrainConfig:
         distillation=DistillationConfig(teacher=str(encoder), layers=(1,)),
         phases=(Phase(num_steps=10, max_length=16, batch_size=16),),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        unroll=1,
         log_every=3,
         eval_every=5,
         eval_rows=32,

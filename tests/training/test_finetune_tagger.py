@@ -65,6 +65,7 @@ def config(encoder, tags) -> FinetuneConfig:
             warmup_steps=0,
             warmup_proportion=0.1,
         ),
+        unroll=1,
         log_every=5,
     )
 

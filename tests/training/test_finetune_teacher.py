@@ -34,6 +34,7 @@ def config(encoder, files) -> FinetuneConfig:
         optimizer=OptimizerConfig(
             recipe="adamw", learning_rate=3e-3, schedule="hf", warmup_steps=1
         ),
+        unroll=1,
         log_every=2,
     )
 

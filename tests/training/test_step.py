@@ -167,6 +167,7 @@ def test_cheaper_keys_repeat_for_the_same_mesh(tiny, tiny_config, batch):
     assert jax.tree.all(jax.tree.map(np.array_equal, metrics, again))
 
 
+@pytest.mark.slow
 def test_cheaper_keys_drop_as_much(tiny, tiny_config, batch):
     """Over seeds, losses with either kind of keys have the same mean and the same spread."""
     losses = {}

@@ -93,6 +93,7 @@ def test_gradients_equal_pytorch(both, torch):
             assert difference <= 1e-4 * np.abs(gradient).max(), name
 
 
+@pytest.mark.slow
 def test_fifty_steps_of_adamw_equal_pytorch(both, torch):
     model, params, theirs = both
     phase = Phase(num_steps=STEPS + 1, max_length=LENGTH, batch_size=ROWS)
