@@ -1,4 +1,4 @@
-"""What `bertjax.predict` takes, and refuses."""
+"""`bertjax.predict`: its inputs, its flags and its errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Vectors of texts: each text's own, in the order of the file, whatever is beside it."""
+"""Text embeddings: order, independence of the other texts of a batch, and files."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""load_pretrained: every head equals PyTorch's, from every format, on texts and on arrays."""
+"""`load_pretrained`: equality with PyTorch, buckets, texts and arrays, and its methods."""
 
 import dataclasses
 
