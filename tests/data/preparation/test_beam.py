@@ -70,9 +70,9 @@ def test_without_beam_the_extra_is_named(small_chunks, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"runner": "direct", "shard": "0/2"}, "Beam shares out the work itself"),
-        ({"runner": "direct", "num_processes": 2}, "Beam shares out the work itself"),
-        ({"parts": 3}, "have an effect with --runner alone"),
+        ({"runner": "direct", "shard": "0/2"}, "Beam distributes the work itself"),
+        ({"runner": "direct", "num_processes": 2}, "Beam distributes the work itself"),
+        ({"parts": 3}, "only have an effect with --runner"),
         ({"runner": "direct", "parts": 0}, "parts=0 must be at least 1"),
     ],
 )
