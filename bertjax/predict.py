@@ -214,7 +214,7 @@ def run(config: PredictConfig) -> None:
             raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
         embedder = Embedder(load_model(config.model, "encoder"), config.pooling, config.layers)
         count = embed_file(embedder, Path(config.embed), Path(config.output))
-        print(f"{count:,} vectors of {embedder.size} written to {config.output}")
+        print(f"{count:,} vectors of {embedder.size} numbers each written to {config.output}")
     elif config.task is not None:
         answer_task(config)
     else:

@@ -48,7 +48,7 @@ class ScoreConfig:
 
 
 def score(config: ScoreConfig) -> dict[str, float]:
-    """Computes the metrics by name, as fractions.
+    """Returns the official metrics, name -> value, as fractions (not percent).
 
     Raises:
         ValueError: a file has another format, or the predictions are for other examples.

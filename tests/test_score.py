@@ -128,7 +128,7 @@ def test_rows_without_gold_label_may_have_predictions(run):
         ("0\t1\n1\t1\n2\t1\n", "0 are missing and 1 belong to none; index 2 is not known"),
         ("0\t1\n0\t1\n", "index 0 has a prediction already"),
         ("0\t1\n1\tmaybe\n", "label 'maybe' of sst2 is not one of 0, 1"),
-        ("0 1\n1 1\n", "expected an index and a prediction"),
+        ("0 1\n1 1\n", "must have an index and a prediction"),
     ],
 )
 def test_predictions_of_other_rows_are_refused(run, predictions, message):
@@ -156,8 +156,8 @@ def test_conll_takes_columns_with_the_predicted_tag_last(run):
     ("predictions", "message"),
     [
         ("EU O\nsaid O\n", "ends after 1 sentences"),
-        ("EU O\nsays O\n\nNew O\nYork O\n", "has 'says' where that at"),
-        ("EU O\nsaid O\nNew O\nYork O\n", "has 'New' where that at"),
+        ("EU O\nsays O\n\nNew O\nYork O\n", "has 'says', but that at"),
+        ("EU O\nsaid O\nNew O\nYork O\n", "has 'New', but that at"),
         ("EU\nsaid\n\nNew\nYork\n", "no column with tags"),
     ],
 )

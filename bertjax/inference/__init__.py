@@ -1,1 +1,1 @@
-"""Inference: predictions of tasks, mask filling, embeddings, `load_pretrained`."""
+"""Inference: predictions of tasks, mask filling, embeddings, and `load_pretrained`."""

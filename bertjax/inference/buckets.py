@@ -1,7 +1,7 @@
-"""The shapes of inference batches: a few row lengths and numbers of rows, so few programs compile.
+"""Shapes of inference batches; few lengths and numbers of rows keep the compiled programs few.
 
-Rows are padded to the next length of `length_bucket`, and a batch is computed in pieces whose
-numbers of rows are those of `piece_sizes`. The caller cuts the padding off the outputs again.
+Rows are padded to the length that `length_bucket` returns. A batch is computed in pieces whose
+numbers of rows `piece_sizes` returns. The caller removes the padding from the outputs.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-# A single row, and powers of this many rows.
+# A piece has 1, 8, 64, ... rows per device: powers of this number.
 ROW_FACTOR = 8
 
 Started = TypeVar("Started")
@@ -22,26 +22,26 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 def cached_program(build: Build) -> Build:
     """Caches the jitted functions that `build` returns, by its arguments.
 
-    So equal models share their compiled programs, which depend on no parameters.
+    Equal models therefore share compiled programs, which do not depend on the parameters.
     """
     cached: Any = functools.lru_cache(maxsize=32)(build)
     return cached
 
 
 def token_budget() -> int:
-    """Tokens that a device computes at a time: enough to keep it busy."""
+    """Returns the number of tokens per device and computation that keeps the device busy."""
     return 4096 if jax.default_backend() == "cpu" else 65536
 
 
 def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1) -> int:
-    """The number of tokens that a row of `length` tokens is padded to.
+    """Returns the number of tokens to which rows of up to `length` tokens are padded.
 
     Args:
-        length: tokens of the longest row.
-        limit: the maximum length; no shorter row is padded beyond it.
+        length: number of tokens of the longest row.
+        limit: the maximum length of the model; shorter rows are not padded beyond it.
         smallest: the smallest bucket, a power of two.
-        steps: buckets between each power of two and the next (at least 8 tokens wide). More of
-            them waste fewer tokens and compile more programs.
+        steps: number of buckets from each power of two to the next, which are at least 8 tokens
+            wide. More buckets waste fewer tokens, but compile more programs.
     """
     if length > smallest:
         power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
@@ -54,7 +54,7 @@ def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[i
     """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device.
 
     A piece has at most `tokens` tokens per device, unless it is a single row. Only the last piece
-    may need padding, and more than half of its rows are real.
+    may need padding, which is less than half of its rows.
     """
     rows = -(-rows // devices)
     size = 1
@@ -70,12 +70,12 @@ def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[i
 
 
 def pad_rows(values: np.ndarray, size: int) -> np.ndarray:
-    """values [n, ...] -> [size, ...], with rows of zeros at the end."""
+    """Pads values [n, ...] to [size, ...] with rows of zeros at the end."""
     return np.pad(values, [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1))
 
 
 def read_behind(started: Iterable[Started]) -> Iterator[Started]:
-    """Yields each item after the next one, so that the device computes while the host reads."""
+    """Yields each item after the next one is started, so devices compute while the host reads."""
     waiting: deque[Started] = deque()
     for item in started:
         waiting.append(item)

@@ -1,4 +1,4 @@
-"""Text embeddings: pooled hidden states, in the order of the texts and in flat memory."""
+"""Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,23 +20,23 @@ from bertjax.inference.buckets import (
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
 
-# Lines of a file that are sorted by length together, and their characters at most.
+# Maximum number of lines of a file that are sorted by length together, and of their characters.
 WINDOW = 8192
 WINDOW_CHARACTERS = 1 << 22
-# Characters of a line that are read: more than the longest input of any model has.
+# Number of characters of a line that are read, more than any model's longest input has.
 LINE_CHARACTERS = 1 << 16
 # Texts are sorted by length, so they are padded to finer buckets than unsorted batches.
 BUCKET_STEPS = 4
 
 
 class Embedder:
-    """Computes vectors of texts.
+    """Computes a vector for each text.
 
     Args:
         loaded: the model; its head is not used.
         pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens.
-        layers: the hidden states to pool, 0 = embeddings, -1 = the last layer; several are
-            concatenated.
+        layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
+            several layers are concatenated.
 
     Raises:
         ValueError: the model does not have one of the layers.
@@ -53,7 +53,7 @@ class Embedder:
         self._program = compiled_program(loaded.model, pooling, tuple(layers))
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Texts -> float32 [len(texts), size], in their order; long texts are truncated."""
+        """Returns the vectors, float32 [len(texts), size]; long texts are truncated."""
         rows = self._loaded.tokenizer.encode_prompts(texts, self._loaded.config.max_length)
         vectors = np.empty((len(texts), self.size), np.float32)
 
@@ -66,14 +66,14 @@ class Embedder:
         return vectors
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yields (indices of texts, rows, tokens per row) of batches, the longest texts first."""
+        """Yields (indices of texts, rows, tokens per row) for each batch, longest texts first."""
         order = np.argsort(lengths, kind="stable")[::-1]
         limit, start = self._loaded.config.max_length, 0
         sorted_lengths = np.array(lengths)[order]
         while start < len(order):
             longest = int(sorted_lengths[start])
             length = length_bucket(longest, limit, smallest=8, steps=BUCKET_STEPS)
-            # Texts of less than half the length would waste most of such rows.
+            # A text of less than half this length would waste most of its row.
             similar = int(np.count_nonzero(2 * sorted_lengths[start:] >= longest))
             size = piece_sizes(similar, length, token_budget())[0]
             yield order[start : start + size], size, length
@@ -91,7 +91,7 @@ class Embedder:
 def compiled_program(
     model: BertWithHead, pooling: str, layers: tuple[int, ...]
 ) -> Callable[..., jax.Array]:
-    """The jitted function (params, ids [B, L], mask [B, L]) -> vectors float32 [B, size]."""
+    """Returns the jitted function (params, ids [B, L], mask [B, L]) -> float32 [B, size]."""
     depth = model.config.num_hidden_layers
     encoder = model.clone(unroll=depth)
     only_last = layers in ((-1,), (depth,))
@@ -124,7 +124,7 @@ def compiled_program(
 def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
     """Writes a vector for each line of a text file, in order; returns the number of lines.
 
-    `.npy` files hold an array [lines, size], `.jsonl` files one list per line.
+    A `.npy` file holds an array [lines, size], a `.jsonl` file one JSON list per line.
 
     Raises:
         ValueError: `output` has another suffix, or the text is not UTF-8.
@@ -140,8 +140,8 @@ def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
 
 
 def _write_npy(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:
-    # The header has room for any number of lines, so it is written again at the end. With a
-    # memory-mapped file, a full disk would kill the process.
+    # The number of lines is only known at the end. The header has room for any number, so it is
+    # written again. With a memory-mapped file, a full disk would kill the process.
     def write_header(count: int) -> None:
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
         np.lib.format.write_array_header_1_0(file, shape)
@@ -165,7 +165,7 @@ def _write_jsonl(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> in
 
 
 def _lines(source: Path) -> Iterator[str]:
-    """Yields the first LINE_CHARACTERS of each line."""
+    """Yields the first LINE_CHARACTERS characters of each line."""
     try:
         with source.open(encoding="utf-8-sig", newline=None) as file:
             while line := file.readline(LINE_CHARACTERS):
@@ -177,7 +177,7 @@ def _lines(source: Path) -> Iterator[str]:
 
 
 def _windows(embedder: Embedder, source: Path) -> Iterator[np.ndarray]:
-    """Yields the vectors of a window of lines at a time; windows of long lines have fewer."""
+    """Yields the vectors of at most WINDOW lines at a time, or of fewer if the lines are long."""
     window: list[str] = []
     characters = 0
     for line in _lines(source):

@@ -1,4 +1,4 @@
-"""`bertjax.evaluate`: evaluation metrics of a fine-tuned model on an official task or a file."""
+"""`bertjax.evaluate` computes metrics of a fine-tuned model on an official task or a file."""
 
 import dataclasses
 import tempfile
@@ -16,7 +16,7 @@ from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.table_files import as_file
 from bertjax.weights import load_model
 
-# Settings of question answering that a model keeps from its fine-tuning.
+# Settings of question answering that are taken from the model's fine-tuning.
 SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
 
 
@@ -35,32 +35,32 @@ def evaluate(
     label_separator: str | None = None,
     max_length: int | None = None,
 ) -> dict[str, float]:
-    """Predicts for labelled examples and computes the metrics of the task.
+    """Computes the metrics of a model's predictions for labelled examples.
 
         bertjax.evaluate("runs/mrpc/model", "mrpc", data_dir="glue/MRPC")
         bertjax.evaluate(result.model, data="test.csv")
 
     Args:
-        model: a model directory, the workdir of a finished run, a name on the hub, or what
-            `load_pretrained` returned.
-        task: the name of an official task; its labels are those of the model.
+        model: a model directory, the workdir of a finished run, a name on the hub, or a result of
+            `load_pretrained`.
+        task: the name of an official task, which must have the labels of the model.
         data: a labelled file for the model's own task, instead of an official task: CSV, TSV, JSON
-            lines, SQuAD's JSON or CoNLL's columns. A pandas DataFrame or a list of dictionaries
-            takes the place of a file of rows.
+            lines, SQuAD's JSON or CoNLL's columns. A pandas DataFrame or a list of dictionaries may
+            replace a file of rows.
         data_dir: folder with the official files; None: TensorFlow Datasets fetches them.
         tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: its own default.
         split: the split of the official task.
-        text_column, pair_column, label_column, choice_columns: columns of `data`; those that are
-            not named are those of the training, or guessed.
-        label_separator: separates the labels of an example in `data` that may have several.
-        max_length: maximum tokens per sequence; None: as the model was fine-tuned.
+        text_column, pair_column, label_column, choice_columns: column names of `data`; by default
+            the names in the training, or guesses.
+        label_separator: the string between the labels of an example in `data` with several labels.
+        max_length: maximum number of tokens per sequence; if None, the value of the fine-tuning.
 
     Returns:
-        Metrics by name, as fractions. A task with several splits of this kind, such as MNLI with
-        dev_matched and dev_mismatched, has "dev_matched/accuracy" and so on.
+        The metrics, name -> value, as fractions (not percent). If the task has several such splits,
+        as MNLI has dev_matched and dev_mismatched, the names are "dev_matched/accuracy" and so on.
 
     Raises:
-        ValueError: neither or both of task and data are given, they do not fit the model, or the
+        ValueError: `task` and `data` are both set or both missing, or do not fit the model, or the
             examples have no labels.
         FileNotFoundError: the model or the data does not exist.
     """
@@ -112,13 +112,13 @@ def _scores(
 def task_of_file(
     model: TaskModel, path: str | Path, columns: Columns, label_separator: str | None = None
 ) -> tuple[Task, Iterable[Example], str]:
-    """The model's task and the examples of a file; see `from_file`, whose result it returns."""
+    """Reads the examples of a file for the model's task; returns the result of `from_file`."""
     path = Path(path).expanduser()
     return from_file(model.task, path, columns, label_separator, model.description)
 
 
 def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
-    """Creates an official task for a model: with the model's labels and settings.
+    """Creates an official task with the labels and settings of a model.
 
     Raises:
         ValueError: there is no such task, or the model does not have its labels.

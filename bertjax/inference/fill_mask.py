@@ -1,4 +1,4 @@
-"""Mask filling: the most probable tokens for each [MASK] of a text."""
+"""Mask filling: predicts the most probable tokens for each [MASK] of a text."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     A mask is written as the tokenizer writes it: [MASK] for BERT, <mask> for RoBERTa.
 
     Returns:
-        For each mask a list of (token, probability), the most probable first.
+        A list of (token, probability) for each mask, with the most probable token first.
 
     Raises:
         ValueError: there is no mask in the text, the text is longer than the model's maximum
@@ -49,7 +49,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     positions = pad_to(masks, length_bucket(len(masks), length, smallest=8), 0)
     inputs = [row[key][None] for key in MODEL_INPUTS]
     logits = compiled_program(loaded.model)(loaded.params, inputs, positions[None])
-    # A vocabulary that is padded for the device has logits of ids that are no token.
+    # If the vocabulary is padded for the device, some logits belong to ids without a token.
     logits = logits[: len(masks), : loaded.tokenizer.vocab_size]
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, axis=-1)[:, :top_k]
@@ -61,7 +61,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 
 @cached_program
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """The jitted function (params, inputs [1, L], masked positions [1, P]) -> logits [P, V]."""
+    """Returns the jitted function (params, inputs [1, L], positions [1, P]) -> logits [P, V]."""
 
     def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
         outputs: Any = model.apply({"params": params}, *inputs, masked_positions=positions)

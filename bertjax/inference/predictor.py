@@ -1,4 +1,4 @@
-"""Applies a model to the examples of a task, in their order and in flat memory."""
+"""Predicts for the examples of a task, in their order and in constant memory."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,14 +25,14 @@ from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs
 from bertjax.tokenization import Tokenizer
 
-# Examples per window; the next window is read when all predictions of this one are made.
+# Number of examples that are read and predicted before the next ones are read.
 WINDOW = 2048
-# Features that are packed together: the time of best-fit packing is quadratic in their number.
+# Maximum number of features packed together; the time of best-fit packing is quadratic in it.
 PACKED_TOGETHER = 256
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
-    """How the labels of a task become arrays."""
+    """Returns the settings by which batches store the labels of a task as arrays."""
     return Labels(
         task.label_kind,
         num_classes=max(1, len(task.labels)),
@@ -44,15 +44,15 @@ def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Lab
 class Predictor:
     """Predicts for the examples of a task.
 
-    All predictors with equal models and meshes share their compiled programs: one per shape.
+    Predictors with equal models and meshes share compiled programs, one per batch shape.
 
     Args:
-        task: encodes examples as features, and decodes outputs as predictions.
+        task: the task, which encodes examples and decodes the model's outputs.
         model: a model with the head of the task.
         tokenizer: the tokenizer of the model.
-        max_length: maximum tokens per sequence.
+        max_length: maximum number of tokens per sequence.
         mesh: the devices that the rows are split over.
-        batch_size: rows per device that are computed at a time; None: as many as keep it busy.
+        batch_size: rows per device that are computed at once; if None, enough to keep it busy.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Predictor:
         return {key: batch[key] for key in MODEL_INPUTS}, placements
 
     def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
-        """Starts the computation of all rows, in pieces."""
+        """Starts the computation of all rows in pieces, and returns the outputs of the pieces."""
         rows, length = batch["input_ids"].shape
         tokens = token_budget()
         if self._batch_size is not None:
@@ -135,7 +135,7 @@ class Predictor:
         placements: Sequence[Any],
         pieces: list[dict[str, jax.Array]],
     ) -> None:
-        """Reads the outputs of a packed batch back and separates those of each feature."""
+        """Copies the outputs of a packed batch to the host and splits them by feature."""
         joined = {
             key: np.concatenate([np.asarray(piece[key]) for piece in pieces]) for key in pieces[0]
         }
@@ -152,7 +152,7 @@ class Predictor:
 
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """The jitted function (params, batch) -> outputs of the head, replicated on the mesh."""
+    """Returns the jitted function (params, batch) -> outputs of the head, replicated."""
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
         outputs: Any = model.apply({"params": params}, **batch)

@@ -1,4 +1,4 @@
-"""`bertjax.load_pretrained`: a model in one line, which is applied to texts or arrays."""
+"""`bertjax.load_pretrained` loads a model that can be called on texts or arrays."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +31,9 @@ from bertjax.weights.families import family_of
 from bertjax.weights.load_model import with_masked_lm
 
 Text = str | tuple[str, str]
-# The rows and tokens of outputs that do not begin with them.
+# The axes of rows and tokens in the outputs whose first two axes are others.
 AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4)}
-# Outputs of all layers and logits of whole vocabularies are large, so pieces are smaller here.
+# Divides the token budget, because outputs of all layers and logits of vocabularies are large.
 BUDGET_SHARE = 4
 
 
@@ -42,13 +42,13 @@ class Pretrained:
 
     Attributes:
         model: the linen module.
-        params: its parameters.
-        config: the architecture.
-        tokenizer: the tokenizer of the source; None if the source has none. Then the model takes
-            arrays only, until a tokenizer is assigned.
-        labels: names of the classes; None without a classifier.
+        params: the parameters of the model.
+        config: the architecture of the model.
+        tokenizer: the tokenizer of the source. If the source has none, it is None, and the model
+            takes arrays only until a tokenizer is assigned.
+        labels: names of the classes; None if the model has no classifier.
         head: the name of the head in `bertjax.model.HEADS`.
-        absent: parts that the source lacks and that are freshly initialised.
+        absent: names of the parts that the source lacks, which are freshly initialised.
     """
 
     def __init__(self, loaded: LoadedModel):
@@ -64,7 +64,7 @@ class Pretrained:
 
     @property
     def loaded(self) -> LoadedModel:
-        """The model with its parameters on the device, and with its tokenizer.
+        """The loaded model, with its parameters on the device and its tokenizer.
 
         Raises:
             ValueError: there is no tokenizer.
@@ -99,20 +99,22 @@ class Pretrained:
         device. The outputs have the caller's shapes.
 
         Args:
-            texts: texts or pairs; truncated to the maximum length of the model and padded to the
-                longest of them.
-            input_ids, attention_mask, token_type_ids: instead of texts, int [B, L] as transformers
-                takes them (multiple choice: [B, C, L]).
-            output_hidden_states: also returns "hidden_states" [layers + 1, B, L, D].
-            output_attentions: also returns "attentions" [layers, B, N, L, L].
+            texts: texts or pairs, which are truncated to the maximum length of the model and padded
+                to the longest one.
+            input_ids, attention_mask, token_type_ids: arrays that replace `texts`, int [B, L] as in
+                transformers ([B, C, L] for multiple choice).
+            output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
+            output_attentions: whether to also return "attentions" [layers, B, N, L, L].
 
         Returns:
-            Arrays under their names in transformers: last_hidden_state, pooler_output, logits
-            (prediction_logits and seq_relationship_logits, start_logits and end_logits).
+            Arrays under their names in transformers: last_hidden_state, pooler_output and,
+            depending on the head, logits, prediction_logits and seq_relationship_logits, or
+            start_logits and end_logits.
 
         Raises:
-            ValueError: neither or both of texts and ids are given, ids are not in the vocabulary,
-                rows are longer than the model reads, or texts are given without a tokenizer.
+            ValueError: `texts` and `input_ids` are both set or both missing, ids are not in the
+                vocabulary, rows are longer than the model reads, or texts are passed without a
+                tokenizer.
         """
         if (texts is None) == (input_ids is None):
             raise ValueError("Give either texts or input_ids.")
@@ -187,11 +189,12 @@ class Pretrained:
         Args:
             texts: texts or pairs; (question, passage) for question answering, and (text, choice,
                 choice, ...) for multiple choice.
-            batch_size: rows that are computed at a time; None: as many as keep the device busy.
-            max_length: maximum tokens per sequence; None: as the model was fine-tuned.
+            batch_size: rows that are computed at once; if None, enough to keep the device busy.
+            max_length: maximum number of tokens per sequence; if None, the value of the
+                fine-tuning.
 
         Returns:
-            A prediction for each text: a dict whose fields `bertjax.tasks.task` lists.
+            A prediction for each text: a dict with the keys that `bertjax.tasks.task` lists.
 
         Raises:
             ValueError: no task uses the head of the model, or a text is empty.
@@ -208,8 +211,8 @@ class Pretrained:
         Args:
             texts: the texts; long ones are truncated.
             pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
-            layers: the hidden states to pool, 0 = embeddings, -1 = the last layer; several are
-                concatenated.
+            layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
+                vectors of several layers are concatenated.
         """
         return Embedder(self.loaded, pooling, layers)(texts)
 
@@ -228,7 +231,7 @@ class Pretrained:
     def _masked_lm(self) -> LoadedModel:
         loaded = with_masked_lm(self._loaded._replace(params=self.params))
         head = dict(loaded.params)
-        del head["bert"]  # it is on the device already
+        del head["bert"]  # the encoder is on the device already
         return loaded._replace(params=jax.device_put(head))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -294,8 +297,8 @@ def load_pretrained(
 ) -> Pretrained:
     """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
 
-    Prints which parts of the head the source lacks; they are initialised. A source without a
-    tokenizer is accepted; its model takes arrays only.
+    Prints which parts of the head the source lacks and are therefore initialised. If the source has
+    no tokenizer, the model takes arrays only.
     """
     loaded = load_model(
         path_or_name,
@@ -314,13 +317,13 @@ def load_pretrained(
 def compiled_program(
     model: BertWithHead, hidden_states: bool, attentions: bool
 ) -> Callable[..., dict[str, jax.Array]]:
-    """The jitted function (params, ids [B, L], token types [B, L], mask [B, L]) -> outputs."""
+    """Returns the jitted function (params, ids, types, mask, int [B, L] each) -> outputs."""
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
         rows, length = ids.shape
         positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
         if model.config.position_offset:
-            # RoBERTa counts the tokens that are not padding, which may be in front.
+            # RoBERTa's positions count only tokens that are not padding; padding may come first.
             positions = jnp.maximum(jnp.cumsum(ids != model.config.pad_token_id, axis=1) - 1, 0)
         outputs, state = model.apply(
             {"params": params},

@@ -1,4 +1,4 @@
-"""A fine-tuned model together with the task that it was trained on."""
+"""Restores a fine-tuned model together with the task that it was fine-tuned on."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,18 +19,18 @@ DESCRIPTION = "task.json"
 
 
 def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Loads a model with its head or tagger, its task, and the content of `task.json`."""
+    """Loads a model with its head or tagger, its task and the content of its `task.json`."""
     return with_task(load_model(model, None))
 
 
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Adds its task to a loaded model, and the tagger of its directory if there is one.
+    """Restores the task of a loaded model, and the tagger in its directory if there is one.
 
     Raises:
         ValueError: no task uses the head of the model.
     """
     file = loaded.source.where / DESCRIPTION
-    # If the directory lacks this head, its task.json describes another one.
+    # If the directory lacks this head, its task.json describes another head.
     has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
     description = read_json(file) if file.is_file() and has_head else {}
     loaded = with_saved_tagger(loaded, description)
@@ -50,7 +50,7 @@ class TaskModel:
 
     Attributes:
         name: the path of the model.
-        task: the task that it was trained on; its source is not known.
+        task: the task that the model was fine-tuned on, without its source.
         description: the content of `task.json`; empty for models of other libraries.
     """
 
@@ -61,11 +61,13 @@ class TaskModel:
 
         Args:
             loaded: the model.
-            max_length: maximum tokens per sequence; None: as the model was fine-tuned.
-            batch_size: rows that are computed at a time; None: as many as keep the device busy.
+            max_length: maximum number of tokens per sequence; if None, the value of the
+                fine-tuning.
+            batch_size: rows that are computed at once; if None, enough to keep the device busy.
 
         Raises:
-            ValueError: no task uses the head of the model, or it cannot read `max_length` tokens.
+            ValueError: no task uses the head of the model, or the model cannot read `max_length`
+                tokens.
         """
         self._loaded, self.task, self.description = with_task(loaded)
         self.name = str(loaded.source.where)
@@ -73,7 +75,8 @@ class TaskModel:
         longest = loaded.config.max_length
         if not SHORTEST <= self._max_length <= longest:
             raise ValueError(
-                f"max_length={self._max_length}: {self.name} reads {SHORTEST} to {longest} tokens."
+                f"max_length={self._max_length}, but {self.name} reads {SHORTEST} to {longest} "
+                "tokens: choose a value in this range."
             )
         self._batch_size = batch_size
         self._params = jax.device_put(self._loaded.params)
@@ -81,7 +84,7 @@ class TaskModel:
     def __call__(
         self, task: Task, examples: Iterable[Example]
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields every example with its prediction; `task` has the labels of the model."""
+        """Yields every example with its prediction; `task` must have the labels of the model."""
         predictor = Predictor(
             task,
             self._loaded.model,

@@ -14,24 +14,24 @@ from bertjax.tokenization import Tokenizer
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis, in float64."""
+    """Computes the softmax over the last axis in float64."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Elementwise sigmoid, in float64."""
+    """Computes the elementwise sigmoid in float64."""
     return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Base class of sequence classifiers: a feature is `[CLS] text [SEP]` or `... pair [SEP]`."""
+    """Base class of tasks that classify `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`."""
 
     head: ClassVar[str] = "sequence_classification"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes one sequence; truncates the longer text until `max_length` tokens remain."""
+        """Encodes the example as one sequence of at most `max_length` tokens."""
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         ids, types = tokenizer.encode_pair(example.text, example.pair, max_length)
@@ -46,18 +46,18 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Encodes the label as `Feature.labels` stores it."""
+        """Returns the label of the example as the array for `Feature.labels`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationTask(TextTask):
-    """Exactly one of several classes."""
+    """Predicts exactly one of several classes per example."""
 
     label_kind: ClassVar[LabelKind] = "classes"
     problem_type: ClassVar[str | None] = "single_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the class id, int32 [1]."""
+        """Returns the id of the example's class, int32 [1]."""
         return np.array([self.label_id(example.label, example.where)], np.int32)
 
     def predict(
@@ -73,7 +73,7 @@ class ClassificationTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelTask(TextTask):
-    """Any number of classes, each predicted independently if its probability is at least 0.5."""
+    """Predicts every class with a probability of at least 0.5, which may be several or none."""
 
     metric: Metric = multi_label
     best_metric: str = "micro_f1"
@@ -82,13 +82,13 @@ class MultiLabelTask(TextTask):
     problem_type: ClassVar[str | None] = "multi_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns 0 or 1 per class, float32 [C]."""
+        """Returns 1 for each class of the example and 0 for all others, float32 [C]."""
         encoded = np.zeros(len(self.labels), np.float32)
         names: Any = example.label
         if isinstance(names, str):
             raise ValueError(
-                f"{example.where}: the label {names!r} is a single name, but examples may have "
-                "several labels: write lists in JSON lines, or give --label_separator."
+                f"{example.where}: the label {names!r} is a single name, but this task needs a "
+                "list of labels: write lists in JSON lines, or give --label_separator."
             )
         for name in names:
             encoded[self.label_id(name, example.where)] = 1.0
@@ -111,7 +111,7 @@ class MultiLabelTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionTask(TextTask):
-    """A real number, trained with the squared error."""
+    """Predicts a real number per example; the training loss is the squared error."""
 
     metric: Metric = pearson_spearman
     best_metric: str = "pearson_spearman"
@@ -121,20 +121,20 @@ class RegressionTask(TextTask):
 
     @property
     def num_labels(self) -> int:
-        """One output, which has no class name."""
+        """The number of outputs of the head, which is 1 for regression."""
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the number, float32 [1]."""
+        """Returns the example's number, float32 [1]."""
         value: Any = example.label
         return np.array([value], np.float32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the number as `score`."""
+        """Returns the predicted number as `score`."""
         return {"score": float(outputs[0]["logits"][0])}
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the number."""
+        """Returns the predicted number."""
         return prediction["score"]

@@ -1,4 +1,4 @@
-"""Defines `TaskDefinition`, an entry of the table of tasks, and `TaskOptions`, its settings."""
+"""Defines `TaskDefinition`, an entry of the table of tasks, and its settings `TaskOptions`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,16 +12,16 @@ from bertjax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """The settings of a task that the user gives: where its data is and how to read it.
+    """A user's settings of a task: where its data is and how it is read.
 
     Attributes:
-        data_dir: folder of the official files; None: TensorFlow Datasets provides them.
-        tfds_data_dir: data folder of TensorFlow Datasets; None: its default.
-        train, dev, test: the user's own files.
-        columns: column names in the user's own files.
-        label_separator: separates the labels of an example with several labels.
-        submission: the zip for GLUE's server; None: one in the folder of the predictions.
-        span_options: fields of `SpanTask` that differ from their defaults.
+        data_dir: folder of the official files; if None, TensorFlow Datasets provides them.
+        tfds_data_dir: data folder of TensorFlow Datasets; if None, its default folder.
+        train, dev, test: the user's own file for each split, if any.
+        columns: names of the columns in the user's own files.
+        label_separator: the string between the labels of an example with several labels.
+        submission: the zip for GLUE's server; if None, it is in the folder of the predictions.
+        span_options: values of the fields of `SpanTask` that differ from the defaults.
     """
 
     data_dir: str | None = None
@@ -36,28 +36,28 @@ class TaskOptions:
 
     @property
     def files(self) -> dict[str, str]:
-        """The user's own files by split."""
+        """The paths of the user's own files, by split."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: file for split, file in files.items() if file is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
-    """A task of the command line: how to create it, and which options it accepts.
+    """Definition of a task for the command line: how to create it and which options it accepts.
 
     Attributes:
-        name: the name on the command line.
-        kinds: the classes that `make` may return an instance of.
-        make: creates the task with its source.
-        metric: the task's metric; None: that of its class.
-        own_files: whether it reads the user's own files instead of official ones.
-        columns: the fields of `Columns` that it accepts.
-        label_separator: whether it accepts `label_separator`.
-        submission: whether its predictions can be submitted to GLUE's server.
-        score_files: (gold file, predictions file) -> official metrics; None if it has no official
-            file format.
+        name: the name of the task on the command line.
+        kinds: the subclasses of `Task` of which `make` may return an instance.
+        make: function that creates the task with its source.
+        metric: the metric of the task; if None, the default metric of its class.
+        own_files: whether the task reads the user's own files instead of official ones.
+        columns: the fields of `Columns` that the user may set for the task.
+        label_separator: whether the task accepts the option `label_separator`.
+        submission: whether the task's predictions can be submitted to GLUE's server.
+        score_files: function (gold file, predictions file) -> official metrics; None if the task
+            has no official file format.
         scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the odds that a
-            question has no answer, and `na_prob_thresh`, the threshold for them.
+            question has no answer, and `na_prob_thresh`, the threshold for these odds.
     """
 
     name: str
@@ -72,10 +72,10 @@ class TaskDefinition:
     scores_null_odds: bool = False
 
     def check(self, options: TaskOptions) -> None:
-        """Refuses options that this task does not accept.
+        """Checks that the task accepts all options that are set.
 
         Raises:
-            ValueError: the message names the options.
+            ValueError: the task does not accept some options; the message names them.
         """
         unused: dict[str, Any]
         if self.own_files:

@@ -1,8 +1,8 @@
 """Evaluation metrics of the tasks.
 
-A metric takes the labels and the predicted labels of the same examples in the same order, and
-returns its values by name: fractions (1.0 is perfect) or correlations, never percentages. A value
-that is undefined (the F1 without any positive, the correlation with a constant) is 0.0.
+A metric is a function of the labels and the predicted labels of the same examples in the same
+order. It returns a dict of fractions (1.0 is perfect) or correlations, never percentages. An
+undefined value, such as the F1 without positives or the correlation with a constant, is set to 0.0.
 """
 
 import warnings
@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-# scipy and scikit-learn are imported where they are used: they take more than a second, which
-# `--help` of a command should not cost.
+# scipy and scikit-learn are imported in the functions that use them: their import takes more than a
+# second, which would delay `--help`.
 
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
-_UNDEFINED: Any = 0.0  # The type hint of scikit-learn says str, but numbers are allowed.
-# Endings of the names of metrics that are counts or thresholds, not fractions or correlations.
+_UNDEFINED: Any = 0.0  # scikit-learn's type hint says str, but it accepts numbers.
+# Metrics whose names have these endings are counts or thresholds, not fractions.
 _NOT_FRACTIONS = ("total", "_thresh")
 
 
 def in_percent(values: Mapping[str, float]) -> dict[str, float]:
-    """Converts metrics to per cent, as leaderboards show them; counts and thresholds stay."""
+    """Converts metrics to per cent, as on leaderboards; leaves counts and thresholds unchanged."""
     return {
         name: value if name.endswith(_NOT_FRACTIONS) else 100.0 * value
         for name, value in values.items()
@@ -30,7 +30,7 @@ def in_percent(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Fraction of predictions equal to their label: `accuracy`."""
+    """Computes `accuracy`, the fraction of predictions that equal their label."""
     _check_lengths(golds, predictions)
     equal = sum(gold == answer for gold, answer in zip(golds, predictions, strict=True))
     return {"accuracy": equal / len(golds)}
@@ -39,7 +39,7 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
-    """`accuracy`, `f1` of the class `positive`, and their mean, `accuracy_f1`, as GLUE reports."""
+    """Computes GLUE's `accuracy`, `f1` of the class `positive`, and their mean `accuracy_f1`."""
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
@@ -50,7 +50,7 @@ def accuracy_and_f1(
 
 
 def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Matthews correlation coefficient of two or more classes: `matthews`."""
+    """Computes `matthews`, the Matthews correlation coefficient of two or more classes."""
     from sklearn.metrics import matthews_corrcoef
 
     _check_lengths(golds, predictions)
@@ -60,9 +60,9 @@ def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 
 
 def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Correlation of the values (`pearson`), of their ranks (`spearman`), and the mean of both.
+    """Computes the correlation of the values (`pearson`) and of their ranks (`spearman`).
 
-    GLUE ranks by the mean, `pearson_spearman`.
+    The mean of both, `pearson_spearman`, is the metric by which GLUE ranks models.
     """
     from scipy import stats
 
@@ -86,16 +86,16 @@ def multi_label(
     *,
     labels: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """Metrics of examples with any number of labels each.
+    """Computes the metrics of examples that each have any number of labels.
 
     Args:
         golds: the labels of each example.
         predictions: the predicted labels of each example.
-        labels: the classes; None: those that occur in labels or predictions.
+        labels: the classes; if None, those that occur in `golds` or `predictions`.
 
     Returns:
-        `micro_f1` over all decisions, `macro_f1`, the mean over the classes, and
-        `subset_accuracy`, the fraction of examples whose labels are all correct.
+        `micro_f1`, the F1 over all pairs of example and class; `macro_f1`, the mean F1 of the
+        classes; and `subset_accuracy`, the fraction of examples whose labels are all correct.
     """
     from sklearn.metrics import f1_score
     from sklearn.preprocessing import MultiLabelBinarizer
@@ -115,13 +115,13 @@ def multi_label(
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Extracts (first word, last word + 1, type) of each entity of a sentence, as conlleval does.
+    """Returns (first word, last word + 1, type) for each entity of a sentence, as in conlleval.
 
-    An entity starts at `B-X`, and at an `I-X` that continues no entity of type X. This reads IOB1,
-    IOB2 and inconsistent predictions. Any other tag is outside of entities.
+    An entity of type X starts at `B-X`, and at an `I-X` that does not continue an entity of type X.
+    This rule covers IOB1, IOB2 and inconsistent predictions. Any other tag is outside of entities.
     """
     spans = []
-    start, kind = 0, ""  # An empty type means outside.
+    start, kind = 0, ""  # The empty type means that no entity is open.
     for index, tag in enumerate((*tags, "O")):
         prefix, _, tag_kind = tag.partition("-")
         tag_kind = tag_kind if prefix in ("B", "I") else ""
@@ -135,14 +135,14 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 def entity_f1(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of whole entities, and `accuracy` of tags, as in conlleval.
+    """Computes `precision`, `recall`, `f1` of entities and `accuracy` of tags, as conlleval does.
 
     Args:
         golds: the tags of each sentence, one per word.
         predictions: the predicted tags of each sentence, one per word.
 
     Raises:
-        ValueError: a sentence does not have as many predicted tags as words.
+        ValueError: the number of predicted tags of a sentence differs from its number of words.
     """
     _check_lengths(golds, predictions)
     right = in_golds = in_predictions = words = right_words = 0
@@ -169,7 +169,7 @@ def entity_f1(
 def word_accuracy(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """`accuracy` of tags that mark no entities, such as parts of speech."""
+    """Computes the `accuracy` of tags that mark no entities, such as parts of speech."""
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
 
 

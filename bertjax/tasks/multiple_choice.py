@@ -1,4 +1,4 @@
-"""Multiple choice: which of several endings continues a text (Devlin et al. 2018, 4.4)."""
+"""Multiple choice: predicts which of several endings continues a text (Devlin et al. 2018, 4.4)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from bertjax.tokenization import Tokenizer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceTask(Task):
-    """Scores one sequence `[CLS] text [SEP] choice [SEP]` per choice; the highest score wins.
+    """Predicts the choice whose sequence `[CLS] text [SEP] choice [SEP]` has the highest score.
 
     Attributes:
-        num_choices: choices per example, the same for all.
+        num_choices: number of choices, which is the same for all examples.
     """
 
     num_choices: int
@@ -26,7 +26,7 @@ class ChoiceTask(Task):
     label_kind: ClassVar[LabelKind] = "choice"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes one feature with `num_choices` sequences."""
+        """Encodes the example as one feature that holds `num_choices` sequences."""
         if len(example.choices) != self.num_choices:
             raise ValueError(
                 f"{example.where} has {len(example.choices)} choices, but other examples have "

@@ -1,4 +1,4 @@
-"""Reads the inputs of a prediction: a text of the command line, or the user's own file."""
+"""Creates the examples to predict from texts or from a user's file."""
 
 import dataclasses
 import re
@@ -20,10 +20,10 @@ _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
-    """Makes an example of a text or a pair; for a tagger, of its words and punctuation marks.
+    """Creates an example from a text or pair; splits the text into words if the task tags words.
 
     Raises:
-        ValueError: the task needs other inputs.
+        ValueError: the task needs a list of choices, or a passage in addition to the question.
     """
     if isinstance(task, ChoiceTask):
         raise ValueError("The model selects one of several texts: give a file with --input.")
@@ -37,12 +37,12 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
 
 
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
-    """Makes examples of texts, pairs, or tuples of a text and its choices.
+    """Creates examples from texts, pairs, or tuples (text, choice, choice, ...).
 
-    Returns the task (with its number of choices) and the examples.
+    Returns the task, with its number of choices set, and the examples.
 
     Raises:
-        ValueError: the task needs other inputs.
+        ValueError: `texts` is a single string, or an element of it does not suit the task.
     """
     if isinstance(texts, str):
         raise ValueError("texts is one string: put it in a list.")
@@ -70,17 +70,18 @@ def from_file(
     label_separator: str | None = None,
     description: Mapping[str, Any] | None = None,
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads the examples of a file, with or without labels.
+    """Reads the examples of a file, whose labels may be missing.
 
     Args:
         task: the task of the model.
         path: the file.
-        columns: the columns that the user names.
-        label_separator: separates the labels of an example with several labels.
-        description: the content of task.json; its columns are used if the user names none.
+        columns: the column names that the user sets.
+        label_separator: the string between the labels of an example with several labels.
+        description: the content of task.json; its column names are used if the user sets none.
 
     Returns:
-        The task (with its number of choices), the examples, and which columns were guessed, if any.
+        The task with its number of choices set, the examples, and a message that names the guessed
+        columns, if any.
     """
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}).examples("test"), ""
@@ -101,7 +102,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """The columns of training, if the file has the text columns; else none, so all are guessed."""
+    """Returns the training's column names if the file has its text columns, else no names."""
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

@@ -1,12 +1,12 @@
-"""Question answering by spans of a passage, or by no answer (Devlin et al. 2018, 4.2 and 4.3).
+"""Extractive question answering as in SQuAD 1.1 and 2.0 (Devlin et al. 2018, 4.2 and 4.3).
 
-A long passage is read in overlapping windows. Windows, their labels and the choice of an answer
-follow `run_squad.py` of Google's release, with two differences:
+A long passage is split into overlapping windows. The windows, their labels and the selection of an
+answer follow `run_squad.py` of Google's release, with two differences:
 
-- An answer is cut from the passage by the character offsets of its tokens. Google's program maps
-  word pieces back to words of the passage instead, which sometimes fails.
-- The best spans are selected among all spans of a window, not among those of the 20 best first and
-  the 20 best last tokens, so that at least one valid span always exists.
+- The text of an answer is the part of the passage at the character offsets of its tokens. Google's
+  program maps word pieces back to words of the passage instead, which sometimes fails.
+- All spans of a window are candidates. Google's program only combines the 20 best start tokens with
+  the 20 best end tokens, which may leave no valid span.
 """
 
 import dataclasses
@@ -27,17 +27,17 @@ from bertjax.tokenization import Tokenizer
 
 # The label of a question that its passage does not answer.
 IMPOSSIBLE = "impossible"
-# The first character of an answer that does not occur in its passage.
+# The start position of an answer that does not occur in its passage.
 NOWHERE = -1
-# This many spans are considered for each of the n best answers, because several spans may have the
-# same text, of which only the best is kept.
+# Number of candidate spans for each of the n best answers. Several spans may have the same text, of
+# which only the best is kept.
 CANDIDATES_PER_ANSWER = 5
-# Replaces infinite logits.
+# The finite number that replaces infinite logits.
 LARGEST = 1e6
 
 
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Writes the files that SQuAD's scripts read: answers by question id, and null odds by id."""
+    """Yields `pairs` and writes their answers and null odds to files for SQuAD's scripts."""
     answers, null_odds = {}, {}
     for example, prediction in pairs:
         answers[example.id] = prediction["answer"]
@@ -53,10 +53,10 @@ class SpanTask(Task):
     """Predicts the span of a passage that answers a question.
 
     Attributes:
-        doc_stride: tokens between the starts of two windows.
-        max_query_length: maximum tokens of a question; the rest is truncated.
-        max_answer_length: maximum tokens of an answer.
-        n_best: number of answers in a prediction.
+        doc_stride: number of tokens between the starts of two consecutive windows.
+        max_query_length: maximum number of question tokens; a longer question is truncated.
+        max_answer_length: maximum number of tokens of an answer.
+        n_best: number of candidate answers that a prediction lists.
         with_impossible: whether a question may have no answer (SQuAD 2.0), predicted as "".
         null_threshold: the prediction is "" if `null_odds` exceeds this value.
     """
@@ -75,7 +75,7 @@ class SpanTask(Task):
     label_kind: ClassVar[LabelKind] = "span"
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Adds how passages are split into windows and how answers are chosen."""
+        """Returns the content of task.json, including the settings of windows and answers."""
         return super().description(max_length) | {
             "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
@@ -95,16 +95,16 @@ class SpanTask(Task):
             )
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes windows `[CLS] question [SEP] part of the passage [SEP]`, `origins` int [n, 2].
+        """Encodes each window as a feature `[CLS] question [SEP] part of the passage [SEP]`.
 
-        Special tokens and token types follow the tokenizer's family. The label of a window is the
-        span of the first answer that occurs in the passage if the window contains all of it, else
-        (0, 0).
+        `origins`, int [n, 2], holds the start and end of each passage token in characters, -1
+        elsewhere. The label of a window is the token span of the first answer that occurs in the
+        passage if the window contains the whole span, else (0, 0).
 
         Raises:
-            ValueError: the question or the passage is empty, or they do not fit into `max_length`.
+            ValueError: the question or the passage is empty, or `max_length` is too small for both.
         """
-        # Some questions of SQuAD begin with spaces, which are tokens of a byte-level BPE.
+        # Some questions of SQuAD begin with spaces, which a byte-level BPE encodes as tokens.
         question = tokenizer.encode([example.text.strip()])[0][: self.max_query_length]
         ids, offsets = _encode_passage(tokenizer, example.pair or "")
         if not question or not len(ids) or not (example.pair or "").strip():
@@ -114,7 +114,7 @@ class SpanTask(Task):
         if room < 1:
             raise ValueError(
                 f"{example.where}: max_length={max_length} has no room for a passage after a "
-                f"question of {len(question)} tokens: raise it, or lower max_query_length."
+                f"question of {len(question)} tokens: raise it or lower max_query_length."
             )
         answer = _answer_tokens(example, offsets)
         begin = 1 + len(question) + tokenizer.layout.separators
@@ -140,22 +140,23 @@ class SpanTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Selects the best answer over all windows.
+        """Selects the best answer from all windows.
 
         Args:
             example: the question and its passage.
-            features: the windows on the passage.
-            outputs: start_logits and end_logits of each window, [n] each.
+            features: one feature per window.
+            outputs: for each window start_logits and end_logits, [n] each.
 
         Returns:
-            `answer` ("" for no answer); its `probability` among the `nbest`, which are dicts of
-            text, answer_start (-1: no answer), probability and the two logits, best first; and
-            `null_odds`, the logit of no answer minus that of the best answer.
+            A dict with `answer` ("" for no answer); its `probability` among the candidates;
+            `nbest`, the candidates from best to worst, each a dict of text, answer_start (-1: no
+            answer), probability and the two logits; and `null_odds`, the logit of no answer minus
+            that of the best answer.
         """
         outputs = [{key: _finite(logits) for key, logits in output.items()} for output in outputs]
         nbest = self._best_answers(example.pair or "", features, outputs)
         answer = nbest[0]
-        # The window with the lowest score for no answer decides.
+        # The logit of no answer is the lowest one of all windows.
         no_answers = [
             _entry("", NOWHERE, o["start_logits"][0], o["end_logits"][0]) for o in outputs
         ]
@@ -163,7 +164,7 @@ class SpanTask(Task):
         null_odds = _logit(no_answer) - _logit(answer)
         if self.with_impossible:
             ranked = sorted([*nbest, no_answer], key=_logit, reverse=True)
-            # No answer is always listed, after the n best if it is not among them.
+            # The entry for no answer is always listed, at the end if it is not among the n best.
             nbest = ranked[: self.n_best]
             if all(entry is not no_answer for entry in nbest):
                 nbest.append(no_answer)
@@ -182,9 +183,9 @@ class SpanTask(Task):
     def _best_answers(
         self, passage: str, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, Any]]:
-        """The n best answers with distinct texts.
+        """Returns the `n_best` best answers with distinct texts.
 
-        An answer may start only in the window with the most context around its first token.
+        Only the window with the most context around a token may contain answers that start at it.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
@@ -211,7 +212,7 @@ class SpanTask(Task):
         return list(entries.values())
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """SQuAD's official metrics over the labelled questions; empty if there are none."""
+        """Computes SQuAD's metrics over the labelled questions; returns {} if there are none."""
         golds, answers, null_odds = {}, {}, {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:
@@ -222,12 +223,12 @@ class SpanTask(Task):
             return {}
         if not self.with_impossible:
             return squad1(golds, answers)
-        # `null_threshold` is applied already. The odds only serve to find the best threshold.
+        # `predict` has applied `null_threshold`. The odds only serve to find the best threshold.
         return squad2(golds, answers, null_odds, threshold=np.inf)
 
 
 def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Returns (first token, last token + 1) of each window on a passage of `length` tokens."""
+    """Splits `length` tokens into windows (first, last + 1) of at most `room` tokens."""
     spans, start = [], 0
     while True:
         end = min(start + room, length)
@@ -238,24 +239,24 @@ def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
-    """Marks the tokens of each window that have more context there than in any other window.
+    """Marks for each window the tokens that have more context in it than in any other window.
 
     Args:
-        lengths: passage tokens of each window, as `windows` returns them.
-        stride: tokens between the starts of two windows.
+        lengths: number of passage tokens of each window that `windows` returns.
+        stride: number of tokens between the starts of two consecutive windows.
 
     Returns:
-        bool [n] per window; each token of the passage is True in exactly one window.
+        A bool array [n] per window; each token of the passage is True in exactly one of them.
     """
     begins = np.cumsum([0, *(min(length, stride) for length in lengths[:-1])])
     best = np.full(begins[-1] + lengths[-1], -1.0)
     window_of = np.zeros(len(best), np.int64)
     for window, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
         left = np.arange(length)
-        # The context is that of the shorter side; the length of the window breaks ties.
+        # The context is the number of tokens on the shorter side; longer windows win ties.
         context = np.minimum(left, left[::-1]) + 0.01 * length
         part = slice(begin, begin + length)
-        window_of[part][context > best[part]] = window  # the first window wins a tie
+        window_of[part][context > best[part]] = window  # the first window wins other ties
         best[part] = np.maximum(best[part], context)
     return [
         window_of[begin : begin + length] == window
@@ -266,21 +267,21 @@ def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
 def best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns first and last tokens of the spans with the highest sums of logits, in any order.
+    """Returns the first and last tokens of the spans with the highest sums of the two logits.
 
     Args:
         starts: start logit of each token, [n]; -inf where no span may start.
         ends: end logit of each token, [n].
-        max_length: maximum tokens of a span.
-        count: number of spans.
+        max_length: maximum number of tokens of a span.
+        count: maximum number of spans.
 
     Returns:
-        int [k] each, with k <= count.
+        The first and the last tokens, int [k] each with k <= count, in no particular order.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, max_length)
-    sums = sums.ravel()  # by first token, then by length
+    sums = sums.ravel()  # ordered by first token, then by length
     chosen = np.arange(len(sums))
     if count < len(sums):
         chosen = np.argpartition(sums, -count)[-count:]
@@ -291,25 +292,25 @@ def best_spans(
 
 @functools.lru_cache(maxsize=64)
 def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Caches `encode_with_offsets`, because consecutive questions share their passage."""
+    """Calls `encode_with_offsets`, with a cache because consecutive questions share a passage."""
     return tokenizer.encode_with_offsets(text)
 
 
 def _passage_slice(feature: Feature) -> slice:
-    """The tokens of a window that belong to the passage."""
+    """Returns the slice of a window's tokens that belongs to the passage."""
     assert feature.origins is not None
     (tokens,) = np.nonzero(feature.origins[:, 0] >= 0)
     return slice(int(tokens[0]), int(tokens[-1]) + 1)
 
 
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
-    """First and last token of the first answer that occurs in the passage.
+    """Returns the first and last token of the first answer that occurs in the passage.
 
-    (-1, -1), which is in no window, if the question has no answer; None if it is unlabelled.
+    Returns (-1, -1), which is in no window, if there is no answer; None if it is unlabelled.
     """
     for text, start in example.answers:
         if start != NOWHERE:
-            # The tokens that share a character with the answer.
+            # The answer covers all tokens that share a character with it.
             first = int(np.searchsorted(offsets[:, 1], start, side="right"))
             last = int(np.searchsorted(offsets[:, 0], start + len(text), side="left")) - 1
             return first, last
@@ -317,14 +318,14 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """The characters of a span, with combining accents that the tokenizer stripped at its end."""
+    """Returns the text of a span, with the combining accents after it that the tokenizer strips."""
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]
 
 
 def _finite(logits: np.ndarray) -> np.ndarray:
-    """Logits in float64, with NaN and infinity (of a diverged model) replaced by numbers."""
+    """Converts logits to float64; replaces NaN and infinity, which diverged models return."""
     return np.nan_to_num(logits.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

@@ -1,4 +1,4 @@
-"""The table of all tasks by name; each is defined in the module of its source."""
+"""The table of all tasks by name; the module of a task's source defines the task."""
 
 from collections.abc import Mapping
 
@@ -17,13 +17,13 @@ TASKS: Mapping[str, TaskDefinition] = {
 
 
 def check_task(name: str) -> None:
-    """Refuses an unknown task.
+    """Checks that a task exists.
 
     Raises:
-        ValueError: the message suggests the nearest name.
+        ValueError: there is no such task; the message suggests the nearest name.
     """
     if not name:
-        raise ValueError(f"No task: give --task, one of {', '.join(TASKS)}.")
+        raise ValueError(f"No task is set: give --task, one of {', '.join(TASKS)}.")
     if name not in TASKS:
         hint = did_you_mean(name, TASKS)
         raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(TASKS)}.")
@@ -34,7 +34,7 @@ def make_task(name: str, options: TaskOptions) -> Task:
 
     Raises:
         ValueError: the task is unknown, or does not accept the options.
-        FileNotFoundError: its data does not exist.
+        FileNotFoundError: the data of the task does not exist.
     """
     check_task(name)
     TASKS[name].check(options)

@@ -1,4 +1,4 @@
-"""Restores the task of a model directory, whether we or anybody else fine-tuned the model."""
+"""Restores the task of a model directory, which another library may have written."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ KINDS: tuple[type[Task], ...] = (
     *(ClassificationTask, MultiLabelTask, RegressionTask),
     *(TagTask, SpanTask, ChoiceTask),
 )
-# Fields of `SpanTask` that task.json holds.
+# Fields of `SpanTask` that are saved in task.json.
 SPAN_FIELDS = (
     *("doc_stride", "max_query_length", "max_answer_length"),
     *("with_impossible", "null_threshold"),
 )
-# Models of others that answer questions were mostly trained with windows of this many tokens.
+# Tokens per window with which other libraries usually train question answering.
 SPAN_LENGTH = 384
 
 
@@ -34,12 +34,12 @@ def saved_task(
     """Creates the task that a model was fine-tuned on.
 
     Args:
-        head: name of the model's head.
-        labels: class names; None: LABEL_0, LABEL_1...
+        head: the name of the model's head.
+        labels: class names; if None, they are LABEL_0, LABEL_1 and so on.
         num_labels: number of classes.
-        config: the model's config.json, whose problem_type tells sequence classifiers apart.
-        description: the content of task.json; empty for a model of others.
-        longest: maximum tokens that the model can read.
+        config: the content of config.json; its problem_type distinguishes sequence classifiers.
+        description: the content of task.json; empty for a model from another library.
+        longest: maximum number of tokens that the model can read.
 
     Raises:
         ValueError: no task has this head.
@@ -53,7 +53,7 @@ def saved_task(
     if kind is SpanTask:
         return SpanTask(**fields, **{k: description[k] for k in SPAN_FIELDS if k in description})
     if kind is ChoiceTask:
-        # The number of choices is known once the file to predict is read.
+        # The number of choices is unknown until the inputs to predict are read.
         return ChoiceTask(num_choices=0, **fields)
     if kind is RegressionTask:
         return RegressionTask(**fields)
@@ -69,7 +69,7 @@ def saved_task(
 def _kind_of(
     head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
 ) -> type[Task]:
-    """The subclass of `Task` by task.json, else by the head, and by problem_type or num_labels."""
+    """Selects the subclass of `Task` by task.json, else by head, problem_type and num_labels."""
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in KINDS:
         if kind.label_kind == description.get("label_kind"):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-# Question id -> texts of its accepted answers; empty if the passage does not answer it.
+# Question id -> texts of the accepted answers; no texts if the question has no answer.
 Golds = Mapping[str, Sequence[str]]
 
 
@@ -24,7 +24,7 @@ def normalize_answer(text: str) -> str:
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """F1 of two bags of words; 0.0 if they share no word."""
+    """Computes the F1 of two bags of words; 0.0 if they have no word in common."""
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
@@ -36,7 +36,7 @@ def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
     """Computes `exact_match` and `f1`; a question without a prediction counts as wrong.
 
     Raises:
-        ValueError: there are no questions, or one has no accepted answer.
+        ValueError: there are no questions, or a question has no accepted answer.
     """
     _check_any(golds)
     exact = f1 = 0.0
@@ -60,23 +60,23 @@ def squad2(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Computes the metrics of questions that may have no answer; "" predicts no answer.
+    """Computes the metrics of questions that may have no answer, predicted as "".
 
     Args:
-        golds: accepted answers of each question.
+        golds: the accepted answers of each question.
         predictions: the predicted answer of each question.
-        null_odds: evidence that a question has no answer: any number, higher is more certain.
-        threshold: questions with higher odds count as predicted to have no answer.
+        null_odds: a number per question; higher numbers mean that no answer is more likely.
+        threshold: a question with higher odds counts as predicted to have no answer.
 
     Returns:
-        `exact`, `f1`, `total`; the same for the questions with answers (`HasAns_exact`...) and
-        without (`NoAns_exact`...), if there are any. With `null_odds` also `best_exact` and
-        `best_f1`, the values at the best threshold, and those thresholds, `best_exact_thresh` and
-        `best_f1_thresh`.
+        `exact`, `f1` and `total`, the number of questions. The same values for the questions with
+        answers (`HasAns_exact`...) and for those without (`NoAns_exact`...), if there are any. With
+        `null_odds`, also the values at the best threshold, `best_exact` and `best_f1`, and the best
+        thresholds, `best_exact_thresh` and `best_f1_thresh`.
 
     Raises:
-        ValueError: there are no questions, or one has no prediction or no odds. (The official
-            script fails as well.)
+        ValueError: there are no questions, or a question has no prediction or no odds. (The
+            official script also fails in these cases.)
     """
     _check_any(golds)
     _check_all(golds, predictions, "prediction")
@@ -102,9 +102,9 @@ def squad2(
 
 
 def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
-    """The best exact match and F1 over the accepted answers; "" is correct if there are none."""
+    """Returns the best exact match and F1 over the accepted answers ("" if there are none)."""
     answer = normalize_answer(answer)
-    # An accepted answer that consists of articles and punctuation alone does not count.
+    # Accepted answers that consist only of articles and punctuation are ignored.
     normalized = [text for text in map(normalize_answer, texts) if text] or [""]
     if not answer or normalized == [""]:
         equal = float(answer in normalized)
@@ -125,10 +125,10 @@ def _best_threshold(
     scores: Mapping[str, float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The best mean score over all thresholds, and its threshold.
+    """Returns the best mean score over all thresholds, and the threshold that reaches it.
 
-    The threshold rises from the lowest odds, so that questions become answered one by one. (As in
-    the official script, questions with equal odds are not treated as one step.)
+    The threshold takes the odds of every question in ascending order; each step adds the answer of
+    one question. (As in the official script, questions with equal odds are separate steps.)
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0
@@ -154,5 +154,5 @@ def _check_all(golds: Golds, values: Mapping[str, object], what: str) -> None:
     if missing:
         raise ValueError(
             f"{len(missing):,} of {len(golds):,} questions have no {what}, the first is "
-            f'{missing[0]!r}. Add one for each; "" predicts that there is no answer.'
+            f'{missing[0]!r}. Add one for each; an answer of "" means no answer.'
         )

@@ -12,12 +12,12 @@ from bertjax.tasks.task import Example, Export, Pairs, Prediction
 
 SUBMISSION = "submission.zip"
 HEADER = ("index", "prediction")
-# The server accepts similarities in the range of the gold scores.
+# The server accepts only STS-B scores in the range of the gold scores.
 LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Formats one file of a submission: a header, and one row per id in the order of the mapping.
+    """Returns the text of a submission file: a header, then one row per prediction in their order.
 
     Raises:
         ValueError: a prediction is not a class of the task.
@@ -38,7 +38,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Reads the class or score of each id; classes may be written as codes of GLUE or as names.
+    """Reads the predicted class or score of each id; a class is written as GLUE's code or as name.
 
     Raises:
         ValueError: a row has another format, an id occurs twice, or a class is unknown.
@@ -48,8 +48,8 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
         where = place(path, number)
         if len(fields) != len(HEADER):
             raise ValueError(
-                f"{where} has {len(fields)} fields, expected an index and a prediction with a tab "
-                "between them."
+                f"{where} has {len(fields)} fields, but must have an index and a prediction with a "
+                "tab between them."
             )
         id, code = (field.strip() for field in fields)
         if not predictions and (id, code) == HEADER:
@@ -61,11 +61,11 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
 
 
 def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> None:
-    """Adds files to a zip, or replaces those of the same names; the others stay.
+    """Adds files to a zip; replaces files of the same names and keeps all others.
 
     Args:
-        zip_path: the zip, created if it does not exist; it is replaced atomically.
-        files: name -> text.
+        zip_path: path of the zip; it is created if it does not exist, else replaced atomically.
+        files: maps file names to their text.
     """
     zip_path = Path(zip_path)
     kept: dict[str, bytes] = {}
@@ -82,11 +82,11 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
-    """Returns the export of a task: test splits as TSV, also added to a zip.
+    """Returns a function for `Task.export` that writes test predictions as TSV and in a zip.
 
     Args:
-        spec: the task.
-        zip_path: the zip; None: one in the folder of the predictions.
+        spec: the GLUE task.
+        zip_path: path of the zip; if None, it is in the folder of the predictions.
     """
 
     def export(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
@@ -105,12 +105,12 @@ def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
 
 
 def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes the metrics of a file of predictions for an official file with labels.
+    """Computes the metrics of a predictions file against an official file with labels.
 
     Raises:
-        ValueError: a file has another format, or their examples differ.
+        ValueError: a file has another format, or the files contain different examples.
     """
-    # A labelled split, which decides whether the file has a header.
+    # The file is read as a labelled split, which determines whether it has a header.
     split = next((name for name in spec.files if name.startswith("dev")), "test")
     left_out: Counter[str] = Counter()
     labels = {}
@@ -130,8 +130,8 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
     if missing or unknown:
         what = f"index {missing[0]} has none" if missing else f"index {unknown[0]} is not known"
         raise ValueError(
-            f"{predictions} does not hold the predictions of the {len(labels):,} gold rows: "
-            f"{len(missing):,} are missing and {len(unknown):,} belong to none; {what}. The index "
-            "is that of the official file, or the number of the row, from 0, if it has none."
+            f"{predictions} must have one prediction for each of the {len(labels):,} gold rows; "
+            f"{len(missing):,} are missing and {len(unknown):,} belong to none; {what}. Use the "
+            "index of the official file, or row numbers from 0 if the file has no index."
         )
     return spec.metric(list(labels.values()), [answers[id] for id in labels])

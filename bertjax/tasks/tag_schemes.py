@@ -1,8 +1,8 @@
-"""Tag schemes that mark entities word by word; everything is converted to IOB2.
+"""Tag schemes that mark entities word by word, and their conversion to IOB2.
 
-IOB1    I-X; B-X only where an entity follows another of its type (the official CoNLL files)
-IOB2    B-X begins every entity
-IOBES   IOB2 with S-X for an entity of one word, E-X for the last of several (BILOU: U-X, L-X)
+IOB1    I-X, but B-X at an entity that directly follows another one of type X (official CoNLL files)
+IOB2    every entity begins with B-X
+IOBES   IOB2, but S-X for an entity of one word, E-X for the last of several (BILOU: U-X, L-X)
 """
 
 import re
@@ -14,9 +14,9 @@ _ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
 
 
 def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
-    """Detects the scheme of a file; None if the tags mark no entities (parts of speech, say).
+    """Detects the tag scheme of a file; None if its tags mark no entities.
 
-    A file in IOB2 that begins some entity with I-X by mistake is taken for IOB1, which repairs it.
+    An IOB2 file that begins an entity with I-X by mistake is read as IOB1, which corrects it.
     """
     scheme: Scheme = "IOB2"
     for tags in sentences:
@@ -33,14 +33,14 @@ def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
-    """Whether the labels of a task are tags of entities."""
+    """Whether the tags mark entities, unlike parts of speech."""
     return scheme_of([tuple(tags)]) is not None
 
 
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     """Converts the tags of a sentence from IOB1, IOB2, IOBES or BILOU to IOB2."""
     converted = []
-    inside = None  # type of the entity that may continue
+    inside = None  # type of the entity that the next word may continue
     for tag in tags:
         if tag == "O":
             converted.append(tag)
@@ -53,9 +53,10 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Orders tags as labels: O, then B-X and I-X of each type; other tags alphabetically.
+    """Returns the tags in the order of their ids: O, then B-X and I-X for each type X.
 
-    Both tags of a type are included, even if training contains only one of them.
+    Both tags of a type are included, even if training contains only one of them. Tags that mark no
+    entities are sorted alphabetically.
     """
     tags = set(tags)
     if not marks_entities(tags):

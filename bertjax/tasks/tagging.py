@@ -1,4 +1,4 @@
-"""Tagging: one class per word of a sentence (Devlin et al. 2018, 5.3)."""
+"""Tagging: predicts one class per word of a sentence (Devlin et al. 2018, 5.3)."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ from bertjax.tasks.tag_schemes import marks_entities
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer
 
-# The tag of words that are no part of an entity.
+# The tag of words that belong to no entity.
 OUTSIDE = "O"
 
 
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Writes the columns that conlleval reads: word, gold tag if known, predicted tag."""
+    """Yields `pairs` and writes word, gold tag (if known) and predicted tag for conlleval."""
     with (folder / f"{split}.conll").open("w", encoding="utf-8") as lines:
         for example, prediction in pairs:
             gold = [example.label] if isinstance(example.label, tuple) else []
@@ -31,9 +31,9 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TagTask(Task):
-    """Labels and predicts at the first piece of each word; the other pieces have no loss.
+    """Predicts the tag of a word at the word's first piece; its other pieces have no loss.
 
-    Words beyond `max_length` are predicted as O, or as the first label if there is no O.
+    Words that `max_length` truncates get the tag O, or the first label if there is no O.
     """
 
     metric: Metric = entity_f1
@@ -45,22 +45,23 @@ class TagTask(Task):
 
     @classmethod
     def of_labels(cls, labels: tuple[str, ...], **fields: Any) -> "TagTask":
-        """Creates a task with the metric that suits its tags: entity F1, else word accuracy."""
+        """Creates a task with entity F1 as metric if the tags mark entities, else with accuracy."""
         if not marks_entities(labels):
             fields = {"metric": word_accuracy, "best_metric": "accuracy", **fields}
         return cls(labels=labels, **fields)
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes `[CLS] pieces of all words [SEP]`; `origins` maps a first piece to its word.
+        """Encodes the sentence as one feature, `[CLS] pieces of all words [SEP]`.
 
-        Every word, including the first, is encoded as if a space preceded it, as transformers does
-        with `is_split_into_words` (and `add_prefix_space`).
+        `origins` holds the index of a word at its first piece, and -1 elsewhere. Every word,
+        including the first, is encoded as if a space preceded it, as transformers does with
+        `is_split_into_words` (and `add_prefix_space`).
         """
         if not example.words:
             raise ValueError(f"{example.where}: the sentence has no words; remove it.")
         ids, origins = [tokenizer.cls_token_id], [-1]
         for word, pieces in enumerate(tokenizer.encode_after_space(example.words)):
-            # A word of control characters alone has no pieces, but needs a position.
+            # A word that consists only of control characters has no pieces, but needs a position.
             pieces = pieces or [tokenizer.unk_token_id]
             ids += pieces
             origins += [word] + [-1] * (len(pieces) - 1)
@@ -95,5 +96,5 @@ class TagTask(Task):
         return {"labels": tags, "probabilities": confidences}
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the tags."""
+        """Returns the predicted tags."""
         return prediction["labels"]

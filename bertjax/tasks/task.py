@@ -1,4 +1,4 @@
-"""Defines `Task`, `Example` and `Source`: all that training and prediction know of a task.
+"""Defines `Task`, `Example` and `Source`, the interface of tasks to training and prediction.
 
 A `Task` turns labelled examples into features for the model, outputs of the model into predictions,
 and predictions into metrics. There is one subclass per kind of answer, in `classification`,
@@ -20,34 +20,34 @@ from bertjax.files import writing
 from bertjax.tasks.metrics import Metric, accuracy
 from bertjax.tokenization import Tokenizer
 
-# A prediction holds what JSON can represent. Its fields by kind of answer:
+# A prediction is a dict of JSON values. Its keys depend on the `label_kind` of the task:
 #   classes      label, probabilities {label: p}
 #   multi_label  labels, probabilities {label: p}
 #   regression   score
-#   tokens       labels, probabilities: one of each per word
+#   tokens       labels and probabilities, one of each per word
 #   span         answer, probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
 Prediction = dict[str, Any]
-# Outputs of the model for one feature: arrays under the names of the head's outputs, for the
-# sequences or tokens of the feature alone (no padding, no other sequences of a packed row).
+# The model's outputs for one feature, under the names of the head's outputs. The arrays cover only
+# the feature's own sequences or tokens, without padding or other sequences of a packed row.
 Outputs = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Example:
-    """One example as it is in its file; fields that its kind of task does not use stay empty.
+    """One example as read from a file; fields that the task does not use stay empty.
 
     Attributes:
         id: identifies the example in the official files and in predictions.
-        where: file and row, for error messages.
+        where: the file and row of the example, for error messages.
         text: the text, the first text of a pair, the question, or the text before every choice.
         pair: the second text, or the passage that a question is about.
         words: the words of a sentence to tag.
         choices: the endings to choose from.
-        label: None if the example is unlabelled; a class name, a number, a tuple of names (several
-            labels, or one tag per word), or the index of the correct choice, from 0.
-        answers: (text, first character in the passage) of each accepted answer. With
-            `label="impossible"` and no answers, the passage does not answer the question.
+        label: a class name, a number, a tuple of names (several labels, or one tag per word), or
+            the index of the correct choice, from 0; None if the example is unlabelled.
+        answers: (text, index of its first character in the passage) for each accepted answer; none,
+            with `label="impossible"`, if the passage does not answer the question.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Source(Protocol):
     """Reads the examples of a task."""
 
     splits: tuple[str, ...]
-    """The splits that exist: "train", "dev", "test"; for MNLI "dev_matched", "dev_mismatched"..."""
+    """The names of the existing splits, such as "train", "dev", "test" or (MNLI) "dev_matched"."""
 
     def examples(self, split: str) -> Iterator[Example]:
         """Reads the examples of a split lazily, in the order of the file."""
@@ -77,17 +77,18 @@ Export = Callable[[Path, str, Pairs], Iterator[tuple[Example, Prediction]]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """A kind of answer together with its class names, its source and its metric.
+    """Base class of tasks, which encode examples, decode predictions and compute metrics.
 
     Attributes:
-        name: the name on the command line.
-        source: reads the examples; None where a model is applied to texts alone.
+        name: the name of the task on the command line.
+        source: reads the examples; None if the task only predicts for the caller's texts.
         labels: class names in the order of their ids; empty if there are no classes.
-        metric: (labels, predicted labels) -> metrics. `SpanTask` uses SQuAD's metrics instead.
-        best_metric: the metric that selects the best checkpoint; higher is better.
-        max_length: maximum tokens per sequence, unless the run sets another value.
-        export: (folder, split, pairs) -> the same pairs, which it also writes in the format of the
-            official scorer; None if there is no such format.
+        metric: function (labels, predicted labels) -> metrics. `SpanTask` uses SQuAD's metrics
+            instead.
+        best_metric: name of the metric that selects the best checkpoint; higher is better.
+        max_length: maximum number of tokens per sequence, unless the run sets another value.
+        export: function (folder, split, pairs) that yields the pairs unchanged and writes them in
+            the format of the official scorer; None if the task has no such format.
     """
 
     name: str
@@ -101,15 +102,15 @@ class Task(abc.ABC):
     head: ClassVar[str]
     """The name of the model head that the task needs."""
     label_kind: ClassVar[LabelKind]
-    """How labels are stored in features and batches."""
+    """The kind of labels, which determines how features and batches store them."""
     problem_type: ClassVar[str | None] = None
-    """`problem_type` of config.json, by which transformers tells sequence classifiers apart."""
+    """`problem_type` in config.json, by which transformers distinguishes sequence classifiers."""
 
     @abc.abstractmethod
     def features(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> Sequence[Feature]:
-        """Encodes an example: one feature, or one per window of a long passage.
+        """Encodes an example as one feature, or as one feature per window of a long passage.
 
         Raises:
             ValueError: the label is unknown or a text is empty; the message names the row.
@@ -119,10 +120,10 @@ class Task(abc.ABC):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Decodes the outputs of the model for the features of one example."""
+        """Converts the model's outputs for the features of one example to a prediction."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the metrics, in 0..1, over the labelled examples; empty if there are none."""
+        """Computes the metrics over the labelled examples, as fractions; {} if there are none."""
         labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
         return self.metric(*zip(*labelled, strict=True)) if labelled else {}
 
@@ -132,15 +133,15 @@ class Task(abc.ABC):
 
     @property
     def num_labels(self) -> int | None:
-        """Number of classes; None if there are no classes, as for spans and choices."""
+        """The number of classes; None if there are no classes, as for spans and choices."""
         return len(self.labels) or None
 
     def write_predictions(
         self, folder: Path, split: str, pairs: Pairs
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields the pairs unchanged while it writes them to `folder`/`split`.jsonl.
+        """Yields the pairs unchanged and writes the predictions to `folder`/`split`.jsonl.
 
-        `export` also writes them in the format of the task's official scorer.
+        If the task has an `export`, it also writes them in the format of the official scorer.
         """
         path = folder / f"{split}.jsonl"
         if self.export is not None:

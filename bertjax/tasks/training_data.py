@@ -15,13 +15,13 @@ from bertjax.tokenization import Tokenizer
 
 
 class TrainingData(NamedTuple):
-    """The features of the train split.
+    """The file with the encoded train split, and its statistics.
 
     Attributes:
-        path: the file of records.
-        sizes: tokens per feature, int [n].
-        class_counts: number of labels per class, int [C]; empty unless each example or word has
-            exactly one class.
+        path: the file, with one record per feature.
+        sizes: number of tokens of each feature, int [n].
+        class_counts: number of labels of each class, int [C]; empty unless every example or word
+            has exactly one class.
         fingerprint: SHA-256 of the records.
     """
 
@@ -34,7 +34,7 @@ class TrainingData(NamedTuple):
 def write_training_data(
     task: Task, tokenizer: Tokenizer, max_length: int, path: Path
 ) -> TrainingData:
-    """Reads the train split and writes its features, in constant memory.
+    """Encodes the train split and writes its features to `path`, in constant memory.
 
     Raises:
         ValueError: the train split does not exist, or is empty or damaged.
@@ -65,7 +65,7 @@ def write_training_data(
 
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
-    """Reads the other splits once, so that a damaged row is reported before hours of training.
+    """Encodes all splits but train once, so that damaged rows are reported before the training.
 
     Raises:
         ValueError: a row is damaged or has a label that does not occur in training (the message
@@ -89,7 +89,7 @@ def _features(
             if max(feature.lengths) >= max_length:
                 count, first = count + 1, first or example.where
             yield example, feature
-    if count and task.label_kind != "span":  # Windows of a passage are meant to be full.
+    if count and task.label_kind != "span":  # Windows of a passage are full by design.
         print(
             f"{split}: {count:,} texts reach max_length={max_length} tokens and are truncated if "
             f"they are longer. The first one: {first}"

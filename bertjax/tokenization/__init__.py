@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back, without jax."""
+"""Tokenizers, which convert text to token ids and back; they do not need jax."""
 
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe

@@ -15,7 +15,7 @@ from bertjax.files import write_bytes
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens of a family."""
+    """The special tokens of a model family, such as BERT or RoBERTa."""
 
     pad: str
     unk: str
@@ -26,36 +26,36 @@ class SpecialTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a family puts its special tokens: `cls A sep` and `cls A sep (sep) B sep`."""
+    """The inputs of a model family: `cls A sep` for a text, `cls A sep (sep) B sep` for a pair."""
 
     special_tokens: SpecialTokens
     separators: int = 1
-    """Separators between the two texts of a pair."""
+    """Number of `sep` tokens between the two texts of a pair."""
     second_type: int = 1
     """Token type of the second text and the `sep` after it; all other tokens have type 0."""
 
     def num_special_tokens(self, pair: bool) -> int:
-        """Returns the number of special tokens of an input."""
+        """Returns the number of special tokens in a pair or in a single text."""
         return 2 + pair * self.separators
 
 
 class Tokenizer(abc.ABC):
-    """Encodes text with the `tokenizers` library and adds the special tokens of a family.
+    """Encodes text with the `tokenizers` library and adds the special tokens of a model family.
 
     Args:
-        vocab: token -> id; ids must be 0..n-1.
+        vocab: maps each token to its id; the ids must be 0..n-1.
         layout: the special tokens, and their positions in texts and pairs.
-        do_lower_case: whether the text is lower-cased.
-        model_max_length: the maximum input length of the model.
-        model_input_names: the inputs that transformers returns; by default with token types if the
-            layout has more than one.
+        do_lower_case: whether to lower-case the text.
+        model_max_length: the maximum input length of the model, in tokens.
+        model_input_names: names of the arrays that transformers returns; by default with token
+            types if the layout has more than one.
 
     Raises:
-        ValueError: a special token is missing, or ids have gaps.
+        ValueError: a special token is missing, or the ids have gaps.
     """
 
     tokenizer_class: str
-    """The class of transformers that loads the saved files."""
+    """The name of the class of transformers that loads the saved files."""
 
     def __init__(
         self,
@@ -96,28 +96,28 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def word_starts(self) -> np.ndarray:
-        """Bool [vocab_size]: False where a piece continues the word before it."""
+        """Whether a piece starts a word (or continues the word before it), bool [vocab_size]."""
 
     @abc.abstractmethod
     def _identity(self) -> Any:
-        """Everything that determines the ids of a text, as JSON."""
+        """Returns everything that determines the ids of a text, as JSON values."""
 
     @abc.abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """Fields of `tokenizer_config.json` that are specific to this kind."""
+        """Returns the fields of `tokenizer_config.json` that only this kind of tokenizer has."""
 
     @abc.abstractmethod
     def _vocabulary_files(self) -> Mapping[str, str | bytes]:
-        """Name -> content of the vocabulary files besides `tokenizer.json`."""
+        """Returns name -> content of all vocabulary files besides `tokenizer.json`."""
 
     @property
     def vocab_size(self) -> int:
-        """Number of entries in the vocabulary."""
+        """The number of entries in the vocabulary."""
         return len(self.tokens)
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """Ids of padding, unknown, beginning, separator and mask, in this order."""
+        """The ids of the pad, unk, cls, sep and mask tokens, in this order."""
         return tuple(self.vocab[token] for token in self.layout.special_tokens)
 
     @property
@@ -126,14 +126,14 @@ class Tokenizer(abc.ABC):
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text without special tokens; "[MASK]" in a text is split."""
+        """Returns the ids of each text, without special tokens; "[MASK]" is ordinary text."""
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text when it follows another text and a space.
+        """Returns the ids of each text as if a space preceded it.
 
-        Only byte-level BPE encodes such a text differently from the beginning of an input.
+        Only byte-level BPE encodes a text after a space differently from one without a space.
         """
         return self.encode(texts)
 
@@ -141,8 +141,9 @@ class Tokenizer(abc.ABC):
         """Returns the ids as `encode` does, and the position of each token in the text.
 
         Returns:
-            ids int32 [n], and int32 [n, 2]: the start and end (exclusive) of the characters of each
-            token. Pieces of a single character, such as a Korean syllable, share its position.
+            The ids, int32 [n], and the start and end (exclusive) of each token in characters, int32
+            [n, 2]. If several pieces encode one character, such as a Korean syllable, they share
+            its position.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -151,9 +152,9 @@ class Tokenizer(abc.ABC):
     def encode_prompt(
         self, text: str, pair: str | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Returns ids and token types of a text or pair; "[MASK]" in it is the mask token.
+        """Returns ids and token types of a text or pair, in which "[MASK]" is the mask token.
 
-        The input is truncated to `max_length` tokens, at the end of the longer text first.
+        The input is truncated to `max_length` tokens; the longer text is truncated first.
 
         Raises:
             ValueError: `max_length` is smaller than the number of special tokens.
@@ -163,11 +164,11 @@ class Tokenizer(abc.ABC):
     def encode_pair(
         self, text: str, pair: str | None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Like `encode_prompt`, but special tokens in the texts are split as ordinary text."""
+        """Encodes like `encode_prompt`, but special tokens in the texts are ordinary text."""
         return self._encode(self._text_backend, text, pair, max_length)
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Like `encode_prompt` for many texts, multi-threaded; returns only the ids."""
+        """Encodes many texts like `encode_prompt`, with threads, and returns only the ids."""
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(encoding.ids[:room])[0] for encoding in encodings]
@@ -237,12 +238,12 @@ class Tokenizer(abc.ABC):
 def _cut(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:
-    """Truncates both to `room` tokens in total, like "longest_first" in transformers."""
+    """Truncates both texts to `room` tokens in total, like "longest_first" in transformers."""
     if second is None:
         return first[:room], None
     if len(first) + len(second) <= room:
         return first, second
-    # The odd token goes to the longer text, to the second one if equal.
+    # An odd token goes to the longer text, or to the second one if both are equally long.
     half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
     keep = min(len(second), max(room - len(first), half))
     return first[: room - keep], second[:keep]
@@ -263,7 +264,7 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
 
 
 def _write_if_changed(path: Path, content: bytes) -> None:
-    """Writes a file atomically if its content changes, since other processes may read it."""
+    """Writes a file if its content changes; atomically, because other processes may read it."""
     if path.is_file() and path.read_bytes() == content:
         return
     write_bytes(path, content, unique=True)  # several machines may share the directory

@@ -1,6 +1,6 @@
 """The byte-level BPE tokenizer of RoBERTa, which merges pairs of pieces by rank.
 
-Radford et al. 2019, 2.2; Liu et al. 2019, 4.4. It encodes any text without unknown tokens.
+It encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
 """
 
 import json
@@ -20,22 +20,22 @@ ROBERTA = Layout(
     second_type=0,
 )
 SPACE = "Ġ"
-"""The byte of a space in the vocabulary."""
+"""The character that represents a space in the vocabulary."""
 
 
 class ByteLevelBPETokenizer(Tokenizer):
-    """The tokenizer of RoBERTa: `<s> A </s>` and `<s> A </s></s> B </s>`, all of token type 0.
+    """The tokenizer of RoBERTa, with inputs `<s> A </s>` or `<s> A </s></s> B </s>` of type 0.
 
     Args:
-        vocab: token -> id; ids must be 0..n-1.
+        vocab: maps each token to its id; the ids must be 0..n-1.
         merges: the pairs of pieces to merge, in order of rank.
-        add_prefix_space: encode the first word of a text like a word within it.
-        model_max_length: the maximum input length of the model.
-        model_input_names: the inputs that transformers returns.
+        add_prefix_space: whether to encode the first word of a text as if a space preceded it.
+        model_max_length: the maximum input length of the model, in tokens.
+        model_input_names: names of the arrays that transformers returns.
 
     Raises:
-        ValueError: a special token is missing, ids have gaps, or a piece of a merge or its result
-            is not in the vocabulary.
+        ValueError: a special token is missing, the ids have gaps, or the vocabulary lacks a piece
+            of a merge or the result of a merge.
     """
 
     tokenizer_class = "RobertaTokenizer"
@@ -88,15 +88,15 @@ class ByteLevelBPETokenizer(Tokenizer):
         return backend
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text with a space before it, which the first piece contains."""
+        """Returns the ids of each text with a space before it, as part of the first piece."""
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
         return self.encode(spaced)
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Bool [vocab_size]: True where a piece begins with a space, and for special tokens.
+        """Whether a piece begins with a space or is a special token, bool [vocab_size].
 
-        The first piece of a text has no space before it; masking treats it as the start of a word.
+        The first piece of a text lacks the space, but masking treats it as the start of a word.
         """
         special = set(self.layout.special_tokens)
         return np.array([token.startswith(SPACE) or token in special for token in self.tokens])
@@ -126,10 +126,10 @@ def train_bpe(
 ) -> ByteLevelBPETokenizer:
     """Learns a byte-level BPE vocabulary of at most `vocab_size` entries, including 256 bytes.
 
-    The vocabulary does not depend on the order of the texts (the trainer breaks ties between pairs
-    by their ids), unless there are so many words that rare ones are dropped
-    (`counting.count_words`, which calls `report`). The first four special tokens have the same ids
-    as in RoBERTa.
+    The vocabulary does not depend on the order of the texts, because the trainer breaks ties
+    between pairs by their ids. The exception is a corpus with so many words that rare ones are
+    dropped (`counting.count_words`, which calls `report`). The first four special tokens have the
+    same ids as in RoBERTa.
 
     Raises:
         ValueError: `vocab_size` is too small for the special tokens and the bytes, or the texts
@@ -149,7 +149,7 @@ def train_bpe(
             "files with text."
         )
     backend = tokenizers.Tokenizer(models.BPE())
-    # The words are already in the alphabet of bytes, in which a space is a letter.
+    # `_words_of` writes bytes as letters, including the space, so that only words are split here.
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -165,7 +165,7 @@ def train_bpe(
 
 
 def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Words with the space before them, and every byte as a letter."""
+    """Yields the words of each text, with the space before them and every byte as a letter."""
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in texts:
         if text.strip():

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 Report = Callable[[str], None]
 
 MOST_CHARACTERS = 10_000_000
-"""Total characters of the distinct words in memory, about 1.2 million words of English. Counting
-them and training takes about a gigabyte, mostly for the trainers' positions of pairs of pieces."""
+"""Maximum number of characters of the distinct words in memory, about 1.2 million English words.
+Counting them and training takes about 1 GB, mostly for the trainers' index of pairs of pieces."""
 SHARE_KEPT = 0.5
-"""Share of these characters that remains after rare words are dropped."""
+"""Share of these characters that is kept when rare words are dropped."""
 
 
 def count_words(
@@ -17,7 +17,7 @@ def count_words(
     report: Report | None = None,
     most_characters: int = MOST_CHARACTERS,
 ) -> Counter[str]:
-    """Counts the words of each text.
+    """Counts the words of all texts.
 
     When the distinct words exceed `most_characters` in total, words counted once so far are
     dropped, then words counted twice, and so on until half of the characters remain. A dropped word
@@ -27,7 +27,7 @@ def count_words(
     Args:
         texts_of_words: the words of each text.
         report: called once, at the end, with a message if words were dropped.
-        most_characters: the limit, which is exceeded by one text at most.
+        most_characters: the limit, which the words of one text may exceed.
     """
     counts: Counter[str] = Counter()
     checked = size = dropped = highest = 0
@@ -40,13 +40,13 @@ def count_words(
             counts, checked = kept, len(kept)
         counts.update(words)
         if len(counts) > checked:
-            # New words are at the end.
+            # A Counter keeps new words at its end.
             size += sum(map(len, _last(counts, len(counts) - checked)))
             checked = len(counts)
     if dropped and report:
         report(
-            f"To bound memory, {dropped:,} rare words were dropped (counted up to {highest} times "
-            f"until then); the vocabulary is learned from {len(counts):,} words."
+            f"To bound memory, {dropped:,} rare words were dropped (each counted at most {highest} "
+            f"times by then); the vocabulary is learned from {len(counts):,} words."
         )
     return counts
 
@@ -57,7 +57,7 @@ def _last(counts: Counter[str], number: int) -> Iterator[str]:
 
 
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
-    """Returns the largest count to drop so that the rest fits `room` characters, and its length."""
+    """Returns the highest count to drop so that `room` suffices, and the characters that remain."""
     characters: Counter[int] = Counter()
     for word, count in counts.items():
         characters[count] += len(word)
@@ -66,13 +66,13 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
         left -= characters[count]
         if left <= room:
             return count, left
-    raise AssertionError("nothing is left of everything")
+    raise AssertionError("unreachable: without any words, no characters remain")
 
 
 def repeated(counts: Counter[str]) -> Iterator[str]:
-    """Yields every word as often as it was counted, in alphabetical order, in batches.
+    """Yields every word as often as it was counted, in alphabetical order and in batches.
 
-    For trainers that do not accept counts.
+    It is for trainers that do not accept counts.
     """
     at_once = 1000
     for word in sorted(counts):

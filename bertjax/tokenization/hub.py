@@ -8,12 +8,12 @@ _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def may_be_hub_name(name: str | Path) -> bool:
-    """Whether there is no local file of this name, and it is a valid name on the hub."""
+    """Whether `name` is a valid name on the hub, and no local file has this name."""
     return not Path(name).exists() and _NAME.fullmatch(str(name)) is not None
 
 
 def fetch(name: str, patterns: Sequence[str]) -> Path:
-    """Returns the folder in the local cache with the files of a model on the hub.
+    """Downloads the files of a model on the hub and returns their folder in the local cache.
 
     Raises:
         FileNotFoundError: neither the hub nor the cache has the model.

@@ -1,4 +1,4 @@
-"""Loads the tokenizer of a model directory, of a vocabulary file, or from the hub."""
+"""Loads a tokenizer from a model directory, from a vocabulary file, or from the hub."""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +25,7 @@ _KIND_OF_FILE = {
     "sentencepiece.bpe.model": "Unigram",
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", *_KIND_OF_FILE)
-"""All files that a tokenizer may consist of."""
+"""The names of all files that a tokenizer may consist of."""
 _KIND_OF_CLASS = {
     "BertTokenizer": "WordPiece",
     "DistilBertTokenizer": "WordPiece",
@@ -38,14 +38,14 @@ _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The files of a tokenizer: `json` and `bare` are the two forms of a vocabulary."""
+    """The files of a tokenizer; `json` or `bare` or both contain its vocabulary."""
 
     directory: Path
     json: TokenizerJson | None
     bare: Path | None
     config: dict[str, Any]
     tokenizer_class: str | None
-    """From tokenizer_config.json, if it names a class."""
+    """The class that tokenizer_config.json names, if it is not a generic one."""
 
     @property
     def kind(self) -> str:
@@ -56,7 +56,7 @@ class _Source:
         return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
 
     def common(self) -> dict[str, Any]:
-        """Settings that all kinds have."""
+        """Returns the settings that all kinds of tokenizers have."""
         # transformers writes 1e30 for "no limit".
         length = int(min(self.config.get("model_max_length", 512), 2**31 - 1))
         names = self.config.get("model_input_names")
@@ -70,17 +70,18 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
 
     The files determine the kind: `vocab.txt` is WordPiece, `vocab.json` with `merges.txt` is
     byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` are unigram, and `tokenizer.json`
-    names its kind. If there are several, `tokenizer.json` is read.
+    names its kind. `tokenizer.json` takes precedence over the other files.
 
     Args:
         path: the directory or file, or the name of a model on the hub.
-        do_lower_case: overrides the files. If neither sets it, a WordPiece vocabulary with capital
-            letters is cased, any other is uncased.
+        do_lower_case: overrides the files. If neither sets it, a WordPiece tokenizer lower-cases
+            text unless its vocabulary has capital letters.
 
     Raises:
-        FileNotFoundError: nothing at `path` is a vocabulary, or half of one is missing.
-        ValueError: the vocabulary does not suit the model, or the files or `do_lower_case`
-            contradict each other.
+        FileNotFoundError: there is no vocabulary at `path`, or one of vocab.json and merges.txt is
+            missing.
+        ValueError: the tokenizer is not supported or lacks special tokens, or the files or
+            `do_lower_case` contradict each other.
     """
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
         path = fetch(str(path), TOKENIZER_FILES)
@@ -114,7 +115,7 @@ def _find(path: Path) -> _Source:
 
 
 def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
-    """Refuses unknown kinds, and files of different kinds in one directory."""
+    """Raises ValueError for unknown kinds, and for files of different kinds in one directory."""
     config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
     if name and name not in _KIND_OF_CLASS:
         raise ValueError(
@@ -132,7 +133,8 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     if any(kind != source.kind for kind in kinds.values()):
         listed = "; ".join(f"{file}: {kind}" for file, kind in kinds.items())
         raise ValueError(
-            f"{source.directory} has files of different tokenizers: {listed}. Delete some."
+            f"{source.directory} has files of different tokenizers: {listed}. Delete the "
+            "wrong files."
         )
 
 
@@ -163,7 +165,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
             f"do_lower_case=True, but the byte-level BPE in {source.directory} keeps capital "
             "letters: leave it out."
         )
-    # A tokenizer.json may be alone, but must not differ from the two other files.
+    # tokenizer.json may exist alone, but must agree with vocab.json and merges.txt if they exist.
     vocabularies, settings = [], {}
     if source.json:
         vocabularies.append((dict(source.json.model["vocab"]), source.json.merges()))
@@ -176,7 +178,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
             vocabularies.append((read_json(two[0]), read_merges(two[1])))
         elif not source.json:
             raise FileNotFoundError(
-                f"{missing[0]} is missing: a byte-level BPE is vocab.json and merges.txt, or a "
+                f"{missing[0]} is missing: a byte-level BPE needs vocab.json and merges.txt, or a "
                 "tokenizer.json."
             )
     if any(other != vocabularies[0] for other in vocabularies[1:]):
@@ -189,7 +191,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
 
 
 def _prefix_space_of(read: TokenizerJson) -> bool:
-    """Returns `add_prefix_space`; refuses a tokenizer.json with other steps than RoBERTa's."""
+    """Returns `add_prefix_space`; raises ValueError if other steps differ from RoBERTa's."""
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
         raise ValueError(
@@ -224,7 +226,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
             f"do_lower_case=True, but a {tokenizer_class} keeps capital letters: leave it out."
         )
     else:
-        # transformers has no such setting for these families.
+        # transformers has no such settings for XLM-RoBERTa and CamemBERT.
         settings = dict(zip(names, (False, True), strict=True))
     return UnigramTokenizer(
         pieces,
@@ -237,7 +239,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """Returns the class of a unigram tokenizer; several families share a file name."""
+    """Returns the class of a unigram tokenizer, whose file name may fit several classes."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -261,7 +263,7 @@ def _unigram_class(source: _Source) -> str:
 
 
 def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
-    """Returns the settings of a tokenizer.json; refuses steps that the family does not have."""
+    """Returns the settings of a tokenizer.json; raises ValueError for steps the family lacks."""
     types = [step["type"] for step in read.normalizers]
     known = {"Replace", "Precompiled"} | (
         {"NFKD", "StripAccents", "Lowercase"} if is_albert else set()
@@ -276,7 +278,7 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
 
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
-    """Refuses added tokens that are not special tokens of the model's vocabulary."""
+    """Raises ValueError if added tokens are not special tokens of the model's vocabulary."""
     more = [t for t, token in read.added_tokens.items() if t not in vocab or not token["special"]]
     if more:
         raise ValueError(
@@ -297,7 +299,7 @@ def _with_config(
 
 
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
-    """Refuses a tokenizer_config.json that differs from tokenizer.json."""
+    """Raises ValueError if tokenizer_config.json differs from tokenizer.json."""
 
     def value(fields: dict, name: str) -> object:
         if name == "strip_accents" and fields.get(name) is None:

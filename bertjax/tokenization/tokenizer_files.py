@@ -1,4 +1,4 @@
-"""Readers of vocabulary files; `load_tokenizer.py` makes tokenizers of their content."""
+"""Reads vocabulary files, from whose content `load_tokenizer` creates tokenizers."""
 
 import base64
 import dataclasses
@@ -13,11 +13,11 @@ class TokenizerJson:
     """The content of a `tokenizer.json`, the format of the tokenizers library.
 
     Attributes:
-        file: path of the file.
-        kind: WordPiece, BPE, Unigram or another model of the library.
-        model: the section of the model, with "vocab".
-        normalizers, pre_tokenizers: the steps in order, with sequences flattened.
-        added_tokens: token -> id and settings.
+        file: the path of the file.
+        kind: the type of the model: WordPiece, BPE, Unigram or another one of the library.
+        model: the section "model" of the file, which contains "vocab".
+        normalizers, pre_tokenizers: the steps in order; nested sequences are flattened.
+        added_tokens: maps each added token to its id and settings.
     """
 
     file: Path
@@ -28,7 +28,7 @@ class TokenizerJson:
     added_tokens: dict[str, dict[str, Any]]
 
     def normalizer(self, kind: str) -> dict[str, Any] | None:
-        """Returns the first normalizer of a type."""
+        """Returns the first normalizer of a type; None if there is none."""
         return next((step for step in self.normalizers if step["type"] == kind), None)
 
     def charsmap(self) -> bytes:
@@ -48,7 +48,7 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
     """Reads a `tokenizer.json`.
 
     Raises:
-        ValueError: the file is not one of the tokenizers library, or has no vocabulary.
+        ValueError: the file does not have the library's format, or has no vocabulary.
     """
     content = read_json(file)
     model = content.get("model")
@@ -57,7 +57,7 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
     vocab = model.get("vocab")
     if not isinstance(vocab, dict | list):
         raise ValueError(f"{file} has no vocabulary in its 'model': download it again.")
-    # Older files do not name the model.
+    # Older files do not name the type of the model.
     guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
     return TokenizerJson(
         file=file,
@@ -70,7 +70,7 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
 
 
 def read_vocab_txt(file: Path) -> dict[str, int]:
-    """Reads token -> line number.
+    """Reads `vocab.txt`, in which the line number of a token is its id.
 
     Raises:
         ValueError: an entry occurs twice.
@@ -89,7 +89,7 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
 
 
 def read_merges(file: Path) -> list[tuple[str, str]]:
-    """Reads the pairs of `merges.txt`, in order.
+    """Reads the pairs of pieces in `merges.txt`, in order.
 
     Raises:
         ValueError: a line does not consist of two pieces.

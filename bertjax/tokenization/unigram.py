@@ -1,7 +1,8 @@
 """The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
 
 A text is split into the most probable sequence of pieces (Kudo 2018). Ids and special tokens are
-those of transformers, which for XLM-RoBERTa and CamemBERT differ from the SentencePiece file.
+those of transformers; for XLM-RoBERTa and CamemBERT, they differ from the ids in the
+SentencePiece file.
 """
 
 import base64
@@ -19,7 +20,7 @@ from bertjax.tokenization.bpe import ROBERTA
 from bertjax.tokenization.counting import Report, count_words
 
 ALBERT = Layout(special_tokens=SpecialTokens("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
-# The layout and the name of the model file, by class of transformers.
+# The layout and the name of the SentencePiece file for each class of transformers.
 LAYOUTS = {
     "AlbertTokenizer": ALBERT,
     "XLMRobertaTokenizer": ROBERTA,
@@ -31,27 +32,27 @@ MODEL_FILES = {
     "CamembertTokenizer": "sentencepiece.bpe.model",
 }
 SPACE = "▁"
-"""A space in the vocabulary."""
-# Fixed, because the rounding of sums in training depends on the number of threads.
+"""The character that represents a space in the vocabulary."""
+# The number is fixed, because the rounding of sums in training depends on it.
 _TRAINING_THREADS = 4
-# In bytes; the library skips longer words.
+# Maximum length of a word in bytes; the library skips longer words.
 _LONGEST_WORD = 1 << 20
 _UNIGRAM = 1
 """`model_type` of a unigram model in SentencePiece's files."""
 
 
 class UnigramTokenizer(Tokenizer):
-    """Encodes `[CLS] A [SEP] B [SEP]` for ALBERT, `<s> A </s></s> B </s>` for the others.
+    """Encodes pairs as `[CLS] A [SEP] B [SEP]` for ALBERT, else as `<s> A </s></s> B </s>`.
 
     Args:
-        pieces: (piece, log probability), in order of ids.
+        pieces: (piece, log probability) of every id, in order.
         tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
-        charsmap: the normalization table of a SentencePiece file; b"" for none.
+        charsmap: the normalization table of a SentencePiece file; b"" if there is none.
         do_lower_case: whether to lower-case the text; ALBERT only.
         keep_accents: whether to keep accents; ALBERT only.
-        model_file: content of the SentencePiece file, which `save` writes.
-        model_max_length: the maximum input length of the model.
-        model_input_names: the inputs that transformers returns.
+        model_file: the content of the SentencePiece file, which `save` writes; None without a file.
+        model_max_length: the maximum input length of the model, in tokens.
+        model_input_names: names of the arrays that transformers returns.
 
     Raises:
         ValueError: a special token is missing, a piece occurs twice, or the family does not
@@ -75,7 +76,7 @@ class UnigramTokenizer(Tokenizer):
         if self.layout is not ALBERT and (do_lower_case or not keep_accents):
             raise ValueError(
                 f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
-                "keeps capital letters and accents; set False and True."
+                "keeps capital letters and accents; set them to False, True."
             )
         vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
         if len(vocab) != len(pieces):
@@ -103,7 +104,7 @@ class UnigramTokenizer(Tokenizer):
             pair=f"{cls}:0 $A:0 {between}$B:{second} {sep}:{second}",
             special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
         )
-        # As in the released models. The mask token includes the space before it.
+        # As in the released models, the mask token includes the space before it.
         backend.add_special_tokens(
             [
                 AddedToken(token, normalized=False, lstrip=token == self.layout.special_tokens.mask)
@@ -113,8 +114,9 @@ class UnigramTokenizer(Tokenizer):
         return backend
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # "[MASK]" is a piece of the model. A piece with a space in it matches no word. The scores
-        # remain, since the score of unknown characters is computed from them.
+        # "[MASK]" is a piece of the model, but with a space in it, the piece matches no word. Its
+        # score is kept, since the score of unknown characters is computed from the scores of all
+        # pieces.
         special = set(self.layout.special_tokens)
         hidden = [(f" {piece}" if piece in special else piece, s) for piece, s in self.pieces]
         return self._make_bare_backend(hidden)
@@ -137,8 +139,9 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Bool [vocab_size]: False where letters or digits continue the word before them.
+        """Whether a piece starts a word, bool [vocab_size].
 
+        Pieces that begin with a letter or digit, not with a space, continue the word before them.
         Punctuation marks are separate words, as in google-research/albert.
         """
         special = set(self.layout.special_tokens)
@@ -175,7 +178,7 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
 def read_sentencepiece(
     file: str | Path, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Reads (piece, score) in order of transformers' ids, the charsmap, and the file's content.
+    """Returns (piece, score) in order of transformers' ids, the charsmap and the file's content.
 
     Raises:
         ValueError: the file is not a unigram model of SentencePiece.
@@ -186,7 +189,7 @@ def read_sentencepiece(
 def parse_sentencepiece(
     content: bytes, file: str, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Like `read_sentencepiece`, for the content of `file`."""
+    """Parses the content of a file like `read_sentencepiece`; errors name it `file`."""
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -201,7 +204,7 @@ def parse_sentencepiece(
     if not model.pieces or model.trainer_spec.model_type != _UNIGRAM:
         raise ValueError(
             f"{file} has {len(model.pieces)} pieces and model_type="
-            f"{model.trainer_spec.model_type}: only unigram models (1) are supported."
+            f"{model.trainer_spec.model_type}: only unigram models (model_type=1) are supported."
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     return (
@@ -214,7 +217,7 @@ def parse_sentencepiece(
 def _as_transformers_numbers(
     pieces: list[tuple[str, float]], tokenizer_class: str
 ) -> list[tuple[str, float]]:
-    """Renumbers pieces: XLM-RoBERTa and CamemBERT use the ids of fairseq."""
+    """Sorts pieces by transformers' ids; XLM-RoBERTa and CamemBERT have the ids of fairseq."""
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
     if tokenizer_class == "XLMRobertaTokenizer":
@@ -225,7 +228,7 @@ def _as_transformers_numbers(
 
 
 def _without_number_comma(piece: str, score: float) -> float:
-    """ALBERT splits "9," into "9" and ",": a very low score keeps such pieces from being chosen."""
+    """Lowers the score of pieces such as "9,", because ALBERT splits them into "9" and ","."""
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 
 
@@ -243,12 +246,13 @@ def train_unigram(
     rare ones are dropped (`counting.count_words`, which calls `report`).
 
     Raises:
-        ValueError: the texts are empty, or have more distinct characters than `vocab_size` allows.
+        ValueError: the texts are empty, or contain more distinct characters than `vocab_size`
+            allows.
     """
     import sentencepiece  # imported here, because only training needs it
 
     normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents=False))
-    # The library learns from words and their counts; it would keep whole texts in memory.
+    # The trainer gets words with their counts, because it would keep whole texts in memory.
     words = count_words((normalizer.normalize_str(text).split() for text in texts), report)
     written = io.BytesIO()
     special = ALBERT.special_tokens

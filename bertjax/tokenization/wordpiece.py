@@ -1,7 +1,7 @@
-"""The WordPiece tokenizer of BERT: splits on spaces and punctuation, then greedily into pieces.
+"""The WordPiece tokenizer of BERT, which splits text into words, then words greedily into pieces.
 
-It follows transformers where Google's release differs: a word longer than 100 characters becomes
-[UNK] (Google: 200).
+As in transformers, a word longer than 100 characters becomes [UNK]; in Google's release, the limit
+is 200 characters.
 """
 
 from collections import Counter
@@ -23,18 +23,18 @@ CASED_SHARE = 0.01
 
 
 class WordPieceTokenizer(Tokenizer):
-    """The tokenizer of BERT and DistilBERT: `[CLS] A [SEP] B [SEP]`.
+    """The tokenizer of BERT and DistilBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
 
     Args:
-        vocab: token -> id; ids must be 0..n-1.
-        do_lower_case: lower-case the text and strip accents first.
-        tokenize_chinese_chars: put spaces around CJK characters.
-        strip_accents: None means the value of do_lower_case.
-        model_max_length: the maximum input length of the model.
-        model_input_names: the inputs that transformers returns; DistilBERT has no token types.
+        vocab: maps each token to its id; the ids must be 0..n-1.
+        do_lower_case: whether to lower-case the text and strip its accents.
+        tokenize_chinese_chars: whether to put spaces around CJK characters.
+        strip_accents: whether to strip accents; None means the value of `do_lower_case`.
+        model_max_length: the maximum input length of the model, in tokens.
+        model_input_names: names of the arrays that transformers returns; token types for BERT only.
 
     Raises:
-        ValueError: a special token is missing, ids have gaps, or `do_lower_case` is set for a
+        ValueError: a special token is missing, the ids have gaps, or `do_lower_case` is set for a
             cased vocabulary, whose capitalised entries could never be produced.
     """
 
@@ -89,7 +89,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Bool [vocab_size]: False where a piece (`##ing`) continues the word before it."""
+        """Whether a piece starts a word, bool [vocab_size]; pieces such as `##ing` continue one."""
         return np.array([not token.startswith("##") for token in self.tokens])
 
     def _identity(self) -> Any:
@@ -107,7 +107,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:
-    """Whether a vocabulary has capital letters, apart from special and unused entries."""
+    """Whether a vocabulary has capital letters, except in special and unused entries."""
     words = [token for token in vocab if not (token.startswith("[") and token.endswith("]"))]
     capitalised = sum(any("A" <= character <= "Z" for character in word) for word in words)
     return capitalised > CASED_SHARE * len(words)
@@ -146,7 +146,7 @@ def _words_of(texts: Iterable[str], do_lower_case: bool) -> Iterator[list[str]]:
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     for text in texts:
         words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
-        # Longer words are [UNK] with every vocabulary.
+        # Longer words become [UNK] with any vocabulary.
         yield [word for word, _ in words if len(word) <= MAX_CHARACTERS_PER_WORD]
 
 
@@ -165,7 +165,7 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
             characters[character] += 0  # the trainer adds an entry for every character
     room = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > room:
-        # Drop the rarest; the trainer would keep all of them and exceed vocab_size.
+        # Drop the rarest characters; the trainer would keep all of them and exceed vocab_size.
         kept = sorted(characters, key=lambda token: (-characters[token], token))[:room]
     else:
         kept = list(characters)

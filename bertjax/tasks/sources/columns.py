@@ -1,4 +1,4 @@
-"""Finds the columns with texts and labels in a user's file: as the user names them, or guessed."""
+"""Finds the text and label columns of a user's file, guessing those that the user does not name."""
 
 import dataclasses
 import itertools
@@ -45,7 +45,7 @@ FIELDS: dict[CustomKind, tuple[str, ...]] = {
     "tag": ("text", "label", "id"),
     "choice": ("text", "pair", "label", "id", "choices"),
 }
-# pandas writes "" above its index.
+# pandas names its index column "".
 IDS = ("id", "idx", "index", "guid", "uid", "example_id", "")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)[ _-]?(\d+|[a-f])")
@@ -55,13 +55,13 @@ ROWS_COMPARED = 100
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Names of columns; those that are None or empty are guessed.
+    """Names of the columns of a user's file; names that are None or empty are guessed.
 
     Attributes:
-        text: the text, the first text of a pair, or the words of a sentence.
-        pair: the second text, or the text that begins every choice.
-        label: the label or labels.
-        id: the id of the example.
+        text: the column of the text, the first text of a pair, or the words of a sentence.
+        pair: the column of the second text, or of the text that begins every choice.
+        label: the column of the label or labels.
+        id: the column of the example's id.
         choices: one column per choice, or one column of JSON lines with a list of choices.
     """
 
@@ -73,23 +73,23 @@ class Columns:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags of the fields that are set."""
+        """The command-line flags of the fields that are set."""
         values = dataclasses.asdict(self).items()
         return tuple(flag_of(field) for field, value in values if value is not None and value != ())
 
     def named(self) -> tuple[str, ...]:
-        """All names that are set."""
+        """Returns all column names that are set."""
         single = (self.text, self.pair, self.label, self.id)
         return tuple(name for name in (*single, *self.choices) if name is not None)
 
 
 def flag_of(field: str) -> str:
-    """Returns the flag that sets a field of `Columns`."""
+    """Returns the command-line flag that sets a field of `Columns`."""
     return "--choice_columns" if field == "choices" else f"--{field}_column"
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Refuses columns that the file does not have.
+    """Checks that the file has all of the columns.
 
     Raises:
         ValueError: a column is missing; the message suggests the nearest name.
@@ -106,18 +106,18 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
 def find_columns(
     table: Table, kind: CustomKind, named: Columns, *, labelled: bool
 ) -> tuple[Columns, str]:
-    """Guesses the columns that are not named, and describes the guess in a sentence.
+    """Returns the columns, with guesses for unnamed ones, and a sentence about the guesses.
 
-    Usual names take precedence. Otherwise the label is the last column and the text the first.
+    Columns with usual names come first; else the label is the last column, the text the first.
 
     Args:
-        table: a file of the run, the train file if there is one.
+        table: the train file, or another file of the run if there is no train file.
         kind: the kind of task.
-        named: the columns that the user names.
+        named: the column names that the user sets.
         labelled: whether the file must have labels.
 
     Raises:
-        ValueError: a named column is missing, none fits, or the first row is not a header.
+        ValueError: a column is missing or cannot be guessed, or the first row is not a header.
     """
     check_columns(table, named.named())
     by_name = columns = _by_usual_names(table.columns, kind, named)
@@ -164,7 +164,7 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) ->
 
 
 def _choices(free: dict[str, str]) -> tuple[str, ...]:
-    """Columns whose names differ by a number or a letter, or one column that lists all choices."""
+    """Returns columns whose names differ by a number or letter, or one that lists all choices."""
     for name in CHOICE_LISTS:
         if name in free:
             return (free[name],)
@@ -178,10 +178,10 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Takes the last unused column as the label, and the first one as the text."""
+    """Takes the last unused column as a missing label, and the first one as a missing text."""
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
-        # A single remaining column is the text, if that is missing as well.
+        # If the text is missing as well, a single remaining column is the text.
         if len(free) > (columns.text is None):
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
@@ -191,7 +191,7 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
 
 
 def _refuse_headerless(table: Table, columns: Columns) -> None:
-    """Refuses a file whose first row looks like an example."""
+    """Raises ValueError if the first row looks like an example instead of a header."""
     label = columns.label
     looks_like_data = any(
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
@@ -202,7 +202,7 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
     if looks_like_data:
         raise ValueError(
             f"{place(table.path, 1)} is an example ({', '.join(table.columns)[:200]}), not the "
-            "names of the columns: put a first row before it, for example text,label."
+            "names of the columns: put a first row with the names before it, such as text,label."
         )
 
 

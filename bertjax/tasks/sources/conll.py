@@ -1,7 +1,7 @@
 """CoNLL-2003: named entities (Tjong Kim Sang and De Meulder 2003), and files in its format.
 
-A line holds a word first and its tag last; blank lines separate sentences, and -DOCSTART- lines
-separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
+A line begins with a word and ends with its tag; blank lines separate sentences, and -DOCSTART-
+lines separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from bertjax.tasks.tag_schemes import Scheme, scheme_of, to_iob2
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 
-# In the order of the ids of Hugging Face and TFDS.
+# Class names in the order of their ids in Hugging Face and TFDS.
 CONLL_LABELS = (
     *("O", "B-PER", "I-PER", "B-ORG", "I-ORG"),
     *("B-LOC", "I-LOC", "B-MISC", "I-MISC"),
@@ -33,7 +33,7 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """The words and tags of a sentence as they are in the file; `row` is that of the first word."""
+    """The words and tags of a sentence as in the file; `row` is the row of the first word."""
 
     row: int
     words: tuple[str, ...]
@@ -41,14 +41,14 @@ class Sentence(NamedTuple):
 
 
 class ConllSource(OfficialFiles):
-    """Reads the files of CoNLL-2003 under their official names or other usual ones."""
+    """Reads the files of CoNLL-2003 under their official names or other usual names."""
 
     def __init__(self, data_dir: Path | str):
-        """Finds the files in `data_dir`, or in its folder `conll2003`."""
+        """Finds the files in `data_dir` or in its subfolder `conll2003`."""
         super().__init__("conll", data_dir, ("conll2003",), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the sentences of a split; labels are tags in IOB2.
+        """Reads the sentences of a split as examples with tags in IOB2.
 
         Raises:
             ValueError: the split does not exist, or a row is damaged; the message names the row.
@@ -57,12 +57,12 @@ class ConllSource(OfficialFiles):
 
 
 def read_conll(path: Path | str) -> Iterator[Example]:
-    """Reads the sentences of a file; labels are tags in IOB2, None if there are only words.
+    """Reads the sentences of a file as examples with IOB2 tags, or with None if it has no tags.
 
     The file is read twice, because its tag scheme is only known at the end.
 
     Raises:
-        ValueError: a row is not UTF-8, or has a different number of columns than the first.
+        ValueError: a row is not UTF-8, or does not have as many columns as the first row.
     """
     path = Path(path)
     scheme = scheme_of(sentence.tags or () for sentence in read_sentences(path))
@@ -87,7 +87,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
     """Reads the sentences of a file without converting their tags.
 
     Raises:
-        ValueError: a row is not UTF-8, or has a different number of columns than the first.
+        ValueError: a row is not UTF-8, or does not have as many columns as the first row.
     """
     columns = 0
     rows: list[list[str]] = []
@@ -103,7 +103,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
         columns = columns or len(fields)
         if len(fields) != columns:
             raise ValueError(
-                f"{place(path, number)} has {len(fields)} columns, those before it {columns}: "
+                f"{place(path, number)} has {len(fields)} columns, but earlier rows {columns}: "
                 "write a word, other columns if any, and a tag in each line, and a blank line "
                 "between sentences."
             )
@@ -120,7 +120,7 @@ def _sentence(row: int, rows: list[list[str]]) -> Sentence:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of TensorFlow Datasets; None for the empty sentence that ends every split."""
+    """Converts a row of TensorFlow Datasets; returns None for the empty one that ends a split."""
     words = tuple(decode(word) for word in row.fields["tokens"])
     tags = tuple(CONLL_LABELS[tag] for tag in row.fields["ner"])
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
@@ -135,14 +135,14 @@ def _make(options: TaskOptions) -> TagTask:
 
 
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes conlleval's metrics of predicted tags, the last column of a file.
+    """Computes conlleval's metrics; the last columns of the two files are the tags.
 
     Raises:
         ValueError: the files do not contain the same words and sentences.
     """
     if gold.samefile(predictions):
         raise ValueError(
-            f"--gold and --predictions are the same file, {gold}: give the predictions their own."
+            f"--gold and --predictions are the same file, {gold}: give two different files."
         )
     golds, answers = [], []
     for expected, answer in itertools.zip_longest(read_conll(gold), read_conll(predictions)):
@@ -156,7 +156,7 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
             words = itertools.zip_longest(expected.words, answer.words, fillvalue="(no word)")
             a, b = next((a, b) for a, b in words if a != b)
             raise ValueError(
-                f"The sentence at {answer.where} has {b!r} where that at {expected.where} has "
+                f"The sentence at {answer.where} has {b!r}, but that at {expected.where} has "
                 f"{a!r}: the predictions must have the same words and sentences."
             )
         for example in (expected, answer):

@@ -27,7 +27,7 @@ from bertjax.tasks.tag_schemes import order_tags, scheme_of
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
 
-# A file with more labels than this most likely has numbers or texts as labels.
+# A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
 
 
@@ -35,11 +35,11 @@ class CustomSource:
     """Reads the user's own files.
 
     Attributes:
-        kind: classify, regress, tag or choice.
+        kind: the kind of task: classify, regress, tag or choice.
         splits: the splits that have a file.
-        columns: names of the columns, as named by the user or guessed.
-        note: tells the user which columns were guessed; may be empty.
-        multi_label: whether examples have several labels, with a separator or as lists in JSON.
+        columns: the column names that the user sets or that are guessed.
+        note: a message that names the guessed columns; empty if none was guessed.
+        multi_label: whether an example may have several labels (a list, or a text with separators).
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class CustomSource:
 
         Args:
             kind: the kind of task.
-            train, dev, test: the files; at least one.
-            columns: the columns to read; those not named are guessed from the first file.
-            label_separator: separates the labels of an example, if it has several.
+            train, dev, test: the file of each split; at least one file.
+            columns: the column names; those that are not set are guessed from the first file.
+            label_separator: the string between the labels of an example with several labels.
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: there is no file, or a file lacks a column.
+            ValueError: no file is given, or a file lacks a column.
         """
         files = {"train": train, "dev": dev, "test": test}
         self.kind: CustomKind = kind
@@ -88,7 +88,7 @@ class CustomSource:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Fields of task.json, so that prediction reads files as training did."""
+        """The fields of task.json from which prediction learns the columns of the training."""
         return {
             "columns": dataclasses.asdict(self.columns),
             "label_separator": self._separator,
@@ -96,7 +96,7 @@ class CustomSource:
 
     @property
     def num_choices(self) -> int:
-        """Number of choices of the first example."""
+        """The number of choices of the first example."""
         first = next(self.examples(self.splits[0]), None)
         if first is None:
             path = self._paths[self.splits[0]]
@@ -104,7 +104,7 @@ class CustomSource:
         return len(first.choices)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads a split lazily, in the order of its file.
+        """Reads the examples of a split lazily, in the order of its file.
 
         Raises:
             ValueError: the split does not exist, or a row is damaged; the message names the row.
@@ -127,7 +127,8 @@ class CustomSource:
         return True
 
     def _needed(self, split: str) -> tuple[str, ...]:
-        """Columns that a file must have; ids are optional, and so are labels in a test file."""
+        """Returns the columns that a file must have: all but the id and, in test files, the
+        label."""
         optional = {self.columns.id, self.columns.label if split == "test" else None}
         return tuple(name for name in self.columns.named() if name not in optional)
 
@@ -139,7 +140,7 @@ class CustomSource:
         return label is not None and isinstance(first.get(label), list)
 
     def _rows(self, split: str) -> Iterator[tuple[str, Row]]:
-        """(id, row) of each row."""
+        """Yields (id, row) for each row."""
         table, id = self._tables[split], self.columns.id
         for count, (number, values) in enumerate(table.rows()):
             name = str(count) if id is None else values.get(id, count)
@@ -204,7 +205,7 @@ class CustomSource:
 
 
 def learn_labels(source: Source) -> tuple[str, ...]:
-    """Returns the labels in the train split, sorted; numbers as numbers, tags by `order_tags`.
+    """Returns the sorted labels of the train split: numbers by value, tags as `order_tags` does.
 
     Raises:
         ValueError: there are fewer than two labels, or too many to be classes.
@@ -275,5 +276,5 @@ CUSTOM_TASKS = tuple(
 
 
 def custom_kind(task: Task) -> CustomKind:
-    """Returns the kind of the user's own files that a task can read."""
+    """Returns the kind of custom task whose files a task can read."""
     return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

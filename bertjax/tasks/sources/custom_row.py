@@ -1,4 +1,4 @@
-"""One row of the user's own files, converted with error messages that name it."""
+"""Converts the values of a row in a user's file; error messages name the row."""
 
 import json
 from pathlib import Path
@@ -9,15 +9,15 @@ from bertjax.tasks.sources.table_files import check_utf8, place, read_number
 
 
 def shorten(value: Any) -> str:
-    """A value as JSON for an error message, at most 60 characters and an ellipsis."""
+    """Returns a value as JSON for an error message, cut after 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 class Row(NamedTuple):
-    """The values of a row by column.
+    """One row of a file, with its values by column.
 
-    The methods raise ValueError with the row and the column if a value has a wrong type.
+    The methods raise ValueError if a value has a wrong type; the message names the row.
     """
 
     path: Path
@@ -26,11 +26,11 @@ class Row(NamedTuple):
 
     @property
     def where(self) -> str:
-        """File and row, for error messages."""
+        """The file and row, for error messages."""
         return place(self.path, self.number)
 
     def text(self, column: str) -> str:
-        """Returns a text that is not empty."""
+        """Returns the text in a column, which must not be empty."""
         if column not in self.values:
             raise ValueError(
                 f"{self.where} has no {column!r}; it has {', '.join(self.values)[:200]}. Correct "
@@ -45,7 +45,7 @@ class Row(NamedTuple):
         return tuple(self.text(column) for column in columns)
 
     def listed(self, column: str) -> tuple[str, ...]:
-        """Returns a list of texts."""
+        """Returns the list of texts in a column."""
         listed = self.values.get(column)
         if not isinstance(listed, list) or not listed:
             raise ValueError(
@@ -60,12 +60,12 @@ class Row(NamedTuple):
             raise ValueError(
                 f"{self.where}: the text in {column!r} is empty; fill it or remove the row."
             )
-        # JSON can write half of a character: "\ud83d".
+        # JSON can contain half of a character, such as "\ud83d".
         check_utf8(value, self.path, self.number)
         return value
 
     def name(self, value: Any) -> str:
-        """Returns the name of a class; numbers and booleans as JSON writes them."""
+        """Converts a label to a class name; numbers and booleans become JSON."""
         if isinstance(value, str) and value.strip():
             return value.strip()
         if isinstance(value, bool | int | float):
@@ -76,13 +76,13 @@ class Row(NamedTuple):
         )
 
     def names(self, values: Any) -> list[str]:
-        """Returns the names in a list of classes or tags."""
+        """Converts a list of labels or tags to a list of class names."""
         if not isinstance(values, list):
             raise ValueError(f"{self.where}: labels should be a list, but are {shorten(values)}.")
         return [self.name(value) for value in values]
 
     def number_of(self, value: Any) -> float:
-        """Returns a number, written as text or as a JSON number."""
+        """Converts a label, which is a text or a JSON number, to a number."""
         number = None if isinstance(value, bool | list | dict) else read_number(str(value))
         if number is None:
             raise ValueError(
@@ -92,7 +92,7 @@ class Row(NamedTuple):
         return number
 
     def choice_of(self, value: Any, columns: Columns, count: int) -> int:
-        """Returns the index of the correct choice, given as number from 0, text or letter."""
+        """Converts a label (index, text or letter) to the index of the correct choice."""
         written = self.name(value)
         if written.isdecimal() and int(written) < count:
             return int(written)

@@ -1,6 +1,6 @@
-"""The tasks of GLUE (Wang et al. 2018), and how each is defined.
+"""The definitions of GLUE's tasks (Wang et al. 2018).
 
-A new task with files like these needs an entry in `GLUE` and a config in configs/finetune/.
+A new task with files in GLUE's format needs an entry in `GLUE` and a config in configs/finetune/.
 """
 
 import functools
@@ -21,7 +21,7 @@ MNLI_FILES = {
     "test_matched": ("test_matched.tsv",),
     "test_mismatched": ("test_mismatched.tsv",),
 }
-# MRPC may not be redistributed: users have Microsoft's files, or those that GLUE's script makes.
+# MRPC may not be redistributed: users have Microsoft's files, or those that GLUE's script writes.
 MRPC_FILES = {
     "train": ("train.tsv", "msr_paraphrase_train.txt"),
     "dev": ("dev.tsv", "msr_paraphrase_train.txt"),
@@ -131,7 +131,7 @@ GLUE: dict[str, GlueSpec] = {
             codes=("0", "1"),
             submission={"test": "WNLI.tsv"},
         ),
-        # The diagnostic set has no train split; it evaluates a model of MNLI.
+        # The diagnostic set has no train split; it evaluates models fine-tuned on MNLI.
         GlueSpec(
             name="ax",
             folder="diagnostic",

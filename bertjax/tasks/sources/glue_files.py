@@ -1,4 +1,4 @@
-"""Reads the files of GLUE's tasks as published (Wang et al. 2018); `glue` has the tasks."""
+"""Reads the official files of the GLUE tasks (Wang et al. 2018) that `glue` defines."""
 
 import dataclasses
 from collections import Counter
@@ -11,33 +11,33 @@ from bertjax.tasks.sources.table_files import place, read_number, read_tsv
 from bertjax.tasks.sources.tfds import TfdsRow, decode
 from bertjax.tasks.task import Example
 
-# Split -> possible names of its file.
+# Possible file names of each split.
 SPLIT_FILES = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
-# GLUE's list of the MRPC train rows that are its dev split.
+# File names of GLUE's list of the rows of MRPC's train file that form the dev split.
 MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueSpec:
-    """One task of GLUE, or one with files like GLUE's.
+    """Describes a task of GLUE, or a task with files in GLUE's format.
 
     Attributes:
-        name: the name on the command line, and of the TFDS configuration.
-        folder: the folder in the GLUE archive.
+        name: the name of the task on the command line and in TFDS.
+        folder: the folder of the task in the GLUE archive.
         metric: the official metric.
         best_metric: the metric that selects the best checkpoint.
         text: possible names of the column with the (first) text.
         pair: possible names of the column with the second text; empty if there is none.
         label: possible names of the column with the label.
-        labels: class names in the order of their ids, which Hugging Face and TFDS share; empty for
-            regression.
-        codes: what the files and a submission write for each class.
-        submission: split -> file name in a submission to GLUE's server; empty if there is none.
-        files: split -> possible names of its file.
-        tfds_fields: names of the text and the second text in TFDS.
-        no_header: columns of the splits whose file has no header.
-        has_broken_rows: the published files have rows with missing fields, which are left out, and
-            rows with an empty text.
+        labels: class names in the order of their ids, which are those of Hugging Face and TFDS;
+            empty for regression.
+        codes: the name of each class in the files and in a submission.
+        submission: the file name of each split in a submission to GLUE's server, if any.
+        files: possible file names of each split.
+        tfds_fields: names of the TFDS fields with the text and the second text.
+        no_header: the column names of each split whose file has no header.
+        has_broken_rows: whether the published files have rows with missing fields, which are left
+            out, and rows with an empty text, which becomes "?".
     """
 
     name: str
@@ -57,24 +57,24 @@ class GlueSpec:
 
 
 class GlueSource(OfficialFiles):
-    """Reads the official files of a task.
+    """Reads the official files of a GLUE task.
 
     Attributes:
-        spec: the task.
+        spec: the description of the task.
     """
 
     def __init__(self, spec: GlueSpec, data_dir: Path | str):
-        """Finds the files in the folder of the task, or of all tasks."""
+        """Finds the files; `data_dir` is the folder of the task or of all tasks."""
         super().__init__(spec.name, data_dir, (spec.folder, spec.name.upper()), spec.files)
         self.spec = spec
         is_msr = "dev" in self._paths and self._paths["dev"].suffix == ".txt"
         if is_msr and not existing(self.folder, MRPC_DEV_IDS):
-            # Only GLUE's list tells which rows of Microsoft's file are the dev split.
+            # Without GLUE's list, the dev rows in Microsoft's train file are unknown.
             del self._paths["dev"]
             self.splits = tuple(self._paths)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads a split lazily, in the order of its file.
+        """Reads the examples of a split lazily, in the order of its file.
 
         Raises:
             ValueError: the split does not exist, or a row is damaged; the message names the row.
@@ -103,13 +103,13 @@ class GlueSource(OfficialFiles):
 def read_glue_file(
     spec: GlueSpec, path: Path, split: str, counts: Counter[str] | None = None
 ) -> Iterator[Example]:
-    """Reads the examples of a file in its order.
+    """Reads the examples of a file in the order of its rows.
 
     Args:
-        spec: the task.
+        spec: the description of the task.
         path: the file; its name does not matter.
-        split: its split, because some splits have no header and some have broken rows.
-        counts: counts the rows that are left out, by split and reason.
+        split: the split of the file; some splits have no header, and some have broken rows.
+        counts: a counter that is increased for each omitted row, by split and reason.
 
     Raises:
         ValueError: a row is damaged; the message names the row.
@@ -119,13 +119,13 @@ def read_glue_file(
     header = spec.no_header.get(split) or _header(rows, path)
     columns = _Columns.of(spec, header, path)
     for count, (number, fields) in enumerate(rows):
-        # Tabs at the end of a row do no harm, and neither do missing fields that are not read.
+        # Extra tabs at the end of a row and missing fields that are not read are harmless.
         if len(fields) <= columns.last or any(fields[len(header) :]):
             if spec.has_broken_rows and not split.startswith("test"):
                 counts[f"{split}: rows with missing fields"] += 1
                 continue
             raise ValueError(
-                f"{place(path, number)} has {len(fields)} fields, expected {len(header)} "
+                f"{place(path, number)} has {len(fields)} fields instead of {len(header)} "
                 f"({', '.join(header)}) with tabs between them. Restore the official file."
             )
         code = None if columns.label is None else fields[columns.label]
@@ -143,7 +143,7 @@ def read_glue_file(
 
 
 def legible(spec: GlueSpec, text: str) -> str:
-    """Replaces an empty text by "?" in the tasks that have empty texts, so that no row is lost."""
+    """Replaces empty texts with "?" in the tasks that contain some, so that no row is lost."""
     return "?" if spec.has_broken_rows and not text.strip() else text
 
 
@@ -167,7 +167,7 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """Positions of the fields in a row; None if a file has no such column."""
+    """The position of each field in a row; None if the file lacks the column."""
 
     id: int | None
     text: int
@@ -200,7 +200,7 @@ def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...
 
 
 def tfds_reader(spec: GlueSpec) -> Callable[[TfdsRow], Example]:
-    """Returns the function that converts rows of the task in TensorFlow Datasets."""
+    """Returns a function that converts a row of the task's TensorFlow Dataset to an `Example`."""
 
     def convert(row: TfdsRow) -> Example:
         texts = [legible(spec, decode(row.fields[name])) for name in spec.tfds_fields]

@@ -17,8 +17,7 @@ class OfficialFiles:
         task: name of the task.
         folder: the folder that contains the files.
         splits: the splits whose files exist.
-        counts: number of examples that were changed or left out, by split and reason, for the
-            splits that have been read.
+        counts: number of changed or omitted examples by split and reason, for all splits read.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""SQuAD: questions on passages, from its JSON or TFDS (Rajpurkar et al. 2016; 2018).
+"""Reads SQuAD's questions and passages from JSON or TFDS (Rajpurkar et al. 2016; 2018).
 
-The accepted answers keep their order. An answer that is not at its `answer_start` is searched for
-nearby. If it occurs nowhere in the passage, it is used for scoring only and starts at -1. A train
-split leaves out the questions of which no answer occurs in the passage.
+The accepted answers keep their order. An answer that is not at its `answer_start` is moved to its
+nearest occurrence in the passage. An answer that does not occur in the passage gets the start -1
+and is used for scoring only. The train split leaves out a question if none of its answers occurs in
+the passage.
 """
 
 import dataclasses
@@ -26,16 +27,15 @@ FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
 class SquadSource:
-    """Reads JSON files: SQuAD's own, or a user's in the same format.
+    """Reads JSON files of SQuAD, or a user's files in the same format.
 
     Attributes:
         splits: the splits that have a file.
-        counts: number of examples that were changed or left out, by split and reason, for the
-            splits that have been read.
+        counts: number of changed or omitted examples by split and reason, for all splits read.
     """
 
     def __init__(self, files: Mapping[str, Path | str]):
-        """Takes one file per split.
+        """Checks that the files exist; `files` maps each split to its file.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -43,17 +43,17 @@ class SquadSource:
         self.files = {split: Path(path).expanduser() for split, path in files.items()}
         for split, path in self.files.items():
             if not path.is_file():
-                raise FileNotFoundError(f"{path} (the {split} split) does not exist.")
+                raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
         self.splits = tuple(self.files)
         self.counts: Counter[str] = Counter()
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
-        """Finds `train-v1.1.json` and `dev-v1.1.json`, or the only part (`train-v1.1.a.json`).
+        """Finds `train-v1.1.json` and `dev-v1.1.json`, or part files such as `train-v1.1.a.json`.
 
         Raises:
             FileNotFoundError: there is neither a train nor a dev file.
-            ValueError: a split has several parts.
+            ValueError: a split has several part files.
         """
         data_dir = Path(data_dir).expanduser()
         for folder in FOLDERS:
@@ -106,11 +106,11 @@ class SquadSource:
 def with_answers(
     asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: Counter[str]
 ) -> Example | None:
-    """Adds the answers to a question at their places in the passage, and counts repaired places.
+    """Adds answers to a question, corrects their positions, and counts the corrections.
 
     Returns:
-        The question, or None if it has answers, all of which are nowhere in the passage, and is for
-        training.
+        The question with its answers; None if it is a training question that has answers, but none
+        of them occurs in the passage.
     """
     placed = []
     for text, start in answers:
@@ -124,7 +124,7 @@ def with_answers(
 
 
 def nearest(text: str, context: str, start: int) -> int:
-    """Returns where the occurrence of a text nearest to a character begins; -1 if there is none."""
+    """Returns the start of the occurrence of `text` nearest to `start`; -1 if there is none."""
     if not text.strip():
         return NOWHERE
     if start >= 0 and context.startswith(text, start):
@@ -160,7 +160,7 @@ def _text(value: Any, key: str, where: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{where}: {key!r} holds half a character (\\u{ord(text[error.start]):04x}) at "
-            f"{error.start}: remove it."
+            f"position {error.start}: remove it."
         ) from error
     return text
 
@@ -178,7 +178,7 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a question of TensorFlow Datasets; None if it is left out."""
+    """Converts a row of TensorFlow Datasets to a question; None if the question is left out."""
     fields = row.fields
     asked = Example(
         id=decode(fields["id"]),

@@ -1,4 +1,4 @@
-"""SWAG: which of four endings continues a situation (Zellers et al. 2018)."""
+"""SWAG, a task to select which of four endings continues a situation (Zellers et al. 2018)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +15,14 @@ COLUMNS = ("sent1", "sent2", *ENDINGS)
 
 
 class SwagSource(OfficialFiles):
-    """Reads the official files: a sentence, the beginning of the next one, and four endings."""
+    """Reads the official files: a sentence, the start of the next, and four endings per row."""
 
     def __init__(self, data_dir: Path | str):
-        """Finds the files in `data_dir`, or in its folder `swag`."""
+        """Finds the files in `data_dir` or in its subfolder `swag`."""
         super().__init__("swag", data_dir, ("swag", "SWAG"), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads a split; each choice is the beginning followed by one ending.
+        """Reads a split; a choice is the start of the next sentence followed by one ending.
 
         Raises:
             ValueError: the split does not exist, or a row is damaged; the message names the row.

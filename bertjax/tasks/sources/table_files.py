@@ -1,7 +1,8 @@
 """Reads CSV, TSV and JSON lines files row by row, with row numbers for error messages.
 
-Rows are counted from 1, including the header and blank rows, as in a spreadsheet (and as lines are
-in an editor, except for line ends inside quotes). "\\n", "\\r\\n" and "\\r" end a line, even mixed.
+Rows are counted from 1, including the header and blank rows, as in a spreadsheet. Row numbers are
+also line numbers, unless a quoted field contains line ends. "\\n", "\\r\\n" and "\\r" all end a
+line, even in the same file.
 """
 
 import csv
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-# Far longer than any text, but shorter than what an unclosed quote takes in of a large file.
+# Maximum length of a field. It exceeds any text, but detects an unclosed quote in a large file.
 MAX_FIELD_CHARACTERS = 1 << 26
 CSV_SUFFIXES = (".csv",)
 TSV_SUFFIXES = (".tsv", ".tab")
@@ -20,7 +21,7 @@ TEXT_SUFFIXES = (".txt",)
 
 
 class Table:
-    """Rows with named columns: CSV or TSV with a header, JSON lines, or one text per line (.txt).
+    """A file with named columns: CSV or TSV with a header, JSON lines, or one text per line.
 
     Attributes:
         path: the file.
@@ -55,18 +56,18 @@ class Table:
         rows = read_json_lines(self.path) if self.is_json else self._read(self.path)
         number, first = next(rows, (1, ()))
         columns = tuple(first) if self.is_json else tuple(name.strip() for name in first)
-        # A nameless first column is the index that pandas writes.
+        # The first column may have no name, because pandas writes its index so.
         broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
         if not columns or broken:
             reads = f"reads {', '.join(columns)[:200]!r}" if columns else "is missing"
             raise ValueError(
                 f"{place(self.path, number)} {reads}, but the first row must name the columns, "
-                "each by another name, for example text,label."
+                "each with a different name, such as text,label."
             )
         return columns
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields (row number, values by column).
+        """Yields (row number, values by column) for each row.
 
         Raises:
             ValueError: a row is damaged, or does not have as many fields as the header.
@@ -87,23 +88,23 @@ class Table:
 
     def _miscounted(self, number: int, count: int) -> str:
         remedy = (
-            "write fields with a comma or a line end in quotes."
+            "put fields that contain a comma or a line end in quotes."
             if self._read is read_csv
             else "tabs separate fields and quotes have no meaning; texts with tabs need a .csv."
         )
         return (
-            f"{place(self.path, number)} has {count} fields, the first row has "
+            f"{place(self.path, number)} has {count} fields, but the first row has "
             f"{len(self.columns)} ({', '.join(self.columns)[:200]}): {remedy}"
         )
 
 
 def place(path: Path | str, row: int) -> str:
-    """Names a row in error messages."""
+    """Returns the name of a row for error messages."""
     return f"{path}, row {row}"
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (row number, line without its end); a byte order mark is removed.
+    """Yields (row number, line without line end); removes a byte order mark.
 
     Raises:
         ValueError: a line is not UTF-8.
@@ -115,7 +116,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (row number, fields) of non-blank lines; quotes are ordinary characters.
+    """Yields (row number, fields) for non-blank lines; quotes are ordinary characters.
 
     Raises:
         ValueError: a line is not UTF-8.
@@ -126,14 +127,14 @@ def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (row number, fields) of non-blank rows; quoted fields may contain line ends.
+    """Yields (row number, fields) for non-blank rows; quoted fields may contain line ends.
 
     Commas separate fields, or semicolons if the first line has semicolons and no commas.
 
     Raises:
         ValueError: a row is not UTF-8, or a quote is not closed.
     """
-    # Long texts exceed the default limit of 131,072 characters, which is global.
+    # Long texts exceed the default limit of 131,072 characters, which is a global setting.
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     number = 0
     with _open(path, newline="") as file:
@@ -154,7 +155,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (row number, object) of non-blank lines.
+    """Yields (row number, JSON object) for non-blank lines.
 
     Raises:
         ValueError: a line is not UTF-8, or not a JSON object.
@@ -187,10 +188,10 @@ def read_number(text: str) -> float | None:
 
 
 def check_utf8(text: str, path: Path | str, row: int) -> None:
-    """Refuses text with lone surrogates, which represent bytes that are not UTF-8.
+    """Checks that a text has no lone surrogates, which represent bytes that are not UTF-8.
 
     Raises:
-        ValueError: there is one; the message names the row and the byte.
+        ValueError: the text has a lone surrogate; the message names the row and the byte.
     """
     if text.isascii():
         return
@@ -206,13 +207,13 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
 
 
 def _open(path: Path, newline: str | None) -> TextIO:
-    # Strict decoding could not tell the row of an error. So invalid bytes become surrogates, which
-    # `check_utf8` detects in each row.
+    # Errors of strict decoding do not name the row. Therefore invalid bytes become surrogates,
+    # which `check_utf8` detects in each row.
     return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
 
 
 def as_file(rows: Any, file: Path) -> str:
-    """Returns the path of a file; the rows of a DataFrame or a list are written to `file` first."""
+    """Returns a path unchanged; writes a DataFrame or a list to `file` and returns that path."""
     if isinstance(rows, str | Path):
         return str(rows)
     records = rows if isinstance(rows, list) else rows.to_dict("records")

@@ -8,22 +8,22 @@ from bertjax.data.text.tables import open_tfds_splits
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.task import Example
 
-# Reading many rows at once is four times as fast as reading one at a time.
+# Rows per read. Reading many rows at once is four times as fast as reading one at a time.
 ROWS_PER_READ = 256
-# Our names of the splits whose names differ. What follows "_" (as in dev_matched) is the same.
+# TFDS's split names that differ from ours. A suffix after "_" (as in dev_matched) is the same.
 _SPLITS = {"validation": "dev"}
 OFFICIAL_FILES = " Or give --data_dir a folder with the official files."
 
 
 class TfdsRow(NamedTuple):
-    """One row of a split.
+    """One row of a split in TensorFlow Datasets.
 
     Attributes:
-        fields: the values by name.
-        number: position in the split.
+        fields: the values of the row by field name.
+        number: the position of the row in the split, from 0.
         where: dataset, split and position, for error messages.
-        split: name of the split.
-        counts: counts the examples that were changed or left out, by split and reason.
+        split: the name of the split.
+        counts: a counter for changed or omitted examples, by split and reason.
     """
 
     fields: Mapping[str, Any]
@@ -34,16 +34,15 @@ class TfdsRow(NamedTuple):
 
 
 class TfdsSource:
-    """Reads a dataset in the order of its prepared files.
+    """Reads a dataset of TensorFlow Datasets in the order of its prepared files.
 
-    A dataset that was prepared as ArrayRecord is read directly. Any other is downloaded and
-    prepared first, for which glue and conll2003 need TensorFlow.
+    A dataset that was prepared as ArrayRecord is read directly. Any other dataset is downloaded and
+    prepared first, which requires TensorFlow for glue and conll2003.
 
     Attributes:
         name: name of the dataset with its version.
         splits: the splits of the dataset.
-        counts: number of examples that were changed or left out, by split and reason, for the
-            splits that have been read.
+        counts: number of changed or omitted examples by split and reason, for all splits read.
     """
 
     def __init__(
@@ -56,11 +55,11 @@ class TfdsSource:
 
         Args:
             builder: NAME[/CONFIG][:VERSION].
-            convert: converts a row to an example, or to None to leave it out.
-            data_dir: data folder of TensorFlow Datasets; None: its default.
+            convert: function that converts a row to an example, or to None if the row is left out.
+            data_dir: data folder of TensorFlow Datasets; if None, its default folder.
 
         Raises:
-            ValueError: the dataset is unknown, cannot be downloaded, or TensorFlow is missing.
+            ValueError: the dataset is unknown or cannot be downloaded, or TensorFlow is missing.
         """
         self._convert = convert
         self.counts: Counter[str] = Counter()
@@ -89,7 +88,7 @@ class TfdsSource:
 
 
 def decode(value: Any) -> str:
-    """Converts a text of TensorFlow Datasets, which is in bytes, to str."""
+    """Converts a text from TensorFlow Datasets, which may be bytes, to str."""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 

@@ -88,7 +88,7 @@ def test_qqp_rows_with_missing_columns_are_left_out_and_counted(tmp_path):
         ("12", '"How?', "not_duplicate"),
     ]
     assert qqp.counts == {"train: rows with missing fields": 1}
-    with pytest.raises(ValueError, match="test.tsv, row 3 has 4 fields, expected 6"):
+    with pytest.raises(ValueError, match="test.tsv, row 3 has 4 fields instead of 6"):
         list(qqp.examples("test"))
 
 
@@ -131,8 +131,8 @@ def test_stsb_labels_are_numbers(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("sentence\tlabel\nfine\t1\n\nbad\n", "row 4 has 1 fields, expected 2"),
-        ("sentence\tlabel\nfine\t1\ta\n", "row 2 has 3 fields, expected 2"),
+        ("sentence\tlabel\nfine\t1\n\nbad\n", "row 4 has 1 fields instead of 2"),
+        ("sentence\tlabel\nfine\t1\ta\n", "row 2 has 3 fields instead of 2"),
         ("sentence\tlabel\nfine\t2\n", "row 2: label '2' of sst2 is not one of 0, 1"),
         ("phrase\tlabel\nfine\t1\n", "row 1 should name the columns of sst2, with sentence"),
         ("", "is empty"),

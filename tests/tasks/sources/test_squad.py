@@ -117,7 +117,7 @@ def test_files_of_another_form_are_refused(tmp_path):
             list(SquadSource({"train": file}).examples("train"))
     with pytest.raises(ValueError, match="no split 'test'. There are: train"):
         list(SquadSource({"train": file}).examples("test"))
-    with pytest.raises(FileNotFoundError, match=r"other\.json .the dev split. does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"other\.json .dev split. does not exist"):
         SquadSource({"dev": tmp_path / "other.json"})
 
 
