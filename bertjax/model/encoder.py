@@ -104,7 +104,7 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, L, D] -> the last layer's output [B, L, D], all outputs [layers, B, L, D] or None."""
+        """x [B, L, D] -> the last output [B, L, D], and all outputs [layers, B, L, D] or None."""
 
         def body(layer: EncoderLayer, x: jax.Array, _):
             x = layer(x, sequence_ids, dropout_rows)

@@ -297,7 +297,7 @@ def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def as_bert(name: str, config: BertConfig) -> str:
-    """Converts a family's tensor name to BERT's; handles the `gamma` and `beta` of old files too."""
+    """Converts a family's tensor name to BERT's, including the `gamma` and `beta` of old files."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     if name.startswith(("embeddings.", "encoder.", "transformer.", "pooler.")):

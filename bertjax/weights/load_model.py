@@ -169,7 +169,7 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 
 def _fetch(name: str) -> Path:
-    """Returns the directory of a hub model in the local cache, after downloading what is missing."""
+    """Returns the cached directory of a hub model, which is downloaded if it is not cached."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
         if has_weights(folder):
