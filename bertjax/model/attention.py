@@ -15,11 +15,11 @@ from bertjax.model.matmul import matmul
 class SelfAttention(nn.Module):
     """Every token attends to the tokens of its own sequence (Vaswani et al. 2017, 3.2).
 
-    If `is_decoder` is set, it attends only to itself and to earlier tokens.
+    If `is_decoder` is set, a token attends only to itself and to earlier tokens.
 
     `kernel` is "xla" or a key of `FUSED`. The module sows `attention_probs` [B, N, L, L] into
-    "intermediates" if that collection is mutable. In this case, if the probabilities have dropout,
-    or if the kernel does not support the row length, it uses "xla" instead of the kernel.
+    "intermediates" if that collection is mutable. A fused kernel is replaced by "xla" if the
+    probabilities are sown or have dropout, or if the kernel does not support the row length.
     """
 
     config: BertConfig

@@ -1,4 +1,4 @@
-"""`BertWithHead`, the base class of the heads: the encoder, and what a head states about itself."""
+"""`BertWithHead`, the base class of all heads: the encoder and the facts that a head declares."""
 
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Self
@@ -19,23 +19,23 @@ Outputs = dict[str, jax.Array]
 
 
 class Rows(NamedTuple):
-    """The arrays of a batch that heads use besides the outputs of the encoder."""
+    """The arrays of a batch that heads use in addition to the outputs of the encoder."""
 
     sequence_ids: jax.Array
-    """int [B, L], 0 = padding, 1..K = the sequence of each token."""
+    """int [B, L]: the number of each token's sequence, 1..K, or 0 for padding."""
     sequence_starts: jax.Array
-    """int [B, K], the position of each sequence's [CLS]."""
+    """int [B, K]: the position of each sequence's [CLS]."""
     masked_positions: jax.Array | None
-    """int [B, P], the only positions that a masked LM predicts; None: all of them."""
+    """int [B, P]: the positions that a masked LM predicts; None: it predicts all positions."""
     dropout_rows: jax.Array | None
-    """int [B], row numbers for dropout; None: no dropout."""
+    """int [B]: the row numbers that determine the dropout; None: no dropout."""
 
 
 class BertWithHead(nn.Module):
-    """Base class of the heads; by itself it is the encoder alone.
+    """Base class of the heads; an instance of it is an encoder without a head.
 
-    The fields are those of `BertModel`, and the number of classes of a classifier. A subclass
-    creates its layers in `setup` and computes its outputs in `answer`.
+    It has the fields of `BertModel` and `num_labels`, the number of classes of a classifier. A
+    subclass creates its layers in `setup` and computes its outputs in `answer`.
     """
 
     config: BertConfig
@@ -46,27 +46,27 @@ class BertWithHead(nn.Module):
     num_labels: int = 2
 
     class_suffix: ClassVar[str] = "Model"
-    """The name of the class in transformers, without the name of the family in front of it."""
+    """The name of the class in transformers without the family's prefix, such as "Bert"."""
     parts: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of the head's parameters, which are beside those of "bert"."""
+    """Top-level names of the head's parameters; those of the encoder are under "bert"."""
     training_parts: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of parameters that only a training has; model directories lack them."""
+    """Top-level names of parameters that exist only during training; they are never exported."""
     class_part: ClassVar[str | None] = None
-    """The one of `parts` whose last axis is the classes of a task, if there is one."""
+    """The member of `parts` whose last axis has one entry per class, or None."""
     outputs: ClassVar[tuple[str, ...]] = ()
     """Names of the outputs that the head adds to those of `BertModel`."""
     sequence_outputs: ClassVar[tuple[str, ...]] = ()
-    """The `outputs` that hold one entry per sequence, [B, K, ...]; the others have [B, L, ...]."""
+    """The `outputs` with one entry per sequence, [B, K, ...]; all others have shape [B, L, ...]."""
     objectives: ClassVar[Mapping[str, losses.Objective]] = {}
-    """The training objectives: "pretraining", or by the kind of a task's labels."""
+    """Training objectives; a key is "pretraining" or a kind of task labels, such as "classes"."""
     frozen: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of parameters that are not trained; if set, the encoder has no dropout."""
+    """Top-level names of parameters that are not trained; if any, the encoder has no dropout."""
     reads_hidden_states: ClassVar[bool] = False
     """Whether `answer` needs the encoder's "hidden_states"."""
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """The model that a pretraining run trains; precision and kernels are set later."""
+        """Returns the model that a pretraining run trains; precision and kernels are set later."""
         return cls(config.model)
 
     @property
@@ -76,7 +76,7 @@ class BertWithHead(nn.Module):
 
     @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
-        """The encoders of a training step, each with whether it predicts words; for its FLOP."""
+        """The encoders that a step trains, as (config, has a masked LM) pairs, to count FLOP."""
         return ((self.config, "predictions" in self.parts),)
 
     @property
@@ -86,7 +86,7 @@ class BertWithHead(nn.Module):
 
     @property
     def present_parts(self) -> set[str]:
-        """The `parts` that there are for this architecture."""
+        """The subset of `parts` that the head has for this architecture."""
         return set(self.parts)
 
     def setup(self):
@@ -116,13 +116,13 @@ class BertWithHead(nn.Module):
         Args:
             input_ids, token_type_ids, position_ids, sequence_ids: int [B, L].
             sequence_starts: int [B, K].
-            masked_positions: int [B, P], the only positions that a masked LM predicts.
-            dropout_rows: int [B], row numbers, which together with the rng "dropout" determine the
-                dropout; None: no dropout.
+            masked_positions: int [B, P], the positions that a masked LM predicts; None: all.
+            dropout_rows: int [B], the row numbers; they and the rng "dropout" determine the
+                dropout. None: no dropout.
             output_hidden_states: whether to return "hidden_states".
 
         Returns:
-            The outputs of `BertModel`, and float32 arrays under the names in `outputs`.
+            The outputs of `BertModel`, and the float32 arrays that `outputs` names.
         """
         encoded = self.bert(
             input_ids,
@@ -140,22 +140,22 @@ class BertWithHead(nn.Module):
         return outputs
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """The outputs of the head, from those of `BertModel`."""
+        """Computes the outputs of the head from the outputs of `BertModel`."""
         return {}
 
     def classifier_layer(
         self, features: int, own_rate: float | None = None
     ) -> tuple[Dropout, Linear]:
-        """Dropout and the linear layer of a classifier, to be called in `setup`."""
+        """Creates the dropout and the linear layer of a classifier; must be called in `setup`."""
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
         return Dropout(rate), Linear(self.config, features, self.dtype)
 
 
 class TokenHead(BertWithHead):
-    """A head that reads the hidden states of the tokens only."""
+    """Base class of heads that read only the hidden states of the tokens and need no pooler."""
 
     @property
     def needs_pooler(self) -> bool:
-        """False."""
+        """Always False: these heads do not use the pooler."""
         return False

@@ -10,7 +10,7 @@ from bertjax.model.embeddings import Embeddings, take_positions
 from bertjax.model.encoder import Encoder
 from bertjax.model.linear import Linear
 
-# Keys of a batch that `BertModel` takes, in the order of its arguments.
+# Keys of the batch arrays that `BertModel` takes, in the order of its arguments.
 MODEL_INPUTS = (
     "input_ids",
     "token_type_ids",
@@ -24,7 +24,7 @@ class BertModel(nn.Module):
     """Embeddings, encoder and pooler.
 
     `dtype` is the type of the activations; parameters are always float32. `unroll`, `remat` and
-    `attention_kernel` are those of `Encoder`. Heads that read only the tokens' hidden states set
+    `attention_kernel` are explained in `Encoder`. Heads that do not need the pooler set
     `add_pooling_layer=False`.
     """
 
@@ -37,7 +37,7 @@ class BertModel(nn.Module):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether both the head and the architecture have a pooler."""
+        """Whether there is a pooler: the head needs it and the architecture has it."""
         return self.add_pooling_layer and self.config.add_pooling_layer
 
     def setup(self):
@@ -63,15 +63,15 @@ class BertModel(nn.Module):
 
         Args:
             input_ids, token_type_ids, position_ids: int [B, L].
-            sequence_ids: int [B, L], 0 = padding, 1..K = the sequence of each token.
+            sequence_ids: int [B, L], the number of each token's sequence, 1..K, or 0 for padding.
             sequence_starts: int [B, K], the position of each sequence's [CLS].
-            dropout_rows: int [B], row numbers, which together with the rng "dropout" determine the
-                dropout; None: no dropout.
+            dropout_rows: int [B], the row numbers; they and the rng "dropout" determine the
+                dropout. None: no dropout.
             output_hidden_states: whether to return the outputs of all layers.
 
         Returns:
-            last_hidden_state [B, L, D], pooler_output [B, K, D] if there is a pooler, and if asked
-            for, hidden_states [layers + 1, B, L, D], which begin with the embeddings.
+            "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if there is a pooler; and with
+            `output_hidden_states`, "hidden_states" [layers + 1, B, L, D], the embeddings first.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(

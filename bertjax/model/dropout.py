@@ -1,4 +1,4 @@
-"""Dropout whose random bits depend on the row, and not on the batch that the row is in."""
+"""Dropout whose random bits depend on the row, and not on the batch that contains the row."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-# Constants of Threefry-2x32 with 20 rounds (Salmon et al. 2011): the rotation distances of four
-# rounds each, and the parity of the key schedule.
+# Constants of Threefry-2x32 with 20 rounds (Salmon et al. 2011): the rotation distances of two
+# alternating groups of four rounds, and the parity constant of the key schedule.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
@@ -25,18 +25,18 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """x [B, ...], row numbers int [B] (None: no dropout) -> [B, ...]."""
+        """x [B, ...], row numbers int [B] (None: no dropout) -> x with dropout [B, ...]."""
         if rows is None or self.rate == 0.0:
             return x
-        # Each element uses 16 random bits, half the cost of 32. So the rate is rounded to a
-        # multiple of 1/65536, and the scale is that of the rounded rate.
+        # Each element uses 16 random bits, which cost half as much as 32. So the rate is rounded
+        # to a multiple of 1/65536, and the scale is computed from the rounded rate.
         threshold = min(max(round(self.rate * 2**16), 1), 2**16 - 1)
         keep = random_halves(self.make_rng("dropout"), rows, x.shape[1:]) >= threshold
         return jnp.where(keep, x * (2**16 / (2**16 - threshold)), 0)
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Uniform random numbers 0..65535, uint32 [B, *shape], for a key and row numbers int [B]."""
+    """Draws uniform numbers 0..65535, uint32 [B, *shape], from a key and row numbers int [B]."""
     *lead, last = shape
     if "rbg" in str(jax.random.key_impl(key)):  # vmap does not support these keys
         word_shape = (len(rows), *lead, -(-last // 2))
@@ -55,10 +55,11 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
 def threefry2x32(
     key: tuple[jax.Array, jax.Array], counts: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """The Threefry-2x32 hash: two uint32 words per block, of the broadcast shape of the arguments.
+    """Computes the Threefry-2x32 hash: two uint32 arrays of the arguments' broadcast shape.
 
-    The bits are those of jax's Threefry, which discards 32 of the 64 bits of a block and, on CPUs,
-    loops over the rounds. Here the rounds are unrolled, so that XLA fuses them with their consumer.
+    The bits equal those of jax's Threefry, which discards 32 of the 64 bits of a block and, on
+    CPUs, loops over the rounds. Here the rounds are unrolled, so that XLA fuses them with their
+    consumer.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = counts[0] + keys[0], counts[1] + keys[1]

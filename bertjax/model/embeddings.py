@@ -1,4 +1,4 @@
-"""The embedding layer: words, positions and token types (Devlin et al. 2018, 3)."""
+"""The embedding layer of words, positions and token types (Devlin et al. 2018, 3)."""
 
 from typing import Any
 
@@ -14,14 +14,15 @@ from bertjax.model.matmul import project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
-    """LayerNorm with the epsilon of the config, which differs from flax's default."""
+    """Returns a LayerNorm with the epsilon of the config, which differs from flax's default."""
     return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
 
 
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
-    """Initializer with sines in even columns and cosines in odd ones (Vaswani et al. 2017, 3.5).
+    """Computes sinusoidal position embeddings (Vaswani et al. 2017, 3.5).
 
-    It has the signature of jax's initializers; `shape` is (positions, width).
+    The function has the signature of jax's initializers; `shape` is (positions, width). Even
+    columns hold sines and odd columns hold cosines.
     """
     del key, out_sharding
     rows, columns = shape
@@ -50,8 +51,8 @@ class Embeddings(nn.Module):
         config = self.config
 
         def table(rows: int, init: jax.nn.initializers.Initializer) -> nn.Embed:
-            # In float32, also in bfloat16 runs: the gradient of a row is a sum over all its tokens,
-            # and a large bfloat16 sum loses the small terms that are added to it.
+            # The table is float32 even in bfloat16 runs: the gradient of a row is a sum over all
+            # its tokens, and a large bfloat16 sum loses the small terms that are added to it.
             width = config.embedding_size or config.hidden_size
             return nn.Embed(rows, width, embedding_init=init)
 
@@ -74,17 +75,17 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Three int arrays [B, L], and the row numbers int [B] for dropout -> [B, L, D]."""
+        """Three int arrays [B, L], `dropout_rows` int [B] or None -> embeddings [B, L, D]."""
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:
-            # A model with a single type uses it for every token, whatever the tokenizer returns.
+            # A model with one token type uses it for every token, whatever the tokenizer returns.
             last = self.config.type_vocab_size - 1
             x += self.token_type_embeddings(jnp.minimum(token_type_ids, last))
         x = self.dropout(self.layer_norm(x), dropout_rows)
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """x [..., E] -> its dot products with the word embeddings [..., V]: the tied decoder."""
+        """Tied decoder: x [..., E] -> its dot products with the word embeddings [..., V]."""
         words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
         return words.astype(self.dtype)

@@ -1,4 +1,4 @@
-"""The transformer layers of the encoder: one scan over parameters that are stacked on axis 0."""
+"""The transformer layers of the encoder, a scan over parameters that are stacked on axis 0."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from bertjax.model.linear import Linear
 
 
 def _gelu(x: jax.Array) -> jax.Array:
-    """The exact GELU, x times the cumulative distribution function of the normal distribution.
+    """Computes the exact GELU: x times the standard normal distribution function of x.
 
-    It uses erf like PyTorch; jax.nn.gelu uses erfc, which is slower. It is computed in float32,
-    because 1 + erf(x) of a negative x loses most of bfloat16's 8 bits of precision.
+    The formula uses erf like PyTorch; jax.nn.gelu uses erfc, which is slower. The computation is in
+    float32, because for negative x, 1 + erf(x) loses most of bfloat16's 8 bits of precision.
     """
     y = x.astype(jnp.float32)
     return (0.5 * y * (1.0 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
@@ -35,8 +35,8 @@ _ACTIVATIONS = {
 }
 
 
-# What is saved of each layer for the backward pass besides its input: everything; the results of
-# matrix multiplications with parameters; nothing.
+# Rematerialisation policies. Of the intermediate results of a layer, the backward pass finds saved:
+# all ("none"), the results of matrix multiplications with parameters ("dots"), or none ("full").
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -50,7 +50,7 @@ def activation(name: str, x: jax.Array) -> jax.Array:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm."""
+    """Self-attention and feed-forward network, each with dropout, residual and LayerNorm."""
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
@@ -80,13 +80,13 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """`num_hidden_layers` transformer layers with parameters [groups, ...].
 
-    It is a scan over the groups; if the layers of a group share their parameters, each step of it
-    is a scan over the layers of the group (Lan et al. 2019, 3.1).
+    The module scans over the groups of layers. The layers of a group share their parameters (Lan et
+    al. 2019, 3.1); if a group has several layers, an inner scan runs over them.
 
     `unroll` is the unroll factor of the scan: a larger one takes longer to compile and has less
-    loop overhead. `remat` is a key of `REMAT_POLICIES`, which decides what the backward pass
-    recomputes. `attention_kernel` is that of `SelfAttention`. None of the three changes the
-    parameters; they change the results by rounding errors only.
+    loop overhead. `remat` is a key of `REMAT_POLICIES` and decides what the backward pass
+    recomputes. `attention_kernel` is the `kernel` of `SelfAttention`. None of the three changes the
+    parameters, and the results change by rounding errors only.
     """
 
     config: BertConfig
@@ -104,7 +104,7 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, L, D] -> the output of the last layer [B, L, D] and of all [layers, B, L, D]."""
+        """x [B, L, D] -> the last output [B, L, D], and all outputs [layers, B, L, D] or None."""
 
         def body(layer: EncoderLayer, x: jax.Array, _):
             x = layer(x, sequence_ids, dropout_rows)

@@ -1,7 +1,7 @@
 """Fused attention kernels, which never store the scores [B, N, L, L] (Dao et al. 2022).
 
-They are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither supports the
-dropout of `model.dropout`, whose bits depend on the row.
+The kernels are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither
+supports the dropout of `model.dropout`, whose random bits depend on the row.
 """
 
 import functools
@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-# Row lengths must be multiples of the lanes of a TPU. Larger blocks need fewer grid steps.
+# Row lengths must be multiples of a TPU's number of lanes. The largest block that divides the row
+# length is used, because larger blocks need fewer grid steps.
 LANES = 128
 BLOCKS = (512, 256, 128)
 
@@ -26,7 +27,7 @@ def splash_attention(
     causal: bool,
     interpret: bool = False,
 ) -> jax.Array:
-    """Attention of every token to the tokens of its own sequence, by jax's TPU kernel.
+    """Computes the attention of every token to the tokens of its sequence with jax's TPU kernel.
 
     Args:
         query, key, value: [B, L, N, H], where L is a multiple of `LANES`.
@@ -35,7 +36,7 @@ def splash_attention(
         interpret: whether to interpret the kernel, which is slow and works on any device.
 
     Returns:
-        [B, L, N, H], softmax(query key^T / sqrt(H)) value.
+        softmax(query key^T / sqrt(H)) value, [B, L, N, H].
     """
     attend = functools.partial(_splash, causal=causal, interpret=interpret)
     return _on_each_device(attend)(query, key, value, sequence_ids)
@@ -50,7 +51,10 @@ def cudnn_attention(
     causal: bool,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
-    """As `splash_attention`, by cuDNN, for 16-bit arrays; "xla" works on any device."""
+    """Computes the same as `splash_attention` with cuDNN, which supports 16-bit arrays only.
+
+    With implementation="xla" the function works on any device.
+    """
 
     def attend(query, key, value, ids):
         mask = ids[:, None, :, None] == ids[:, None, None, :]  # [B, 1, L, L]
@@ -66,9 +70,9 @@ class Kernel(NamedTuple):
 
     Attributes:
         attend: (query, key, value, sequence_ids, causal=...) -> context [B, L, N, H].
-        tokens: row lengths must be multiples of this.
-        devices: prefixes of jax's `device_kind` of the devices that it runs on.
-        types: the dtypes that it supports.
+        tokens: a number of tokens that must divide the row length.
+        devices: prefixes of the `device_kind` (of jax) of the devices that the kernel runs on.
+        types: the dtypes that the kernel supports.
     """
 
     attend: Callable[..., jax.Array]
@@ -78,7 +82,8 @@ class Kernel(NamedTuple):
 
 
 FUSED = {
-    # Verified by compiling ahead of time. In bfloat16 it does not compile for earlier TPUs.
+    # These TPUs were verified by compiling ahead of time. For earlier TPUs, the kernel does not
+    # compile in bfloat16.
     "splash": Kernel(
         splash_attention, LANES, ("TPU v5", "TPU v6", "TPU7"), ("float32", "bfloat16")
     ),
@@ -87,7 +92,7 @@ FUSED = {
 
 
 def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -> jax.Array:
-    # Imported on use: the import takes a second.
+    # This is imported only when it is used, because the import takes a second.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     length, heads, head_size = query.shape[1:]
@@ -114,9 +119,9 @@ def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -
 
 
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Shards a kernel over the mesh of the trace, since the compiler cannot partition it itself.
+    """Shards a kernel over the current mesh, because the compiler cannot partition the kernel.
 
-    Rows are sharded over the mesh axes "data" and "fsdp", attention heads over "tensor".
+    Rows are sharded over the mesh axes "data" and "fsdp", and attention heads over "tensor".
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]

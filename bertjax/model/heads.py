@@ -1,7 +1,7 @@
-"""The heads of tasks, and `HEADS`, the table of all heads, under transformers' names.
+"""The heads of tasks, named as in transformers, and `HEADS`, the table of all heads.
 
-A head states its own facts: the name of its class in transformers, its parameters, its outputs, and
-the objectives that it can be trained with. Other modules read them here.
+A head declares facts about itself: the name of its class in transformers, its parameters, its
+outputs, and the objectives that it can be trained with. Other modules read these facts here.
 """
 
 from typing import ClassVar
@@ -18,14 +18,14 @@ from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 
 
 class _SequenceClassifier(BertWithHead):
-    """Logits [B, K, features] from the pooler's output, or from a dense layer of the head."""
+    """Computes logits [B, K, features] from the pooler's output or from a dense layer it adds."""
 
     parts = ("classifier", "projection")
     class_part = "classifier"
     outputs = sequence_outputs = ("logits",)
 
     prefers_pooler: ClassVar[bool] = False
-    """Whether it uses the pooler even in families whose classifiers have a dense layer instead."""
+    """Whether the head uses the pooler even in families whose classifiers have a dense layer."""
 
     @property
     def needs_pooler(self) -> bool:
@@ -35,7 +35,7 @@ class _SequenceClassifier(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The classifier, and the projection that takes the place of the pooler."""
+        """The classifier, and if there is no pooler, the dense layer that replaces it."""
         return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
 
     @property
@@ -63,7 +63,7 @@ class _SequenceClassifier(BertWithHead):
 
 
 class BertForSequenceClassification(_SequenceClassifier):
-    """A class, several classes or a number for each sequence: logits [B, K, num_labels]."""
+    """Predicts one class, several classes or a number per sequence: logits [B, K, num_labels]."""
 
     class_suffix = "ForSequenceClassification"
     objectives = {
@@ -74,7 +74,7 @@ class BertForSequenceClassification(_SequenceClassifier):
 
 
 class BertForTokenClassification(TokenHead):
-    """A class for each token."""
+    """Predicts a class for each token."""
 
     class_suffix = "ForTokenClassification"
     parts = ("classifier",)
@@ -95,7 +95,7 @@ class BertForTokenClassification(TokenHead):
 
 
 class BertForQuestionAnswering(TokenHead):
-    """The first and the last token of an answer within a passage."""
+    """Predicts the first and the last token of the answer in a passage."""
 
     class_suffix = "ForQuestionAnswering"
     parts = ("qa_outputs",)
@@ -115,7 +115,7 @@ class BertForQuestionAnswering(TokenHead):
 
 
 class BertForMultipleChoice(_SequenceClassifier):
-    """A score for each choice; the C choices of an example are C consecutive sequences."""
+    """Predicts a score for each choice; an example's C choices are C consecutive sequences."""
 
     class_suffix = "ForMultipleChoice"
     objectives = {"choice": losses.CHOICE}
@@ -124,11 +124,11 @@ class BertForMultipleChoice(_SequenceClassifier):
 
     @property
     def features(self) -> int:
-        """One score."""
+        """The number of logits per sequence: a single score."""
         return 1
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K]; the loss takes the softmax over each C of them."""
+        """Returns logits [B, K]; the softmax of the loss is over the C logits of an example."""
         return {"logits": super().answer(encoded, rows)["logits"][..., 0]}
 
 

@@ -13,14 +13,14 @@ from bertjax.model.matmul import project
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Normal distribution with scale `initializer_range`, truncated at 2 sigma as Google does."""
+    """Returns a normal initializer, truncated at 2 sigma like that of google-research/bert."""
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
 class Linear(nn.Module):
-    """A linear layer from the last `axes` axes of x to `features`.
+    """A linear layer that contracts the last `axes` axes of its input.
 
-    Its parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features].
+    It has the parameters of `nn.DenseGeneral`: kernel [*inputs, *features] and bias [*features].
     """
 
     config: BertConfig

@@ -1,8 +1,8 @@
-"""Training objectives: losses and metrics as sums over a batch, and how the sums become a loss.
+"""Training objectives: functions that compute losses and metrics as sums over a batch.
 
 Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
-microbatches, devices and evaluation batches; their ratio is the mean. The heads in
-`bertjax.model.heads` name their objectives.
+microbatches, devices and evaluation batches; the mean is the first sum divided by the second. The
+heads in `bertjax.model.heads` name the objectives that they can be trained with.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ from bertjax.model.soft_targets import binary_soft_targets_loss, soft_targets_lo
 Arrays = Mapping[str, Any]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 
-# Logit of a token outside of the sequence. Unlike the smallest float32 it remains finite when it is
-# divided by a low temperature.
+# The logit of a token outside the sequence. Unlike the most negative float32 number, it remains
+# finite when it is divided by a low temperature.
 OUTSIDE = -1e30
 
 
@@ -26,15 +26,15 @@ class Objective(NamedTuple):
     """A training objective of a head.
 
     Attributes:
-        sums: (outputs, batch) -> sums of losses and metrics.
-        weights: batch -> the total weight of each loss, by its name.
-        loss_weights: the losses of `sums` that are minimised, and the factor of each.
-        inputs: keys of the batch that the model takes besides `MODEL_INPUTS`.
+        sums: a function (outputs, batch) -> pairs of sums of the losses and metrics.
+        weights: a function batch -> {name of a loss: its total weight in the batch}.
+        loss_weights: the names of the losses to minimise, each with its factor in the total loss.
+        inputs: keys of the batch arrays that the model takes in addition to `MODEL_INPUTS`.
         min_weight: lower bound of the total weights, so that a batch without labels has loss 0.
-        soft_losses: (outputs, outputs of a teacher, batch, temperature) -> the distillation loss
-            for each entry of the batch's "label_weights"; None if it cannot be distilled so.
-        description: what the model learns, in words, for the model card of a pretrained model.
-        metric_names: names of the metrics in that card.
+        soft_losses: a function (outputs, outputs of a teacher, batch, temperature) -> one
+            distillation loss per entry of the batch's "label_weights"; None: not supported.
+        description: a phrase for the model card that says what a pretrained model has learnt.
+        metric_names: {metric: its name in the model card}.
         named_classes: whether the labels are ids of named classes, whose order may differ between
             models.
     """
@@ -50,11 +50,12 @@ class Objective(NamedTuple):
     metric_names: Mapping[str, str] = {}
 
     def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
-        """The scalar to minimise: the sum of the means, each multiplied by its loss weight.
+        """Returns the scalar to minimise: the sum of the mean losses times their loss weights.
 
         Args:
-            sums: of some rows of a batch.
-            weights: of the whole batch, so that the losses of its parts add up to its loss.
+            sums: the sums over some rows of a batch.
+            weights: the total weights of the whole batch; with them, the losses of the batch's
+                microbatches add up to the loss of the batch.
         """
         terms = []
         for name, factor in self.loss_weights.items():
@@ -64,10 +65,10 @@ class Objective(NamedTuple):
 
 
 def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """The numbers of masked tokens and of labelled sequences in a batch.
+    """Counts the masked tokens and the labelled sequences in a batch.
 
     Args:
-        batch: masked_weights float [B, P], labels int [B, K] (-1 = none).
+        batch: masked_weights float [B, P], labels int [B, K] (-1 = no label).
     """
     return {
         "mlm_loss": jnp.sum(batch["masked_weights"]),
@@ -76,16 +77,16 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def mlm_key(outputs: Arrays) -> str:
-    """The name of the masked LM's logits among the outputs, which depends on the head."""
+    """Returns the key of the masked LM's logits in `outputs`; the key depends on the head."""
     return "prediction_logits" if "prediction_logits" in outputs else "logits"
 
 
 def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Losses and accuracies of masked language modelling and next sentence prediction.
+    """Computes losses and accuracies of masked language modelling and next sentence prediction.
 
     Args:
-        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2], or only logits
-            [B, P, V] of a masked LM; then the result has no entries for next sentence prediction.
+        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; or, without next
+            sentence prediction, the logits [B, P, V] of a masked LM.
         batch: masked_labels int [B, P], masked_weights float [B, P], labels int [B, K].
     """
     mlm_loss, mlm_right = _cross_entropy(outputs[mlm_key(outputs)], batch["masked_labels"])
@@ -113,7 +114,7 @@ def _label_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Cross entropy of classes: logits [..., C], labels int and label_weights float [...]."""
+    """Sums the cross entropy: logits [..., C], labels int [...], label_weights float [...]."""
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
     return _weighted(losses, batch["label_weights"]) | _weighted(
         right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy"
@@ -126,7 +127,7 @@ def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 
 
 def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Binary cross entropy, mean over C classes: logits and labels [B, K, C], weights [B, K]."""
+    """Sums the binary cross entropy, a mean over C classes: logits and labels [B, K, C]."""
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
@@ -139,25 +140,25 @@ def _soft_multi_label_losses(
 
 
 def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Squared error: logits [B, K, 1], labels and weights float [B, K]."""
+    """Sums the squared error: logits [B, K, 1], labels and label_weights float [B, K]."""
     errors = jnp.square(outputs["logits"][..., 0] - batch["labels"])
     return _weighted(errors, batch["label_weights"])
 
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    """The squared difference: numbers have no temperature."""
+    """Computes the squared difference to the teacher; the temperature `t` has no effect on it."""
     del batch, t
     return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
 
 
 def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
-    """Logits [B, K] -> [B, K/C, C], the C choices of each example."""
+    """Reshapes logits [B, K] to [B, K/C, C], so that axis 2 holds the C choices of an example."""
     rows, examples = batch["labels"].shape
     return {"logits": outputs["logits"].reshape(rows, examples, -1)}
 
 
 def _choice_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Cross entropy over the C choices of an example: logits [B, K], labels [B, K/C]."""
+    """Sums the cross entropy over C choices per example: logits [B, K], labels [B, K/C]."""
     return _class_sums(_choice_logits(outputs, batch), batch)
 
 
@@ -167,13 +168,15 @@ def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: floa
 
 
 def _tokens_of_sequences(batch: Arrays) -> jax.Array:
-    """Whether each token belongs to each sequence of its row: bool [B, K, L]."""
+    """Returns a mask, bool [B, K, L]: whether token l of a row belongs to sequence k of the row."""
     sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
     return batch["sequence_ids"][:, None, :] == sequences[None, :, None]
 
 
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Mean of the cross entropies of first and last token over the tokens of the sequence.
+    """Sums the cross entropy of answer spans: the mean of the losses of first and last token.
+
+    Each of the two losses has a softmax over the tokens of the sequence that holds the answer.
 
     Args:
         outputs: start_logits and end_logits [B, L].
@@ -184,7 +187,7 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
     for end, key in enumerate(("start_logits", "end_logits")):
         logits = jnp.where(inside, outputs[key][:, None, :], jnp.finfo(jnp.float32).min)
         losses += _cross_entropy(logits, batch["labels"][..., end])[0] / 2
-    # The loss of an empty slot, which has no tokens, is finite and without meaning.
+    # An empty slot has no tokens. Its loss is meaningless but finite, and its weight is 0.
     return _weighted(jnp.where(batch["label_weights"] > 0, losses, 0.0), batch["label_weights"])
 
 
@@ -206,7 +209,7 @@ def _weighted(values: jax.Array, weights: jax.Array, name: str = "loss") -> Sums
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """logits [..., C], labels int [...] -> losses [...], and 1.0 where the argmax is the label."""
+    """logits [..., C], labels int [...] -> losses [...], and hits [...] (1.0 if argmax = label)."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses, (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
 
@@ -224,13 +227,13 @@ MASKED_LM = Objective(
         "nsp_accuracy": "held-out NSP accuracy",
     },
 )
-# Google's code takes the means per replica, this one over the whole batch.
+# The means are over the whole batch; Google's code computes them per replica.
 PRETRAINING = MASKED_LM._replace(
     loss_weights={"mlm_loss": 1.0, "nsp_loss": 1.0},
     description="masked language modelling and sentence pairs",
 )
 
-# Weights of classes may be small, so the lower bound of their sum is smaller.
+# Label weights that depend on the class may be small, so their sum has a smaller lower bound.
 CLASSES = Objective(
     _class_sums,
     _label_weights,

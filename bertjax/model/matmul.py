@@ -3,11 +3,11 @@
 XLA's CPU backend multiplies bfloat16 matrices no faster than float32 ones, unless
 
 - the multiplication and its gradients accumulate in float32 (`preferred_element_type`), and
-- the operands have a row-major layout: a transposed operand is copied, except that the right one
-  may be contracted over its last axis instead.
+- the operands have a row-major layout. A transposed left operand is therefore copied; a transposed
+  right operand is contracted over its last axis instead.
 
-Accelerators always accumulate in float32 and choose the layouts themselves. On them, and for
-float32, these functions call `jax.lax.dot_general`.
+Accelerators always accumulate in float32 and choose the layouts themselves. On accelerators and
+for float32 matrices, these functions just call `jax.lax.dot_general`.
 """
 
 import functools
@@ -19,7 +19,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """lhs [*S, M, K] @ rhs [*S, K, N], or rhs [*S, N, K] if `transposed` -> [*S, M, N].
+    """Computes lhs [*S, M, K] @ rhs [*S, K, N] (if `transposed`, rhs is [*S, N, K]) -> [*S, M, N].
 
     The result has the dtype of the operands, or float32 on the fast path.
     """
@@ -31,10 +31,10 @@ def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.A
 def project(
     x: jax.Array, kernel: jax.Array, axes: int = 1, *, transposed: bool = False
 ) -> jax.Array:
-    """x [..., *K] @ kernel [*K, *N], cast to the dtype of x -> [..., *N]; K has `axes` axes.
+    """Computes x [..., *K] @ kernel [*K, *N] -> [..., *N], where K stands for `axes` axes.
 
-    A `transposed` kernel has the shape [N, K]. The result has the dtype of x, or float32 on the
-    fast path, so that a bias can be added before rounding.
+    The kernel is cast to the dtype of x; if `transposed`, its shape is [N, K]. The result has the
+    dtype of x, or float32 on the fast path, so that a bias can be added before rounding.
     """
     if not _is_slow(x):
         last = tuple(range(x.ndim - axes, x.ndim))
@@ -44,7 +44,7 @@ def project(
 
 
 def _is_slow(x: jax.Array) -> bool:
-    """Whether the multiplication needs the fast path: x is bfloat16, and the trace for a CPU."""
+    """Whether x needs the fast path: x is bfloat16 and the computation is compiled for a CPU."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     platform = jax.default_backend() if device is None else device.platform
     return x.dtype == jnp.bfloat16 and platform == "cpu"
@@ -52,7 +52,7 @@ def _is_slow(x: jax.Array) -> bool:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _fast(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    """As `matmul`, with a float32 result; rhs is cast to the dtype of lhs."""
+    """Like `matmul`, but rhs is cast to the dtype of lhs and the result is float32."""
     return _dot(lhs, rhs.astype(lhs.dtype), transposed)
 
 
@@ -61,7 +61,7 @@ def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
 
 
 def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
-    """The gradients of both operands; the incoming gradient is rounded to their dtype first."""
+    """Computes both operands' gradients; first, `gradient` is rounded to the operands' dtype."""
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
@@ -75,7 +75,7 @@ _fast.defvjp(_forward, _gradients)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
-    """As `project`, with a float32 result."""
+    """Like `project`, but the result is float32."""
     features = kernel.shape[:1] if transposed else kernel.shape[axes:]
     rows, matrix = _as_matrices(x, kernel, axes, transposed)
     y = _dot(rows, matrix.astype(x.dtype), transposed)
@@ -83,7 +83,7 @@ def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> 
 
 
 def _project_forward(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool):
-    # The residual is x itself, so that several projections of x share it.
+    # The residual is x itself and not a reshaped x, so that several projections of x share it.
     return _projected(x, kernel, axes, transposed), (x, kernel)
 
 

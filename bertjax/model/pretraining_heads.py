@@ -16,7 +16,7 @@ from bertjax.model.linear import Linear
 class MaskedLMHead(nn.Module):
     """Dense layer, activation, LayerNorm and logits of the vocabulary (Devlin et al. 2018, 3.1).
 
-    The output matrix is the word embedding (`attend`) unless `tie_word_embeddings` is false.
+    The output matrix is the word embedding matrix unless `tie_word_embeddings` is false.
     """
 
     config: BertConfig
@@ -24,7 +24,7 @@ class MaskedLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attend) -> jax.Array:
-        """x [..., D] -> float32 logits [..., V]; `attend` maps [..., E] to [..., V]."""
+        """x [..., D] -> float32 logits [..., V]; `attend`, the tied decoder, maps E to V."""
         config = self.config
         width = config.embedding_size or config.hidden_size
         x = Linear(config, width, self.dtype, name="transform")(x)
@@ -38,7 +38,7 @@ class MaskedLMHead(nn.Module):
 
 
 def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
-    """The last hidden state at the masked positions [B, P, D], or everywhere [B, L, D]."""
+    """Returns the last hidden states at the masked positions [B, P, D], or all [B, L, D]."""
     x = encoded["last_hidden_state"]
     return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
 
@@ -60,7 +60,7 @@ class BertForPreTraining(BertWithHead):
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2] (0 = next).
 
-        Without masked positions, prediction_logits are [B, L, V].
+        If `rows` has no masked positions, prediction_logits are [B, L, V].
         """
         x = _states_to_predict(encoded, rows)
         next_sentence = self.seq_relationship(encoded["pooler_output"])
@@ -83,12 +83,12 @@ class BertForMaskedLM(TokenHead):
         self.predictions = MaskedLMHead(self.config, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, P, V] at the masked positions, or [B, L, V] without them."""
+        """Returns logits [B, P, V] at the masked positions, or [B, L, V] if there are none."""
         return {"logits": self.predictions(_states_to_predict(encoded, rows), self.bert.attend)}
 
 
 class BertForNextSentencePrediction(BertWithHead):
-    """Whether the second segment follows the first in the text."""
+    """Predicts whether the second segment follows the first in the text."""
 
     class_suffix = "ForNextSentencePrediction"
     parts = ("seq_relationship",)

@@ -1,8 +1,8 @@
-"""Losses between the outputs of a student and of its teacher.
+"""Distillation losses between the outputs of a student and those of its teacher.
 
-Soft targets are the Kullback-Leibler divergence KL(teacher || student) of two distributions at the
-temperature T, multiplied by T^2 so that the size of its gradients does not depend on T (Hinton et
-al. 2015, 2). Hidden states are compared by their cosine (Sanh et al. 2019, 3).
+The loss of soft targets is the Kullback-Leibler divergence KL(teacher || student) of the two
+distributions at temperature T. It is multiplied by T^2, so that the size of its gradients does not
+depend on T (Hinton et al. 2015, 2). The cosine loss compares hidden states (Sanh et al. 2019, 3).
 """
 
 import functools
@@ -10,14 +10,14 @@ import functools
 import jax
 import jax.numpy as jnp
 
-# Added to squared norms, so that a zero vector has a cosine; as in PyTorch's CosineEmbeddingLoss.
+# This is added to squared norms, as in PyTorch's CosineEmbeddingLoss, to avoid division by zero.
 SMALLEST_SQUARE = 1e-12
 
 
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """KL(teacher || student) * T^2 of logits [..., C] at the temperature T -> [...].
+    """Computes KL(teacher || student) * T^2 from logits [..., C] at temperature T -> [...].
 
-    The teacher is a constant: it receives no gradient.
+    The teacher's logits receive no gradient.
     """
     return _soft_targets(student, teacher, temperature)
 
@@ -30,8 +30,8 @@ def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) ->
 def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
     """Returns the loss and the residuals of its gradient: both logits and their normalisers.
 
-    The logits of a vocabulary are large. These residuals hold no other array of their size, while
-    the automatic derivative of two log-softmaxes would hold three.
+    Logits over a vocabulary are large. The residuals contain no other arrays of that size, whereas
+    automatic differentiation of two log-softmaxes would store three.
     """
     s, t = student / temperature, teacher / temperature
     log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
@@ -41,7 +41,7 @@ def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: f
 
 
 def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
-    """T * (q - p) for the student's probabilities q and the teacher's p."""
+    """Returns T * (q - p) * `gradient`; q and p are the student's and teacher's probabilities."""
     student, teacher, log_zs, log_zt = residuals
     p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
     return temperature * gradient[..., None] * (q - p), None
@@ -53,7 +53,7 @@ _soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
 def binary_soft_targets_loss(
     student: jax.Array, teacher: jax.Array, temperature: float
 ) -> jax.Array:
-    """KL(teacher || student) * T^2 of Bernoulli distributions given by logits [...] -> [...]."""
+    """Like `soft_targets_loss`, but for Bernoulli distributions with logits [...] -> [...]."""
     teacher, student = teacher / temperature, student / temperature
     yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)
     no = jax.nn.log_sigmoid(-teacher) - jax.nn.log_sigmoid(-student)
@@ -61,7 +61,7 @@ def binary_soft_targets_loss(
 
 
 def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
-    """1 - cosine of vectors [..., D] -> [...], in float32."""
+    """Computes 1 - the cosine of two vectors, in float32: [..., D], [..., D] -> [...]."""
     x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
     squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
     return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])

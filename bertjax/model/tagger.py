@@ -1,7 +1,7 @@
 """A tagger on the hidden states of a frozen encoder: the feature-based approach to BERT.
 
-The hidden states of one or several layers are the input of a two-layer BiLSTM and a classifier;
-only these two are trained (Devlin et al. 2018, 5.3 and table 7).
+The hidden states of one or several layers are the input of a two-layer BiLSTM, which a classifier
+follows; only these two are trained (Devlin et al. 2018, 5.3 and table 7).
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ LSTM_LAYERS = 2
 
 
 class Lstm(nn.Module):
-    """One direction of an LSTM layer, whose state is reset at every sequence of a row.
+    """One direction of an LSTM layer (Hochreiter & Schmidhuber 1997).
 
-    So packed sequences do not influence each other, and padding has no influence. Gates, the order
-    of their parameters and the initialisation are those of `torch.nn.LSTM` (Hochreiter &
-    Schmidhuber 1997).
+    Its state is reset at the start of every sequence of a row, so that neither padding nor other
+    packed sequences influence a sequence. The gates, the order of their parameters and the
+    initialisation are those of `torch.nn.LSTM`.
     """
 
     size: int
@@ -61,10 +61,10 @@ class Lstm(nn.Module):
             out_axes=1,
             reverse=self.reverse,
         )
-        # The contribution of the inputs to the gates is one matrix multiplication over all tokens,
-        # outside of the loop.
+        # The inputs' contribution to the gates needs no state, so one matrix multiplication outside
+        # the loop computes it for all tokens.
         gates = dense("input")(x)  # [B, L, 4 size]
-        # The ends of the row, where `roll` wraps around, start from a zero state anyway.
+        # Where `roll` wraps around, at an end of the row, the state is zero in any case.
         begins = sequence_ids != jnp.roll(sequence_ids, -1 if self.reverse else 1, axis=1)
         h = jnp.zeros((x.shape[0], self.size), x.dtype)
         _, states = scan(dense("recurrent"), (h, h.astype(jnp.float32)), (gates, begins))
@@ -72,7 +72,7 @@ class Lstm(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """A stack of bidirectional LSTM layers, which concatenate both directions."""
+    """A stack of bidirectional LSTM layers; each concatenates the outputs of both directions."""
 
     size: int
     dtype: DTypeLike = jnp.float32
@@ -90,9 +90,9 @@ class BiLstm(nn.Module):
 
 
 class FeatureTagger(BertWithHead):
-    """A class for each token, from chosen hidden states: logits [B, L, num_labels].
+    """Predicts a class for each token from chosen hidden states: logits [B, L, num_labels].
 
-    The encoder keeps its pooler, which is not used here, so that it can be saved as a whole.
+    The encoder keeps its pooler, which the tagger does not use, so that it can be saved as a whole.
     """
 
     tagger: TaggerConfig = TaggerConfig()

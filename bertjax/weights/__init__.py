@@ -1,4 +1,4 @@
-"""Reading and writing of models: Hugging Face directories, `.bin` files, TF1 checkpoints, runs."""
+"""Reads and writes models: Hugging Face directories, `.bin` files, TF1 checkpoints, runs."""
 
 from bertjax.weights.fill import init_params
 from bertjax.weights.hf import save_hf

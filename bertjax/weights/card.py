@@ -1,4 +1,4 @@
-"""The model card (README.md) of a model directory: the model and its training."""
+"""Writes the model card (README.md) of a model directory, which describes model and training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,15 +34,15 @@ def model_card(
     facts: Sequence[tuple[str, Any]] = (),
     tagger: TaggerConfig | None = None,
 ) -> str:
-    """The text of a model card in Markdown.
+    """Returns the text of a model card in Markdown.
 
     Args:
-        title: of the page.
+        title: the title of the page.
         head: the name of the head in `bertjax.model.HEADS`.
         config: the architecture.
         do_lower_case: whether the tokenizer lower-cases; None: there is no tokenizer.
-        facts: (name, value) pairs about the training, for a table.
-        tagger: the tagger on the encoder, if there is one.
+        facts: (name, value) pairs about the training, which become the rows of a table.
+        tagger: the config of the tagger on the encoder, if there is one.
     """
     text = _HEAD.format(
         title=title,
@@ -73,12 +73,12 @@ def model_card(
 def training_facts(
     config: Mapping[str, Any], step: int, evaluation: Mapping[str, float] | None
 ) -> list[tuple[str, Any]]:
-    """The facts of a pretraining run for its model card.
+    """Returns the (name, value) pairs that describe a pretraining run in its model card.
 
     Args:
         config: the config of the run, as stored in run.json.
         step: the number of updates.
-        evaluation: the last line of held-out metrics, if there is one.
+        evaluation: the metrics of the last evaluation on held-out data, if there was one.
     """
     optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]

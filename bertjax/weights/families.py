@@ -1,8 +1,8 @@
-"""The families of models (RoBERTa, ALBERT, DistilBERT, ...) in the formats of Hugging Face.
+"""Conventions of the model families (RoBERTa, ALBERT, DistilBERT, ...) in Hugging Face's formats.
 
 A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
 constants that `config.json` does not have (`bertjax.config.model.FAMILY_FIELDS`). This module
-renames tensors to BERT's names; `bertjax.weights.names` maps these to our parameters.
+renames tensors to BERT's names; `bertjax.weights.names` maps BERT's names to our parameters.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.files import did_you_mean
 from bertjax.model import HEADS, BertConfig
 
-# Pairs of prefixes: the family's and BERT's. {layer} is the number of a layer.
+# Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the number of a layer.
 Renames = tuple[tuple[str, str], ...]
 
-# Fields of `config.json` that all families except DistilBERT share, with the names of BertConfig.
+# {field of `config.json`: field of BertConfig} in all families except DistilBERT.
 _COMMON = {
     name: name
     for name in (
@@ -29,7 +29,7 @@ _COMMON = {
     )
 }
 _BERT_FIELDS = _COMMON | {"classifier_dropout": "classifier_dropout", "is_decoder": "is_decoder"}
-# Fields that only affect the initialisation, and that no `config.json` has.
+# Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
 
 
@@ -38,14 +38,14 @@ class Family(NamedTuple):
 
     Attributes:
         class_name: prefix of the classes in transformers, before "Model", "ForMaskedLM" etc.
-        prefix: of the encoder's tensors; files of an encoder without head omit it.
-        renames: pairs of prefixes of tensor names, the family's and BERT's.
-        fields: names in `config.json` -> names in `BertConfig`.
-        absent: the `HEADS` that transformers does not have for the family.
-        projected_classifier: prefix of a classifier that follows a dense layer of the head.
-        decoder_bias: whether files have the bias of the masked LM twice, as BERT's do.
+        prefix: prefix of the encoder's tensors; files of an encoder without a head omit it.
+        renames: pairs (prefix in the family, prefix in BERT) of tensor names.
+        fields: {field of `config.json`: field of `BertConfig`}.
+        absent: names of the `HEADS` that transformers does not have for the family.
+        projected_classifier: prefix of the classifier's tensors if a dense layer precedes it.
+        decoder_bias: whether files hold the bias of the masked LM twice, as BERT's do.
         positions_after_padding: whether positions start at pad_token_id + 1.
-        outputs: names of outputs that differ from BERT's -> their names in transformers.
+        outputs: {our name of an output: its name in transformers}, where the two differ.
     """
 
     class_name: str
@@ -83,7 +83,7 @@ _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
 def _layer(layer: str, **renames: str) -> Renames:
-    """Renames within a layer, where `__` stands for a dot in the names of the family."""
+    """Returns the renames of a layer's tensors; `__` stands for a dot in the family's names."""
     return tuple(
         (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
         for name, bert in renames.items()
@@ -167,7 +167,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# Defaults of transformers for fields missing in `config.json` that differ from BertConfig's.
+# Defaults in transformers, for fields that `config.json` lacks, where BertConfig's default differs.
 _HF_DEFAULTS: dict[str, dict[str, Any]] = {
     "albert": {
         "vocab_size": 30000,
@@ -184,10 +184,10 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def family_of(config: BertConfig) -> Family:
-    """The family of an architecture.
+    """Returns the family of an architecture.
 
     Raises:
-        ValueError: its `model_type` is unknown.
+        ValueError: the config's `model_type` is unknown.
     """
     return _family(config.model_type)
 
@@ -214,7 +214,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
     )
     fields |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
     if values.get("inner_group_num", 1) != 1:
-        raise ValueError(f"inner_group_num={values['inner_group_num']} is not supported: only 1.")
+        raise ValueError(f"inner_group_num={values['inner_group_num']} is not supported: use 1.")
     if "token_classifier_dropout" in fields:
         fields["token_classifier_dropout"] = fields.get("hidden_dropout_prob", 0.1)
     known = {field.name for field in dataclasses.fields(BertConfig)}
@@ -224,7 +224,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Replaces the padding token, which also determines RoBERTa's position offset."""
+    """Replaces the id of the padding token, which also determines RoBERTa's position offset."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
@@ -235,7 +235,7 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     """Converts an architecture to the fields of the family's `config.json`.
 
     Raises:
-        ValueError: the family lacks a field, so transformers would compute something else.
+        ValueError: the family lacks a field, so transformers would compute different outputs.
     """
     family = family_of(config)
     written = {hf_name: getattr(config, name) for hf_name, name in family.fields.items()}
@@ -258,7 +258,7 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
 
 
 def architecture(config: BertConfig, head: str) -> str:
-    """The name of the class in transformers for a model with one of the `HEADS`.
+    """Returns the name of the class in transformers for a model with one of the `HEADS`.
 
     Raises:
         ValueError: the family does not have the head.
@@ -273,14 +273,14 @@ def architecture(config: BertConfig, head: str) -> str:
 
 
 def heads_of(config: BertConfig) -> list[str]:
-    """The names of the heads that the family has."""
+    """Returns the names of the heads that transformers has for the family of `config`."""
     absent = family_of(config).absent
     return [head for head in HEADS if head not in absent]
 
 
 @functools.cache
 def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """Triples (pattern of the family's prefix, the family's prefix, BERT's prefix)."""
+    """Returns triples (pattern of the family's prefix, the family's prefix, BERT's prefix)."""
     return [
         (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
         for name, bert in FAMILIES[model_type].renames
@@ -289,7 +289,7 @@ def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
 
 @functools.cache
 def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
-    """Pairs (pattern of BERT's prefix, the family's prefix), longer ones first."""
+    """Returns pairs (pattern of BERT's prefix, the family's prefix), longer prefixes first."""
     return [
         (re.compile(re.escape(bert).replace(r"\{layer\}", r"(\d+)")), name)
         for _, name, bert in sorted(_patterns(model_type), key=lambda p: -len(p[2]))
@@ -297,7 +297,7 @@ def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def as_bert(name: str, config: BertConfig) -> str:
-    """Converts the name of a family's tensor to BERT's, also `gamma` and `beta` of old files."""
+    """Converts a family's tensor name to BERT's, including the `gamma` and `beta` of old files."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     if name.startswith(("embeddings.", "encoder.", "transformer.", "pooler.")):
@@ -310,12 +310,12 @@ def as_bert(name: str, config: BertConfig) -> str:
 
 
 def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
-    """Converts BERT's name of a tensor to that of the family.
+    """Converts BERT's name of a tensor to the family's name.
 
     Args:
-        name: BERT's name.
+        name: the name of the tensor in BERT.
         config: an architecture of the family.
-        projected: whether the classifier of the model follows a dense layer of the head.
+        projected: whether a dense layer of the head precedes the model's classifier.
     """
     if name.startswith("classifier."):
         prefix = family_of(config).projected_classifier

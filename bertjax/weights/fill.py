@@ -1,4 +1,4 @@
-"""Creates parameter trees: freshly initialised, or filled from tensors under PyTorch names."""
+"""Creates parameter trees: freshly initialised, or filled with tensors that have PyTorch names."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from bertjax.weights import names
 
 
 class Filled(NamedTuple):
-    """Parameters from a source of tensors.
+    """Parameters that were filled from a source of tensors.
 
     Attributes:
-        params: the tree, of numpy arrays.
-        absent: parts of the model that the source lacks and that were initialised.
-        unused: parts of the source that the model does not have.
+        params: the parameter tree of numpy arrays.
+        absent: names of the model's parts that the source lacks; they were initialised.
+        unused: names of the source's parts that the model does not have.
     """
 
     params: dict[str, Any]
@@ -32,7 +32,7 @@ def init_params(model: BertWithHead, seed: int) -> Any:
 
 
 def param_shapes(model: BertWithHead) -> dict[str, Any]:
-    """Path -> shape and dtype of each parameter, without computing them."""
+    """Returns {path: shape and dtype} of all parameters without computing the parameters."""
     tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
     flat: Any = flatten_dict(tree, sep="/")
     return flat
@@ -41,7 +41,7 @@ def param_shapes(model: BertWithHead) -> dict[str, Any]:
 def _init(model: BertWithHead, key: jax.Array) -> Any:
     ids = jnp.zeros((1, 8), jnp.int32)
     starts = jnp.zeros((1, 1), jnp.int32)
-    # unroll=1 compiles the initialisation of the layers once and not once per layer.
+    # With unroll=1, the initialisation is compiled once and not once per layer.
     return model.clone(unroll=1).init(key, ids, ids, ids, ids, starts)["params"]
 
 
@@ -57,7 +57,7 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
-    """Adds the `training_parts` of a model, freshly initialised, to the other parameters."""
+    """Adds freshly initialised `training_parts` of a model to its other parameters."""
     if not model.training_parts:
         return params
     paths = (path for path in param_shapes(model) if path.split("/")[0] in model.training_parts)
@@ -73,15 +73,15 @@ def fill(
     skip: str | None = None,
     known: Mapping[str, np.ndarray] | None = None,
 ) -> Filled:
-    """Converts tensors to the parameters of a model; heads that they lack are initialised.
+    """Converts tensors to the parameters of a model; heads without tensors are initialised.
 
     Args:
-        tensors: by PyTorch name; they are read one at a time.
+        tensors: {PyTorch name: tensor}; they are read one at a time.
         model: the model that the parameters are for.
-        where: the name of the source, for errors.
-        seed: for the initialisation.
+        where: the name of the source, for error messages.
+        seed: the seed of the initialisation.
         skip: a part of the model (such as "classifier") whose tensors are ignored.
-        known: path -> parameters that need no tensor.
+        known: {path: parameter} for parameters that are not taken from `tensors`.
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
@@ -122,9 +122,9 @@ def fill(
 
 
 def _part(path: str) -> str | None:
-    """The part of the model that a path belongs to: a layer of a head, the pooler, or None.
+    """Returns the optional part that a path belongs to: a head's layer, the pooler, or None.
 
-    A source may lack such a part, or have one that the model lacks, but only as a whole.
+    A source may lack an optional part, or have one that the model lacks, but only as a whole.
     """
     first, _, rest = path.partition("/")
     return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
@@ -133,21 +133,21 @@ def _part(path: str) -> str | None:
 def _place(
     filled: dict[str, np.ndarray], like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Adds one tensor to `filled`; returns a description of the error if it does not fit."""
+    """Adds one tensor to `filled`; if it does not fit, returns a description of the error."""
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):
-        return f"has shape {tensor.shape}, the model has {shape}"
+        return f"has shape {tensor.shape}, but the model has {shape}"
     if mapped.layer is not None and mapped.layer >= like.shape[0]:
-        return f"is of layer {mapped.layer}, the model has {like.shape[0]} layers"
+        return f"belongs to layer {mapped.layer}, but the model has {like.shape[0]} layers"
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         return f"is of type {tensor.dtype}: quantised models are not supported"
     value = mapped.from_hf(tensor.astype(np.float32, copy=False))
     if value.shape != shape:
-        return f"has shape {value.shape} in our layout, the model has {shape}"
+        return f"has shape {value.shape} in bertjax's layout, but the model has {shape}"
     if not np.isfinite(value).all():
         return f"has {np.count_nonzero(~np.isfinite(value))} values that are not finite"
-    # Always a copy in row-major order: so page faults of a mapped file and the cost of a transposed
-    # view occur once, here.
+    # The value is always copied in row-major order, so that the page faults of a mapped file and
+    # the cost of a transposed view occur only once.
     if mapped.layer is None:
         filled[mapped.path] = np.array(value, order="C")
     else:
@@ -158,7 +158,7 @@ def _place(
 def resize_vocabulary(
     params: dict[str, Any], model: BertWithHead, config: BertConfig, seed: int = 0
 ) -> dict[str, Any]:
-    """Resizes the word embedding and the masked LM from `config` to the vocabulary of `model`.
+    """Resizes the word embedding and the masked LM to the vocabulary size of `model`.
 
     New rows are initialised.
     """

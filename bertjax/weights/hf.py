@@ -1,4 +1,4 @@
-"""Hugging Face model directories: `config.json`, `model.safetensors` and tokenizer files."""
+"""Reads and writes Hugging Face model directories: `config.json`, weights and tokenizer files."""
 
 import json
 import os
@@ -19,18 +19,18 @@ from bertjax.weights.families import architecture, config_to_hf
 from bertjax.weights.torch_bin import open_bin
 
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# A directory with one of these is a model, which another may replace.
+# A directory that contains one of these files is a model directory, which may be overwritten.
 MODEL_FILES = ("config.json", "bert_config.json")
 BIN = "pytorch_model.bin"
-# The file of a tagger that was trained on the hidden states of the encoder in `model.safetensors`.
+# The file with the parameters of a tagger whose frozen encoder is in `model.safetensors`.
 TAGGER = "tagger.safetensors"
 
 
 class SafetensorsFiles(Mapping[str, np.ndarray]):
-    """The tensors of one or several safetensors files; each is read on access.
+    """The tensors of one or several safetensors files; a tensor is read when it is accessed.
 
     Raises:
-        ValueError: a file is truncated or not a safetensors file, or two files have the same name.
+        ValueError: a file is truncated or not a safetensors file, or two have the same tensor.
     """
 
     def __init__(self, files: Iterable[Path]):
@@ -67,14 +67,14 @@ def has_weights(directory: Path) -> bool:
 
 
 def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
-    """The tensors of a model directory, by PyTorch name; they are read on access.
+    """Returns {PyTorch name: tensor} of a model directory; tensors are read on access.
 
-    They are those of `model.safetensors`, of its shards with their index, or of
+    The tensors are in `model.safetensors`, in its shards with their index, or in
     `pytorch_model.bin`.
 
     Raises:
         FileNotFoundError: there are no weights, or shards that the index names are missing.
-        ValueError: a file is damaged, or is a pickle that does not only hold tensors.
+        ValueError: a file is damaged, or is a pickle that holds other objects than tensors.
     """
     if (directory / SAFETENSORS).is_file():
         return SafetensorsFiles([directory / SAFETENSORS])
@@ -112,16 +112,16 @@ def save_hf(
     """Writes a model directory that transformers loads without a warning.
 
     Args:
-        directory: the directory; a model in it is replaced atomically.
+        directory: the directory to write; an existing model in it is replaced atomically.
         params: the parameters, which are converted and written one at a time to save memory; the
             `training_parts` of the head are left out.
         config: the architecture.
-        tokenizer: the tokenizer, whose files are written as well; None: no such files.
+        tokenizer: the tokenizer, whose files are written as well; None: no tokenizer files.
         head: the name of the head in `bertjax.model.HEADS`.
-        extra: more fields of `config.json`, such as id2label.
+        extra: additional fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
-        files: more files, name -> text.
-        tagger: parameters of the layers of `model.tagger`, for `tagger.safetensors`.
+        files: additional files, {name: text}.
+        tagger: the parameters of a tagger (`model.tagger`), written to `tagger.safetensors`.
 
     Raises:
         ValueError: `directory` holds files but no model, or transformers has no such model.
@@ -150,7 +150,7 @@ def save_hf(
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
     """Writes flat parameters as float32 under their PyTorch names, one tensor in memory at a time.
 
-    The format is the length of the header (8 bytes), the header in JSON, and the bytes of the
+    A file consists of the length of the header (8 bytes), the header in JSON, and the bytes of the
     tensors. The safetensors library would need contiguous copies of all tensors at once.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

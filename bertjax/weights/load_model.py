@@ -28,11 +28,11 @@ class Source(NamedTuple):
     """The files of a model.
 
     Attributes:
-        kind: "hf", "run" or "tf1".
-        where: the directory or checkpoint.
-        config: the content of its config file.
-        tensors: by PyTorch name.
-        tokenizer: its tokenizer; None if there is none and the caller does not require it.
+        kind: the format: "hf", "run" or "tf1".
+        where: the path of the directory or checkpoint.
+        config: the content of the model's config file.
+        tensors: {PyTorch name: tensor}.
+        tokenizer: the model's tokenizer; None if it has none and the caller does not require one.
     """
 
     kind: str
@@ -45,9 +45,9 @@ class Source(NamedTuple):
 class LoadedModel(NamedTuple):
     """A model with its parameters (numpy), tokenizer and labels.
 
-    The source lacks the `absent` parts, which are freshly initialised. It also has the `unused`
-    parts, which this head does not need. The tokenizer is None only for callers of `load_model`
-    that do not require one.
+    The `absent` parts are missing in the source and freshly initialised. The `unused` parts are in
+    the source, but the head does not need them. The tokenizer can be None only if the caller of
+    `load_model` does not require one.
     """
 
     model: BertWithHead
@@ -65,8 +65,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
     Raises:
-        FileNotFoundError: there is no model at `path`, and none of that name on the hub, or it
-            lacks a tokenizer that is required.
+        FileNotFoundError: neither a file nor the hub has a model `path`, or it lacks a tokenizer
+            that is required.
         ValueError: a file is damaged.
     """
     place = Path(path)
@@ -93,7 +93,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
-    """The tokenizer of a model; None if it has no vocabulary and none is required."""
+    """Loads a model's tokenizer; returns None if there is no vocabulary and none is required."""
     vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
     if not required and not any((directory / name).is_file() for name in vocabularies):
         return None
@@ -117,7 +117,7 @@ def _is_fine_tuned(workdir: Path) -> bool:
 
 
 def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
-    """Opens the newest checkpoint of a run and reads its parameters, without the optimizer's."""
+    """Opens the newest checkpoint of a run and reads its parameters but no optimizer state."""
     try:
         run = read_json(workdir / "run.json")["config"]
         config = run["model"]
@@ -169,7 +169,7 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 
 def _fetch(name: str) -> Path:
-    """The directory of a hub model in the local cache; it is downloaded if it is not there."""
+    """Returns the cached directory of a hub model, which is downloaded if it is not cached."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
         if has_weights(folder):
@@ -194,17 +194,17 @@ def load_model(
         path: a directory, checkpoint or name that `open_source` accepts.
         head: the name of the head; it is initialised if the source lacks it. None: the head of the
             source.
-        num_labels: the number of classes; None: that of the source.
-        new_labels: whether the classes are those of a new task. A classifier with another number of
-            classes is then initialised instead of refused.
-        vocab_size: rows of the word embedding, which is resized; None: that of the source.
-        dtype: type of the activations.
-        seed: for the initialisation of parameters that the source lacks.
-        tokenizer_required: whether a model without a tokenizer is refused.
+        num_labels: the number of classes; None: as in the source.
+        new_labels: whether the classes belong to a new task. If so, a classifier with another
+            number of classes is initialised anew; otherwise it is an error.
+        vocab_size: the number of rows to resize the word embedding to; None: as in the source.
+        dtype: the type of the activations.
+        seed: the seed of the initialisation of parameters that the source lacks.
+        tokenizer_required: whether a model without a tokenizer is an error.
 
     Raises:
         FileNotFoundError: there is no model, or it lacks a tokenizer that is required.
-        ValueError: weights, config, tokenizer and arguments do not fit together.
+        ValueError: the weights, config, tokenizer and arguments do not fit together.
     """
     if head is not None and head not in HEADS:
         raise ValueError(
@@ -240,7 +240,7 @@ def load_model(
 
 
 def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
-    """The same encoder with the masked LM head of its source, which is `absent` if it has none."""
+    """Returns the encoder with the masked LM head of its source; `absent` says if it has none."""
     if "predictions" in loaded.model.parts:
         return loaded
     model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
@@ -258,10 +258,12 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
 
 
 def find_head(source: Source) -> str:
-    """The head that uses all tensors of the source; if several do, the config's architecture.
+    """Returns the name of the head that uses all tensors of the source.
+
+    If several heads do, the one that the config names under "architectures" is preferred.
 
     Raises:
-        ValueError: no single head uses all of them.
+        ValueError: no single head uses all tensors.
     """
     config = _architecture(source)
     parts = set(_head_tensors(source, config).values())
@@ -276,7 +278,7 @@ def find_head(source: Source) -> str:
 
 
 def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
-    """Name -> part of the model, of the tensors that are not of the encoder."""
+    """Returns {name of a tensor outside the encoder: name of the head's part it belongs to}."""
     parts = {}
     for stored in source.tensors:
         name = names.normalized(stored, config)
@@ -288,7 +290,7 @@ def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
 
 def _architecture(source: Source) -> BertConfig:
     try:
-        if source.kind == "run":  # it has the field names of BertConfig
+        if source.kind == "run":  # run.json has the field names of BertConfig
             return BertConfig.from_dict(source.config)
         return config_from_hf(source.config)
     except ValueError as error:
@@ -296,9 +298,9 @@ def _architecture(source: Source) -> BertConfig:
 
 
 def _classes(source: Source) -> int:
-    """The number of classes by the bias of the classifier, as configs may not say it.
+    """Returns the number of classes: the length of the classifier's bias, as configs may omit it.
 
-    Without a classifier it is 2, the default of transformers.
+    If there is no classifier, the number is 2, the default of transformers.
     """
     for name in ("classifier.bias", "classifier.out_proj.bias"):
         if name in source.tensors:
@@ -307,7 +309,7 @@ def _classes(source: Source) -> int:
 
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:
-    """The labels of a classifier in the order of their ids, from `config.json`."""
+    """Reads the labels of a classifier from `config.json`, in the order of their ids."""
     stored = config.get("id2label")
     if stored is None:
         return None

@@ -1,9 +1,9 @@
-"""The table of parameter names and layouts: Hugging Face's PyTorch tensors and our parameter tree.
+"""Maps Hugging Face's PyTorch tensors to our parameter tree: a table of names and layouts.
 
-Our parameters are named by their paths. The layers are stacked on axis 0, so `{layer}` in a PyTorch
-name is an index there. PyTorch stores matrices as [out, in]; ours are [in, out], with separate axes
-for attention heads. The table has BERT's names; `bertjax.weights.families` has those of the other
-families.
+The name of a parameter in our tree is its path. Our layers are stacked on axis 0, so `{layer}` in a
+PyTorch name becomes an index on that axis. PyTorch stores matrices as [out, in]; ours are
+[in, out], with separate axes for attention heads. The table has BERT's names; `bertjax.weights.families` has
+the names of other families.
 """
 
 import re
@@ -60,7 +60,7 @@ def _layer_norm(hf_name: str, path: str) -> list[Rule]:
 
 
 def _lstm(cell: str) -> list[Rule]:
-    """One direction of one layer of a `torch.nn.LSTM`, for the tagger in `model.tagger`."""
+    """Returns the rules of one direction of one `torch.nn.LSTM` layer, which taggers use."""
     return [
         rule
         for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
@@ -118,7 +118,7 @@ _NAMED: tuple[Rule, ...] = (
     *(rule for cell in ("l0", "l0_reverse", "l1", "l1_reverse") for rule in _lstm(cell)),
 )
 
-# Other parts of heads are linear layers, which have the same name in PyTorch.
+# All other parts of heads are linear layers, whose names are the same in PyTorch and in our tree.
 _LINEAR = {part for head in HEADS.values() for part in head.parts}
 _LINEAR -= {rule.path.split("/")[0] for rule in _NAMED}
 RULES = (*_NAMED, *(rule for part in sorted(_LINEAR) for rule in _dense(part, part)))
@@ -134,9 +134,9 @@ _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 def normalized(name: str, config: BertConfig) -> str | None:
     """Converts a PyTorch name of any family to a name of the table; None for redundant tensors.
 
-    Redundant are `position_ids`, and one of the two biases of a masked LM: with tied embeddings,
-    the decoder's weight is the word embedding and its bias is `cls.predictions.bias`; without,
-    PyTorch uses the decoder's bias, and `cls.predictions.bias` has no effect.
+    The redundant tensors are `position_ids`, the decoder's weight and bias if embeddings are tied
+    (they equal the word embedding and `cls.predictions.bias`), and otherwise
+    `cls.predictions.bias`, which has no effect because PyTorch uses the decoder's bias.
     """
     name = as_bert(name, config)
     if name.endswith(".position_ids"):
@@ -152,9 +152,9 @@ class Mapped(NamedTuple):
     """The place of a PyTorch tensor in the parameter tree.
 
     Attributes:
-        path: of the parameter.
+        path: the path of the parameter.
         layer: the index on axis 0; None if the parameter is not stacked.
-        from_hf: converts the layout of the array.
+        from_hf: the function that converts the array to our layout.
     """
 
     path: str
@@ -192,7 +192,7 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
 
 
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
-    """The PyTorch names of the tensors of `paths`, without the normalized names in `seen`."""
+    """Returns the PyTorch names of the parameters at `paths`, except the names in `seen`."""
     paths = set(paths)
     names = set()
     for path in paths:

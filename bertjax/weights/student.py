@@ -1,4 +1,4 @@
-"""Initialisation of a student from layers of its teacher, and fingerprints of teachers."""
+"""Initialises a student with layers of its teacher, and computes fingerprints of teachers."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from bertjax.model import BertWithHead
 from bertjax.weights.fill import fresh, param_shapes
 from bertjax.weights.load_model import LoadedModel
 
-# Fields that change the result of the same weights, but not their shapes.
+# Fields that change the outputs of a model with the same weights, but not the shapes of weights.
 _SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offset")
 
 
@@ -24,13 +24,13 @@ def student_params(
         teacher: the teacher, with the head of the student.
         model: the student.
         layers: for each layer of the student, the number of a layer of the teacher, from 0.
-        seed: for the initialisation of parameters that the teacher lacks.
+        seed: the seed of the initialisation of parameters that the teacher lacks.
 
     Returns:
-        The parameters (numpy), and the paths of those that the teacher lacks.
+        The student's parameters (numpy), and the paths of those that the teacher lacks.
 
     Raises:
-        ValueError: a layer does not exist, or sizes differ. The message lists all of them.
+        ValueError: a layer does not exist, or sizes differ. The message lists all differences.
     """
     teacher_params: Any = flatten_dict(teacher.params, sep="/")
     depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
@@ -69,7 +69,7 @@ def _is_stacked(path: str) -> bool:
 
 
 def fingerprint(params: dict[str, Any]) -> str:
-    """A hash of all parameters and their paths, which identifies a model."""
+    """Computes a hash of all parameters and their paths, which identifies a model."""
     digest = hashlib.sha256()
     flat: Any = flatten_dict(params, sep="/")
     for path in sorted(flat):

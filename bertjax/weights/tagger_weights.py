@@ -1,8 +1,8 @@
-"""Reading of taggers on frozen encoders, which are stored in `tagger.safetensors`.
+"""Reads taggers on frozen encoders from `tagger.safetensors`.
 
-Hugging Face has no such model. So the model directory is that of the encoder, which transformers
-can load, and `tagger.safetensors` holds the tagger under the names of `torch.nn.LSTM`
-(lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight). `task.json` describes it.
+Hugging Face has no such model. So transformers can load the model directory as a plain encoder,
+while `tagger.safetensors` holds the tagger's parameters under the names of `torch.nn.LSTM`
+(lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight), and `task.json` describes it.
 """
 
 from collections.abc import Mapping
@@ -31,14 +31,15 @@ def with_new_tagger(
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """Adds the tagger of its model directory to an encoder, if there is one.
+    """Adds the tagger in an encoder's model directory to the encoder, if there is one.
 
     Args:
-        encoder: the model of a model directory.
-        description: the content of the directory's `task.json`; "tagger" is a `TaggerConfig`.
+        encoder: the encoder, loaded from a model directory.
+        description: the content of the directory's `task.json`, whose entry "tagger" holds the
+            fields of a `TaggerConfig`.
 
     Raises:
-        FileNotFoundError: `task.json` describes a tagger that does not exist.
+        FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
         ValueError: the tagger is damaged or does not fit its description.
     """
     where = Path(encoder.source.where)

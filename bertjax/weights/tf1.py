@@ -1,12 +1,12 @@
-"""Reading and writing of Google's TF1 checkpoints: `bert_model.ckpt.*` with `bert_config.json`.
+"""Reads and writes Google's TF1 checkpoints: `bert_model.ckpt.*` with `bert_config.json`.
 
-Tensors are read and written under their PyTorch names and in PyTorch's layout, one at a time. Only
-the functions of this module import TensorFlow.
+Tensors are read and written one at a time, under PyTorch's names and in PyTorch's layout. Only the
+functions of this module import TensorFlow.
 
-`bert_config.json` has no casing. `load_tokenizer(directory)` infers it from `vocab.txt`: a
-vocabulary with capital letters is cased, any other uncased; pass `do_lower_case` if that is wrong.
-It has no labels either, and no epsilon of LayerNorm, which is 1e-12. "gelu" is the exact GELU here;
-Google's code has used the tanh approximation under this name since February 2019.
+`bert_config.json` does not say whether the vocabulary is cased. `load_tokenizer(directory)` treats
+a `vocab.txt` with capital letters as cased and any other as uncased; pass `do_lower_case` if that
+is wrong. The file has no labels either, and no epsilon of LayerNorm, which is 1e-12. "gelu" means
+the exact GELU here; Google's code has used the tanh approximation for it since February 2019.
 """
 
 import contextlib
@@ -36,12 +36,13 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
             with one checkpoint or with a `checkpoint` file that names the latest one.
 
     Returns:
-        float32 arrays by PyTorch name; matrices are transposed views. Variables that BERT does not
-        have keep their names, for the caller to report. The optimizer state is left out.
+        {PyTorch name: float32 array}, where matrices are transposed views. Variables that BERT does
+        not have keep their TF1 names, so that the caller can report them. The optimizer state is
+        left out.
 
     Raises:
-        FileNotFoundError: there is no checkpoint, or a file of it is missing.
-        ValueError: there are several checkpoints, or it is damaged or a TF2 checkpoint.
+        FileNotFoundError: there is no checkpoint, or one of its files is missing.
+        ValueError: there are several checkpoints, or the checkpoint is damaged or a TF2 one.
         ImportError: TensorFlow is not installed.
     """
     checkpoint = find_tf1(prefix)
@@ -51,14 +52,14 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
         stored = reader.get_variable_to_shape_map()
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in stored:
         raise ValueError(
-            f"{checkpoint} is of TF2: only checkpoints of google-research/bert, which is TF1, can "
+            f"{checkpoint} is a TF2 checkpoint: only TF1 checkpoints of google-research/bert can "
             "be read."
         )
     return _Tensors(checkpoint, reader, [n for n in stored if is_parameter(n)])
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """The tensors of a checkpoint, read on access."""
+    """The tensors of a checkpoint; a tensor is read when it is accessed."""
 
     def __init__(self, prefix: Path, reader: Any, stored: Iterable[str]):
         self._prefix, self._reader = prefix, reader
@@ -69,7 +70,7 @@ class _Tensors(Mapping[str, np.ndarray]):
         entry = self._entries[name]
         with _reading(_tensorflow(), self._prefix):
             value = self._reader.get_tensor(entry.tf1)
-        if entry.tf1 == name:  # Not a parameter of BERT, so it may have any dtype.
+        if entry.tf1 == name:  # It is no parameter of BERT, so it may have any dtype.
             return value
         value = value.astype(np.float32, copy=False)
         return value.T if entry.transposed else value
@@ -93,7 +94,7 @@ def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
 
 
 def find_tf1(path: str | Path) -> Path:
-    """The prefix of the checkpoint at `path`, as in `open_tf1`; needs no TensorFlow."""
+    """Returns the prefix of the checkpoint at `path` (see `open_tf1`), without TensorFlow."""
     path = Path(path)
     if path.is_dir():
         path = _latest(path)
@@ -118,7 +119,7 @@ def _latest(directory: Path) -> Path:
     pointer = directory / "checkpoint"
     text = pointer.read_text(errors="replace") if pointer.is_file() else ""
     if match := re.search(r'^model_checkpoint_path:\s*"(.+)"', text, re.MULTILINE):
-        # Its directory, if there is one, is that of the machine that wrote the checkpoint.
+        # A directory in `name` refers to the machine that wrote the checkpoint, so it is ignored.
         name = Path(match[1]).name
         if name not in present:
             raise FileNotFoundError(
@@ -146,13 +147,15 @@ def save_tf1(
 ) -> None:
     """Writes a directory with a checkpoint that google-research/bert reads as `init_checkpoint`.
 
-    The tensors are taken one at a time. Google's heads are those of pretraining, classification and
-    SQuAD. Its SQuAD graph has a pooler; a checkpoint without one leaves it at its initial values.
+    The tensors are written one at a time. Google's code has heads for pretraining, classification
+    and SQuAD. Its SQuAD graph has a pooler, which a checkpoint without one leaves at its initial
+    values.
 
     Args:
-        directory: the directory; a model in it is replaced atomically.
-        tensors: PyTorch names and arrays.
-        config_json: the architecture, under the names that both config files share.
+        directory: the directory to write; an existing model in it is replaced atomically.
+        tensors: pairs (PyTorch name, array).
+        config_json: the content of Hugging Face's `config.json`; the fields that Google's
+            `bert_config.json` also has are written.
         vocab: the lines of `vocab.txt`. The casing is not written.
         name: the name of the checkpoint.
 
@@ -168,16 +171,16 @@ def save_tf1(
     config = _google_config(config_json)
     if len(vocab) > config["vocab_size"] or any("\n" in token for token in vocab):
         raise ValueError(
-            f"The vocabulary has {len(vocab)} tokens with vocab_size={config['vocab_size']}: each "
-            "token needs a row of the word embedding and a line of vocab.txt."
+            f"The vocabulary has {len(vocab)} tokens, and vocab_size={config['vocab_size']}: give at "
+            "most vocab_size tokens, none of them with a line break."
         )
     with replacing_folder(directory, MODEL_FILES) as beside:
         scratch = beside / "tensors"
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
-        if free < needed:  # The message of TensorFlow would be very long.
-            raise OSError(f"{free:,} bytes are free, {needed:,} needed")
-        # The arrays are mapped from the file, and TensorFlow does not copy aligned arrays.
+        if free < needed:  # TensorFlow would raise an error with a very long message.
+            raise OSError(f"{free:,} bytes are free, but {needed:,} bytes are needed")
+        # To save memory, the arrays are mapped from the file; TensorFlow does not copy aligned ones.
         mapped = np.memmap(scratch, mode="r")
         arrays = {
             tf1: mapped[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape)
@@ -197,7 +200,7 @@ _CONFIG_FIELDS = (
     "intermediate_size max_position_embeddings num_attention_heads num_hidden_layers "
     "type_vocab_size vocab_size"
 ).split()
-_FIXED = {  # The values that Google's code supports in fields for which it has no setting.
+_FIXED = {  # Fields that Google's code cannot set, with the values that it supports.
     "model_type": ("bert",),
     "hidden_act": ("gelu", "relu", "tanh"),
     "layer_norm_eps": (1e-12,),
@@ -219,7 +222,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise ValueError(
             f"Google's TF1 BERT cannot compute {'; '.join(problems)}: save a Hugging Face "
-            "directory instead. (In its current code 'gelu' means what is 'gelu_new' here.)"
+            "directory instead. ('gelu' in Google's current code is called 'gelu_new' here.)"
         )
     return {field: config[field] for field in _CONFIG_FIELDS}
 
@@ -227,7 +230,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_raw(
     file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Writes tensors into one file; returns the position and the shape of each by its TF1 name."""
+    """Writes tensors into one file; returns {TF1 name: (position in the file, shape)}."""
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
     nameless, duplicate = [], []
     with file.open("wb") as raw:
@@ -237,7 +240,7 @@ def _write_raw(
                 (nameless if entry is None else duplicate).append(name)
                 continue
             value = np.ascontiguousarray(tensor.T if entry.transposed else tensor, np.float32)
-            raw.write(bytes(-raw.tell() % 64))  # The alignment that TensorFlow needs.
+            raw.write(bytes(-raw.tell() % 64))  # TensorFlow needs this alignment.
             places[entry.tf1] = raw.tell(), value.shape
             raw.write(value.data)
     encoder = [n.tf1 for n in NAMES if n.tf1.startswith(("bert/embeddings", "bert/encoder"))]
@@ -246,10 +249,11 @@ def _write_raw(
     beyond = sorted(n for n in places if n.startswith("bert/encoder") and n not in wanted)
     if nameless or duplicate or missing or beyond:
         raise ValueError(
-            f"Not a TF1 BERT of {layers} layers. Without a TF1 name: {nameless or 'nothing'}. "
-            f"Given twice: {duplicate or 'nothing'}. Missing: {missing or 'nothing'}. Of further "
-            f"layers: {beyond or 'nothing'}. TF1 has the heads of pretraining (its decoder is the "
-            "word embedding), classification and SQuAD; save others as a Hugging Face directory."
+            f"These tensors are not a TF1 BERT of {layers} layers. Without a TF1 name: "
+            f"{nameless or 'nothing'}. Duplicate: {duplicate or 'nothing'}. Missing: "
+            f"{missing or 'nothing'}. Of further layers: {beyond or 'nothing'}. Google's code has "
+            "heads for pretraining (with tied embeddings), classification and SQuAD only: save "
+            "models with other heads as a Hugging Face directory."
         )
     return places
 
@@ -268,7 +272,7 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
         with tf.compat.v1.Session(config=settings) as session:
             try:
                 session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
-            except tf.errors.OpError as error:  # Its message is very long.
+            except tf.errors.OpError as error:  # The message of the error is very long.
                 raise OSError(f"TensorFlow's {type(error).__name__}") from error
 
 

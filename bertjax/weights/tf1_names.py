@@ -1,7 +1,8 @@
-"""The table of parameter names in Google's TF1 checkpoints and in PyTorch.
+"""Maps parameter names of Google's TF1 checkpoints to PyTorch names and back.
 
-Most differ only in spelling: `/` for `.`, `layer_0` for `layer.0`, `kernel` and `gamma` for
-`weight`, `beta` for `bias`. Google's kernels are [in, out], its `output_weights` are [out, in].
+Most names differ only in spelling: TF1 has `/` instead of `.`, `layer_0` instead of `layer.0`,
+`kernel` and `gamma` instead of `weight`, and `beta` instead of `bias`. TF1 variables named `kernel`
+are [in, out], and those named `output_weights` are [out, in].
 """
 
 import re
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 
 class Tf1Name(NamedTuple):
-    """The names of a parameter in TF1 and in PyTorch, and whether one is the transpose."""
+    """The names of a parameter in TF1 and in PyTorch, and whether its matrix is transposed."""
 
     tf1: str
     pytorch: str
@@ -45,7 +46,7 @@ NAMES: tuple[Tf1Name, ...] = (
     *(Tf1Name(f"{m}/bias", f"{_spelled(m)}.bias") for m in _DENSE),
     *(Tf1Name(f"{m}/gamma", f"{_spelled(m)}.weight") for m in _LAYER_NORMS),
     *(Tf1Name(f"{m}/beta", f"{_spelled(m)}.bias") for m in _LAYER_NORMS),
-    # These are [out, in] in TF1, as in PyTorch.
+    # These matrices are [out, in] both in TF1 and in PyTorch.
     Tf1Name("cls/predictions/output_bias", "cls.predictions.bias"),
     Tf1Name("cls/seq_relationship/output_weights", "cls.seq_relationship.weight"),
     Tf1Name("cls/seq_relationship/output_bias", "cls.seq_relationship.bias"),
@@ -64,12 +65,12 @@ _PATTERNS = [(_pattern(entry.tf1), _pattern(entry.pytorch), entry) for entry in 
 
 
 def from_tf1(tf1: str) -> Tf1Name | None:
-    """Looks up a TF1 name; None if it is not a parameter of BERT."""
+    """Looks up a TF1 name; None if the variable is not a parameter of BERT."""
     return _find(tf1, 0)
 
 
 def from_pytorch(pytorch: str) -> Tf1Name | None:
-    """Looks up a PyTorch name; None if it has no name in TF1."""
+    """Looks up a PyTorch name; None if the tensor has no name in TF1."""
     return _find(pytorch, 1)
 
 
@@ -83,7 +84,7 @@ def _find(name: str, side: int) -> Tf1Name | None:
     return None
 
 
-# Training state in checkpoints: the moments of Adam and LAMB, counters and loss scaling.
+# Names of training state in checkpoints: moments of Adam and LAMB, counters and loss scaling.
 _NOT_PARAMETERS = re.compile(
     r"global_step|(.*/)?(adam_[mv]|lamb_[mv]|Adam(_\d+)?|LAMB(_\d+)?|Momentum)"
     r"|(.*/)?(beta\d_power(_\d+)?|(current_)?loss_scale|good_steps|bad_steps)"
@@ -91,5 +92,5 @@ _NOT_PARAMETERS = re.compile(
 
 
 def is_parameter(tf1: str) -> bool:
-    """Whether a variable of a TF1 checkpoint is not training state."""
+    """Whether a variable of a TF1 checkpoint is a parameter, that is, not training state."""
     return _NOT_PARAMETERS.fullmatch(tf1) is None

@@ -1,8 +1,8 @@
 """Reads the tensors of `pytorch_model.bin` without torch, and without executing its pickle.
 
-`torch_pickle` interprets the pickle. This module reads the two containers: the zip archive of
-torch >= 1.6, and the sequence of pickles and storages of earlier versions. All sizes and positions
-are checked when the file is opened, before any array is created.
+`torch_pickle` interprets the pickle. This module reads the two file formats around it: the zip
+archive of torch >= 1.6, and the sequence of pickles and storages of earlier versions. All sizes and
+positions are checked when the file is opened, before any array is created.
 """
 
 import mmap
@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 1000
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 
-# The entries that torch writes under the single folder of the archive; newer ones start with a dot.
+# Entries that torch writes into the archive's single folder; newer entries start with a dot.
 _ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+)?")
 
 
@@ -40,7 +40,7 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is damaged, or holds other objects than tensors and plain containers.
+        ValueError: the file is damaged, or holds other objects than tensors and plain containers.
     """
     with open(path, "rb") as file:
         if not file.seek(0, 2):
@@ -55,7 +55,7 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """Tensors by name; `starts` are the positions of their storages in `data`."""
+    """{name: tensor} of a file; `starts` holds the positions of the storages in `data`."""
 
     def __init__(self, data: mmap.mmap, tensors: dict[str, Tensor], starts: dict, byteorder: str):
         self._data = data
@@ -81,7 +81,7 @@ class _Tensors(Mapping[str, np.ndarray]):
         if start % native.itemsize or not stored.isnative:
             flat = flat.astype(native)
         strides = [stride * native.itemsize for stride in tensor.strides]
-        # This is in bounds: the extent was checked against the storage when the file was opened.
+        # The view is in bounds, because its extent was checked when the file was opened.
         view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
         if dtype == "bfloat16":
             return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
@@ -89,7 +89,7 @@ class _Tensors(Mapping[str, np.ndarray]):
 
 
 class _Window:
-    """A part of the file as a stream for `torch_pickle` and `zipfile`; reads are bounded."""
+    """A stream of a part of the file, for `torch_pickle` and `zipfile`; reads are bounded."""
 
     def __init__(self, data: mmap.mmap, start: int = 0, end: int | None = None):
         self._data = data
@@ -102,14 +102,14 @@ class _Window:
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = offset + (0, self._at, self._end)[whence]
         if self._at < 0:
-            raise ValueError("a position before the start of the file")
+            raise ValueError("it refers to a position before the start of the file")
         return self._at
 
     def read(self, size: int = -1) -> bytes:
         left = max(self._end - self._at, 0)
         size = left if size < 0 else min(size, left)
         if size > MAX_PICKLE_BYTES:
-            raise ValueError(f"{size} bytes in one piece, more than {MAX_PICKLE_BYTES}")
+            raise ValueError(f"it has an item of {size} bytes, more than {MAX_PICKLE_BYTES}")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -144,7 +144,7 @@ def _open_zip(data: mmap.mmap) -> _Tensors:
 
 
 def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
-    """The start and end of each entry, by its name without the root, and data.pkl's checksum."""
+    """Returns {entry's name without the folder: (start, end)} and the checksum of data.pkl."""
     with zipfile.ZipFile(_Window(data)) as archive:
         entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
         end = archive.start_dir
@@ -166,7 +166,7 @@ def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
 
 
 def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: int):
-    """The start and end of the content of an entry, which must be within `free_from` and `end`."""
+    """Returns start and end of an entry's content, which must be in [`free_from`, `end`]."""
     shown = entry.orig_filename[:80]
     at = entry.header_offset
     header = data[at : at + 30]
@@ -186,18 +186,18 @@ def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: in
 
 
 def _open_legacy(data: mmap.mmap) -> _Tensors:
-    """Reads magic, protocol, system, state dict and storage keys (pickles), then the storages."""
+    """Reads five pickles (magic, protocol, system, state dict, storage keys), then the storages."""
     window = _Window(data)
     for expected in (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
         found = Machine(window, legacy=True).run()
         if type(found) is not int or found != expected:
             raise ValueError("it is neither of the two formats of torch.save")
-    Machine(window, legacy=True).run()  # Sizes of C types, which do not matter here.
+    Machine(window, legacy=True).run()  # Skips the sizes of C types.
     machine = Machine(window, legacy=True)
     tensors = _state_dict(machine.run())
     keys = Machine(window, legacy=True).run()
     if type(keys) is not list or any(type(key) is not str for key in keys):
-        raise ValueError("its storage keys are no list of strings")
+        raise ValueError("its storage keys are not a list of strings")
     if len(keys) != len(set(keys)) or set(keys) != set(machine.storages):
         raise ValueError(f"it has {len(keys)} storage keys for {len(machine.storages)} storages")
     starts = {}
@@ -205,14 +205,14 @@ def _open_legacy(data: mmap.mmap) -> _Tensors:
         storage = machine.storages[key]
         (numel,) = struct.unpack("<q", window.read(8))
         if numel != storage.numel:
-            raise ValueError(f"storage {key[:80]!r} has {numel} numbers, not {storage.numel}")
+            raise ValueError(f"storage {key[:80]!r} has {numel} numbers instead of {storage.numel}")
         starts[key] = storage.placed(window.tell(), len(data))
         window.seek(storage.nbytes, 1)
     return _Tensors(data, tensors, starts, "little")
 
 
 def _state_dict(top: Any) -> dict[str, Tensor]:
-    """The state dict in the object of the pickle."""
+    """Returns the state dict in the unpickled object."""
     for key in ("state_dict", "model_state_dict"):
         if isinstance(top, dict) and isinstance(top.get(key), dict):
             top = top[key]

@@ -1,4 +1,4 @@
-"""Interprets the pickle of a PyTorch checkpoint without executing any code in it.
+"""Interprets the pickle of a PyTorch checkpoint without executing code that it contains.
 
 A pickle is a program that can call any function. Python's `pickle` and `torch.load` execute it
 behind filters, which have been bypassed before. The interpreter here supports only the opcodes that
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# BERT-large has a pickle of 60 kB and 16 thousand opcodes.
+# For comparison: the pickle of BERT-large has 60 kB and 16 thousand opcodes.
 MAX_PICKLE_BYTES = 16 * 2**20
 MAX_OPCODES = 1_000_000
 MAX_STACK = 100_000
@@ -38,7 +38,7 @@ _STORAGE_DTYPES = {
     "torch.BoolStorage": "bool",
 }
 _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_STORAGE_DTYPES}
-# The dtypes that numpy lacks, or in which not all bytes are valid: they are read as these.
+# Types to read instead of dtypes that numpy lacks or in which some byte values are invalid.
 STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
 
 _VALUES = set(
@@ -57,7 +57,7 @@ _OPCODES = {info.code.encode("latin-1"): info for info in pickletools.opcodes}
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """A storage: a one-dimensional array elsewhere in the file."""
+    """The description of a storage, a one-dimensional array elsewhere in the file."""
 
     key: str
     dtype: str
@@ -68,7 +68,7 @@ class Storage:
         return self.numel * np.dtype(STORED_AS.get(self.dtype, self.dtype)).itemsize
 
     def placed(self, start: int, end: int) -> int:
-        """Returns `start`, if the whole storage fits between `start` and `end` in the file."""
+        """Returns `start` after checking that the storage fits between `start` and `end`."""
         if self.nbytes > end - start:
             raise ValueError(
                 f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
@@ -78,7 +78,7 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A view of a storage, in elements; `extent` is the size of the part it covers (0: empty)."""
+    """The description of a view of a storage, in elements; `extent` is the range it spans."""
 
     storage: Storage
     offset: int
@@ -89,7 +89,7 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A supported name, in place of the class or function of that name."""
+    """A supported name, which stands for the class or function of that name."""
 
     name: str
 
@@ -104,7 +104,7 @@ def _is_count(value: Any) -> bool:
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
     """Creates the description of a tensor after checking all its numbers against the storage."""
-    # The rest is requires_grad, backward hooks and, if there are any, bits such as "negated".
+    # `rest` holds requires_grad, the backward hooks and, if there are any, flags like "negated".
     if type(storage) is not Storage or any(rest[2:]):
         raise ValueError("a tensor with other arguments than a plain tensor has")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
@@ -113,7 +113,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
         raise ValueError("a tensor with a negative, fractional or huge size, stride or offset")
     steps = zip(shape, strides, strict=True)
     extent = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in steps)
-    # Views that repeat elements are refused as well, because a copy could have any size.
+    # Views that repeat elements are refused as well, because a copy of one could be huge.
     size = math.prod(n for n in shape if n)
     if offset + extent > storage.numel or size > (storage.numel if extent else 2**40):
         raise ValueError(
@@ -124,7 +124,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
 
 
 def _reduce(function: Any, args: Any) -> Any:
-    """The result of calling the function that a label names."""
+    """Returns the result of the supported function that a label names."""
     if type(function) is not Label or type(args) is not tuple:
         raise ValueError("a call of an object that is not a function")
     if function.name == _ORDERED_DICT and not args:
@@ -162,7 +162,7 @@ class Machine:
             info = _OPCODES.get(self._window.read(1))
             if info is None:
                 raise ValueError("a pickle that is truncated, or not a pickle")
-            # Checked before the argument is read, so that only readers of supported opcodes run.
+            # This check precedes the reading of the argument, so that only supported opcodes run.
             if info.name not in _KNOWN:
                 raise ValueError(f"it uses the pickle opcode {info.name}, which torch does not")
             if info.name == "STOP":
@@ -195,7 +195,7 @@ class Machine:
             args = self._pop()
             self._stack.append(_reduce(self._pop(), args))
         elif opcode == "BUILD":
-            # The versions of the modules, which only torch uses.
+            # The attribute `_metadata` holds versions of modules, which only torch uses.
             state = self._pop()
             if type(state) is not dict or set(state) - {"_metadata"}:
                 raise ValueError("it sets attributes other than _metadata on an object")
@@ -262,7 +262,7 @@ class Machine:
         return Label(full)
 
     def _storage(self, persistent_id: Any) -> Storage:
-        """The storage of `("storage", type, key, location, numel)`; legacy ids end with None."""
+        """Returns the storage of ("storage", type, key, location, numel[, None in legacy ids])."""
         match persistent_id:
             case ("storage", Label(name), str(key), str(), int(numel), *view) if (
                 type(persistent_id) is tuple

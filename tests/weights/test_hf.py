@@ -83,8 +83,8 @@ def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved):
         "bert.encoder.layer.1.output.dense.bias",
         "cls.predictions.bias",
         "adapter.weight",
-        "of layer 2, the model has 2 layers",
-        "bert.pooler.dense.bias has shape (31,), the model has (32,)",
+        "belongs to layer 2, but the model has 2 layers",
+        "bert.pooler.dense.bias has shape (31,), but the model has (32,)",
     ):
         assert part in str(error.value)
 

@@ -352,7 +352,7 @@ def test_damaged_files_and_tf2_checkpoints_are_refused(tmp_path, tf):
     with pytest.raises(ValueError, match="bert_model.ckpt cannot be read"):
         open_tf1(tmp_path / "model")
     tf.train.Checkpoint(x=tf.Variable(1.0)).write(str(tmp_path / "keras.ckpt"))
-    with pytest.raises(ValueError, match="keras.ckpt is of TF2"):
+    with pytest.raises(ValueError, match="keras.ckpt is a TF2 checkpoint"):
         open_tf1(tmp_path / "keras.ckpt")
 
 
