@@ -33,6 +33,8 @@ class Objective(NamedTuple):
         min_weight: lower bound of the total weights, so that a batch without labels has loss 0.
         soft_losses: a function (outputs, outputs of a teacher, batch, temperature) -> one
             distillation loss per entry of the batch's "label_weights"; None: not supported.
+        best_metric: the metric on held-out rows that selects the best checkpoint of a pretraining
+            run; lower is better.
         description: a phrase for the model card that says what a pretrained model has learnt.
         metric_names: {metric: its name in the model card}.
         named_classes: whether the labels are ids of named classes, whose order may differ between
@@ -46,6 +48,7 @@ class Objective(NamedTuple):
     min_weight: float = 1.0
     soft_losses: Callable[[Arrays, Arrays, Arrays, float], jax.Array] | None = None
     named_classes: bool = False
+    best_metric: str = "loss"
     description: str = ""
     metric_names: Mapping[str, str] = {}
 
@@ -219,6 +222,7 @@ MASKED_LM = Objective(
     pretraining_weights,
     {"mlm_loss": 1.0},
     inputs=("masked_positions",),
+    best_metric="mlm_loss",
     description="masked language modelling",
     metric_names={
         "mlm_loss": "held-out MLM loss (nats)",

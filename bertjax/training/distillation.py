@@ -55,6 +55,7 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
         weights,
         {name: weight for name, weight in loss_weights.items() if weight},
         inputs=() if everywhere else losses.PRETRAINING.inputs,
+        best_metric="mlm_loss",
     )
 
 

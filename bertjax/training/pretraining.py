@@ -42,7 +42,6 @@ class PretrainingRun(Run):
     """
 
     name = "pretraining"
-    best_metric = "eval/mlm_loss"
     higher_is_better = False
 
     def __init__(self, config: PretrainConfig):
@@ -65,6 +64,7 @@ class PretrainingRun(Run):
         program = PretrainingProgram(config, mesh, teacher and teacher.model)
         super().__init__(config, program, config.phases, tokenizer, teacher)
         self.program: PretrainingProgram = program
+        self.best_metric = f"eval/{program.objective.best_metric}"
         self.keep_checkpoints = config.keep_checkpoints
         if config.distillation.layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
