@@ -124,7 +124,7 @@ def test_plain_text_is_an_example_a_line(write):
         (
             "a.csv",
             "text,label\na,x\nb\n",
-            r"row 3 has 1 fields, but .* has 2 \\(text, label",
+            r"row 3 has 1 fields, but the first row has 2 \(text, label",
         ),
         ("a.tsv", "text\tlabel\na\tb\tx\n", "row 2 has 3 fields.*tabs separate fields"),
         ("a.csv", "text,label\na,x\nb, \n", "row 3 has no label in column 'label'"),
@@ -132,7 +132,7 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.csv", 'text,label\na,x\n"b"c,y\n', "row 3 is not a row of CSV"),
         ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "row 3 is not UTF-8: byte 0xe9 at character 4"),
         ("a.csv", "\n\n", "row 1 is missing, but the first row must name the columns"),
-        ("a.csv", "text,label,label\n", "row 1 reads 'text, label, label', but .* another name"),
+        ("a.csv", "text,label,label\n", "row 1 reads 'text, label, label', but .* different name"),
         ("a.csv", "Good film.,1\nBad film.,0\n", "row 1 is an example .*put a first row"),
         ("a.csv", "Good film.,pos\nBad film.,neg\nFine.,pos\n", "row 1 is an example"),
         ("a.csv", "What a long and good film,a\nx,b\n", "row 1 is an example"),
