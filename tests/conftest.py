@@ -2,11 +2,14 @@
 
 import csv
 import dataclasses
+import gc
 import json
 import os
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Each pytest worker has a core; more threads of PyTorch would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax  # noqa: E402
 
@@ -25,6 +28,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from flax.traverse_util import unflatten_dict  # noqa: E402
 
 from bertjax import prepare  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
@@ -37,8 +41,13 @@ from bertjax.model import (  # noqa: E402
 )
 from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E402
 from bertjax.weights import init_params, save_hf  # noqa: E402
+from bertjax.weights.fill import param_shapes  # noqa: E402
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
+
+# Tracing makes many objects and few cycles, and every full collection visits all modules again.
+gc.freeze()
+gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +70,12 @@ def tiny_config() -> BertConfig:
         max_position_embeddings=64,
         initializer_range=0.2,
     )
+
+
+@pytest.fixture(scope="session")
+def one_layer_config(tiny_config) -> BertConfig:
+    """`tiny_config` with one layer, for what says nothing more with two: it compiles faster."""
+    return dataclasses.replace(tiny_config, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="session")
@@ -141,19 +156,31 @@ def prepared(tmp_path_factory, corpus) -> Path:
 LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 
 
-def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread=0.05):
-    """A model directory with random weights: `spread` is added to what a matrix starts with.
+def random_params(model, seed=0, spread=0.05):
+    """Random parameters, drawn without compiling: matrices as a model starts with, plus noise.
 
-    Biases and LayerNorms move, too, so that a test sees where each one goes.
+    The noise has a standard deviation of `spread`, and of 0.05 on biases and LayerNorms.
+    """
+    rng = np.random.default_rng(seed)
+    flat = {}
+    for path, shape in param_shapes(model).items():
+        noise = rng.normal(size=shape.shape)
+        if path.endswith(("bias", "scale")):
+            value = path.endswith("scale") + 0.05 * noise
+        else:
+            width = model.config.initializer_range
+            value = width * np.clip(rng.normal(size=shape.shape), -2, 2) + spread * noise
+        flat[path] = np.asarray(value, np.float32)
+    return unflatten_dict(flat, sep="/")
+
+
+def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread=0.05):
+    """A model directory with random weights: `spread` is the noise that matrices start with.
+
+    Biases and LayerNorms have noise, too, so that a test sees where each one goes.
     """
     model = HEADS[head](config, num_labels=3)
-    rng = np.random.default_rng(seed)
-
-    def moved(path, x):
-        scale = 0.05 if path[-1].key in ("bias", "scale") else spread
-        return np.asarray(x + scale * rng.normal(size=x.shape), np.float32)
-
-    params = jax.tree_util.tree_map_with_path(moved, init_params(model, seed))
+    params = random_params(model, seed, spread)
     with_labels = head in ("sequence_classification", "token_classification")
     save_hf(
         folder,
@@ -164,6 +191,12 @@ def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread
         extra=LABELS if with_labels else None,
     )
     return folder
+
+
+@pytest.fixture(scope="session", name="random_params")
+def random_params_fixture():
+    """`random_params`, as a fixture, so that every test module finds it."""
+    return random_params
 
 
 @pytest.fixture(scope="session")
@@ -177,6 +210,13 @@ def encoder(tmp_path_factory, tiny_config, tokenizer, written):
     """A model directory to start from."""
     config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
     return written(tmp_path_factory.mktemp("encoder") / "model", config, "pretraining", tokenizer)
+
+
+@pytest.fixture(scope="session")
+def one_layer(tmp_path_factory, one_layer_config, tokenizer, written):
+    """`encoder` with one layer."""
+    config = dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size)
+    return written(tmp_path_factory.mktemp("one_layer") / "model", config, "pretraining", tokenizer)
 
 
 def write_csv(path: Path, rows) -> str:

@@ -36,9 +36,9 @@ def test_products_alone_take_longer_the_more_there_are(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
+def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
     return PretrainConfig(
-        model=dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size),
+        model=dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size),
         phases=(Phase(num_steps=10, max_length=16, batch_size=16),),
         optimizer=OptimizerConfig(warmup_steps=1),
         unroll=1,

@@ -13,7 +13,7 @@ from bertjax.weights import load_model
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, encoder):
+def run(tmp_path_factory, one_layer):
     """The workdir of two seeds of a classifier of several labels, in CSV."""
     folder = tmp_path_factory.mktemp("multi")
     rows = "".join(f"abc de fg,{labels}\n" for labels in ("one|two", "two", "") * 6)
@@ -21,7 +21,7 @@ def run(tmp_path_factory, encoder):
     finetune.run(
         FinetuneConfig(
             task="classify",
-            init=str(encoder),
+            init=str(one_layer),
             train=str(folder / "a.csv"),
             dev=str(folder / "a.csv"),
             label_separator="|",

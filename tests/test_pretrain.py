@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import grain
 import jax
@@ -26,11 +27,11 @@ from bertjax.weights import load_model
 
 
 @pytest.fixture(scope="session")
-def config(prepared, tiny_config, tokenizer) -> PretrainConfig:
+def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
     """Two phases over more than an epoch each, dropout and accumulation on."""
     return PretrainConfig(
         data=str(prepared),
-        model=dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size),
+        model=dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size),
         phases=(
             Phase(num_steps=12, max_length=16, batch_size=48),
             Phase(num_steps=8, max_length=32, batch_size=32, accumulation_steps=2),
@@ -88,11 +89,10 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
 
-# 7 is neither a line of metrics nor a checkpoint; the first phase ends at 12 and its second epoch
-# begins within step 3; 16 lies in the second phase.
+# 7 and 17 are neither lines of metrics nor checkpoints; the first phase ends at 12 and its second
+# epoch begins within step 3; 16 and 17 are in the second phase.
 @pytest.mark.parametrize(
-    "stop_after",
-    [*(pytest.param(step, marks=pytest.mark.slow) for step in (1, 7, 12)), 16],
+    "stop_after", [*(pytest.param(i, marks=pytest.mark.slow) for i in (1, 7, 12, 16)), 17]
 )
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     run_interrupted(config, tmp_path / "run", monkeypatch, stop_after)
@@ -230,17 +230,27 @@ def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
     assert losses[-1] < found[-1]["eval/unigram_entropy"] - 0.8
 
 
-def test_a_run_can_start_from_the_model_of_another(config, whole, tmp_path):
-    start = dataclasses.replace(config, workdir=str(tmp_path / "run"), init=str(whole))
-    pretrain.run(start)
-    first = next(line for line in lines_of(tmp_path / "run") if "train/mlm_loss" in line)
+@pytest.fixture(scope="module")
+def started(config, whole, tmp_path_factory):
+    """The config of a run from the model of another, which is gone; it stopped after 5 steps."""
+    folder = tmp_path_factory.mktemp("started")
+    shutil.copytree(whole / "model", folder / "model")
+    start = dataclasses.replace(config, init=str(folder / "model"), workdir=str(folder / "run"))
+    with pytest.MonkeyPatch.context() as patch:
+        run_interrupted(start, folder / "run", patch, 5)
+    shutil.rmtree(folder / "model")
+    return start
+
+
+def test_a_run_can_start_from_the_model_of_another(started, whole):
+    first = next(line for line in lines_of(Path(started.workdir)) if "train/mlm_loss" in line)
     last = lines_of(whole)[-1]["eval/mlm_loss"]
     assert abs(first["train/mlm_loss"] - last) < 0.5
     assert first["train/learning_rate"] == lines_of(whole)[0]["train/learning_rate"]
 
 
-def test_export_writes_the_newest_checkpoint(config, tmp_path, monkeypatch):
-    run_interrupted(config, tmp_path / "run", monkeypatch, 5)
+def test_export_writes_the_newest_checkpoint(config, started, tmp_path):
+    shutil.copytree(started.workdir, tmp_path / "run")
     # What Orbax is writing at the moment, in a run that goes on, is not touched.
     under_way = tmp_path / "run" / "checkpoints" / "9.orbax-checkpoint-tmp"
     under_way.mkdir()
@@ -276,14 +286,8 @@ def test_the_model_of_init_decides_on_the_architecture_and_the_config_on_dropout
     assert "hidden_size: 64 -> 32" in capsys.readouterr().out
 
 
-def test_a_resumed_run_does_not_need_the_model_that_it_started_from(
-    config, whole, tmp_path, monkeypatch
-):
-    shutil.copytree(whole / "model", tmp_path / "model")
-    start = dataclasses.replace(config, init=str(tmp_path / "model"))
-    run_interrupted(start, tmp_path / "run", monkeypatch, 2)
-    shutil.rmtree(tmp_path / "model")
-    run = claim(dataclasses.replace(start, workdir=str(tmp_path / "run")))
+def test_a_resumed_run_does_not_need_the_model_that_it_started_from(started):
+    run = claim(started)
     run.workdir.release()
     assert run.config.model.hidden_size == 32
 

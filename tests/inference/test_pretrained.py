@@ -19,7 +19,7 @@ ODD = {
     "relu": {"hidden_act": "relu"},
     "gelu_new": {"hidden_act": "gelu_new"},
     "three token types": {"type_vocab_size": 3},
-    "seven layers": {"num_hidden_layers": 7},
+    "three layers": {"num_hidden_layers": 3},
     "untied": {"tie_word_embeddings": False},
     "eps": {"layer_norm_eps": 1e-5},
     "narrow": {"intermediate_size": 50},

@@ -8,7 +8,6 @@ from bertjax.data.batches.features import Feature
 from bertjax.data.batches.finetuning_batches import Labels, make_batch, row_shape
 from bertjax.model import HEADS
 from bertjax.training.objective import make_loss_fn
-from bertjax.weights import init_params
 
 LENGTHS = [5, 9, 14, 4, 7, 11]
 HEAD = {
@@ -41,15 +40,15 @@ def features_of(kind, vocab_size):
 
 
 @pytest.fixture(scope="module")
-def heads(tiny_config):
+def heads(one_layer_config, random_params):
     made = {}
 
     def of(kind):
         classes = {"regression": 1}.get(kind, 3)
         key = (HEAD[kind], classes)
         if key not in made:
-            model = HEADS[HEAD[kind]](tiny_config, num_labels=classes)
-            made[key] = (model, init_params(model, 0))
+            model = HEADS[HEAD[kind]](one_layer_config, num_labels=classes)
+            made[key] = (model, random_params(model))
         return made[key]
 
     return of
@@ -92,9 +91,11 @@ def test_class_weights_give_the_weighted_mean(heads, tiny_config):
     features = features_of("classes", tiny_config.vocab_size)
     batch, places = make_batch(features, row_shape(64, 1, ()), labels, 0)
     objective = model.objectives["classes"]
-    loss, _ = make_loss_fn(model, objective)(params, batch, objective.weights(batch), None)
+    loss_fn = jax.jit(make_loss_fn(model, objective))
+    loss, _ = loss_fn(params, batch, objective.weights(batch), None)
     keys = "input_ids token_type_ids position_ids sequence_ids sequence_starts".split()
-    logits = np.asarray(model.apply({"params": params}, *(batch[k] for k in keys))["logits"])
+    outputs = jax.jit(model.apply)({"params": params}, *(batch[k] for k in keys))
+    logits = np.asarray(outputs["logits"])
     of_feature = np.array([logits[row, slot] for row, slot, _ in places], np.float64)
     log_probs = of_feature - np.log(np.exp(of_feature).sum(-1, keepdims=True))
     golds = np.array([f.labels[0] for f in features])
@@ -115,9 +116,10 @@ def test_losses_are_those_of_transformers(kind, heads, tiny_config):
     rows = [make_batch([f], shape, labels, 0)[0] for f in features]
     batch = {key: np.concatenate([row[key] for row in rows]) for key in rows[0]}
     objective = model.objectives[kind]
-    loss, _ = make_loss_fn(model, objective)(params, batch, objective.weights(batch), None)
+    loss_fn = jax.jit(make_loss_fn(model, objective))
+    loss, _ = loss_fn(params, batch, objective.weights(batch), None)
     keys = "input_ids token_type_ids position_ids sequence_ids sequence_starts".split()
-    out = model.apply({"params": params}, *(batch[k] for k in keys))
+    out = jax.jit(model.apply)({"params": params}, *(batch[k] for k in keys))
     out = {key: torch.tensor(np.asarray(value)) for key, value in out.items()}
     f = torch.nn.functional
     if kind == "span":

@@ -1,6 +1,7 @@
 """The families of Hugging Face: sizes, configs and names as transformers has them."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -103,34 +104,36 @@ def test_files_of_an_encoder_alone_go_without_the_prefix(tmp_path, tiny_family, 
         assert jax.tree.all(jax.tree.map(np.array_equal, before, after)), family
 
 
-def test_shared_layers_are_layers_that_are_equal(tiny_family, sentences, tokenizer):
+def test_shared_layers_are_layers_that_are_equal(tiny_family, random_params):
     """Four layers in two groups compute what four layers do of which two each are equal."""
     shared = tiny_family("albert", num_hidden_layers=4, num_hidden_groups=2)
     apart = dataclasses.replace(shared, num_hidden_groups=4)
-    params = init_params(HEADS["encoder"](shared), 0)
+    params = random_params(HEADS["encoder"](shared))
     layers = params["bert"]["encoder"]["layers"]
     twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), layers)
     repeated = {"bert": params["bert"] | {"encoder": {"layers": twice}}}
     ids = np.arange(5, 21).reshape(1, 16)
     inputs = (ids, ids * 0, np.arange(16)[None], ids * 0 + 1, np.zeros((1, 1), int))
+
+    def hidden(model, params):
+        apply = functools.partial(model.apply, output_hidden_states=True)
+        return jax.jit(apply)({"params": params}, *inputs)["hidden_states"]
+
+    other = hidden(HEADS["encoder"](apart), repeated)
     for unroll in (1, 2):
-        one = HEADS["encoder"](shared, unroll=unroll).apply(
-            {"params": params}, *inputs, output_hidden_states=True
-        )
-        other = HEADS["encoder"](apart).apply(
-            {"params": repeated}, *inputs, output_hidden_states=True
-        )
-        np.testing.assert_allclose(one["hidden_states"], other["hidden_states"], atol=1e-6)
+        one = hidden(HEADS["encoder"](shared, unroll=unroll), params)
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_left_to_right_attention_sees_nothing_of_what_follows(tiny_config):
+def test_left_to_right_attention_sees_nothing_of_what_follows(tiny_config, random_params):
     model = HEADS["encoder"](dataclasses.replace(tiny_config, is_decoder=True))
-    params = init_params(model, 0)
+    params = random_params(model)
     ids = np.arange(5, 21).reshape(1, 16)
     # Two sequences of a row, 10 and 6 tokens long.
     sequence = np.repeat([1, 2], [10, 6])[None]
     positions = np.concatenate([np.arange(10), np.arange(6)])[None]
 
+    @jax.jit
     def hidden(ids):
         inputs = (ids, ids * 0, positions, sequence, np.zeros((1, 1), int))
         return model.apply({"params": params}, *inputs)["last_hidden_state"][0]
