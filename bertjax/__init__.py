@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["evaluate", "finetune", "load_pretrained", "prepare", "pretrain"]
 
-# Name -> module. The modules of commands are functions as well (`command_line.CallableModule`).
+# Maps a public name to its module. Command modules are callable (`command_line.CallableModule`).
 _HOMES = {
     "evaluate": "bertjax.inference.evaluation",
     "load_pretrained": "bertjax.inference.pretrained",
@@ -22,7 +22,7 @@ _COMMANDS = ("finetune", "prepare", "pretrain")
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: most commands and all workers of `prepare` have no use for jax.
+    # Modules are imported on first access: most commands and all workers of `prepare` need no jax.
     if name in _COMMANDS:
         return importlib.import_module(f"bertjax.{name}")
     if name in _HOMES:

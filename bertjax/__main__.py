@@ -1,4 +1,4 @@
-"""`bertjax COMMAND ...` and `python -m bertjax COMMAND ...`: one entry for all commands."""
+"""The entry point of all commands: `bertjax COMMAND ...` or `python -m bertjax COMMAND ...`."""
 
 import importlib
 import sys
@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 def usage() -> str:
-    """The commands, one per line."""
+    """Returns the usage message, which lists all commands."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {sentence}" for name, sentence in COMMANDS.items()]
     return "\n".join(

@@ -11,18 +11,18 @@ from bertjax.config import PretrainConfig, load_config_file
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkFlags(command_line.ConfigFlags):
-    """What to measure, besides the config of the run."""
+    """Flags of the benchmark that are not fields of the run's config."""
 
     GROUPS: ClassVar[dict[str, str]] = {"training": "phase steps", "output": "json profile"}
 
     phase: int = 0
-    """Phase of the config to measure, from 0."""
+    """Index of the phase to measure, counted from 0."""
     steps: int = 20
-    """Steps per round; the medians of five rounds are reported."""
+    """Number of steps per round; the medians of five rounds are reported."""
     json: str | None = None
-    """File for the results as JSON; "-" is the terminal; None: no JSON."""
+    """File to write the results to as JSON ("-": standard output); None: no JSON."""
     profile: str | None = None
-    """Directory for a trace of some steps, for TensorBoard or Perfetto; None: no trace."""
+    """Directory to write a profiler trace to, for TensorBoard or Perfetto; None: no trace."""
 
     def __post_init__(self):
         if self.steps < 1:
@@ -30,10 +30,10 @@ class BenchmarkFlags(command_line.ConfigFlags):
 
 
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
-    """Measures one phase; prints and returns the results.
+    """Measures the training step of one phase; prints and returns the results.
 
     Raises:
-        ValueError: there is no such phase, or config, data and devices do not fit together.
+        ValueError: the phase does not exist, or config, data and devices are incompatible.
     """
     from bertjax.training.throughput import measure
 
@@ -67,20 +67,20 @@ def _print(results: dict[str, Any]) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkFlags]:
-    """Reads the flags of the benchmark, and those of a pretraining."""
+    """Parses the flags of the benchmark and the fields of the run's config."""
     flags, config = command_line.parse_both(
         BenchmarkFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
         command="benchmark",
-        description="Measures the training step of a pretraining on this machine; without --data "
-        "its rows are random.",
+        description="Measures the speed of a pretraining step on this machine; without --data, the "
+        "rows are random.",
     )
     return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
 
     def start() -> None:
         config, flags = parse(argv)

@@ -1,4 +1,4 @@
-"""What the commands share: flags from dataclasses, help in groups, errors as one line."""
+"""Command-line code of all commands: flags from dataclasses, grouped help, one-line errors."""
 
 import dataclasses
 import inspect
@@ -26,32 +26,33 @@ import bertjax
 Config = TypeVar("Config")
 Flags = TypeVar("Flags")
 
-# Boxes of `--help`, in this order. `GROUPS` of a config says which fields are in which; a field
-# that is in none is shown beside --help.
+# The boxes of `--help`, in order. A config's `GROUPS` maps each box to its fields; a field in no
+# group is listed in the box of --help itself.
 GROUPS = ("data", "model", "training", "hardware", "output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigFlags:
-    """The flag of commands that read a config file."""
+    """Flags of a command that reads a config file."""
 
     config: str | None = None
-    """Config file, which sets the defaults of all other flags: Python that defines `config`, in the
-    current folder or among the files of the package; None: no file."""
+    """Config file that sets the defaults of all other flags: a Python file that defines `config`,
+    in the current folder or in the package; None: no file."""
 
 
 def parse(
     config: type[Config] | Config, argv: Sequence[str] | None, *, command: str, description: str
 ) -> Config:
-    """Reads the flags of a command.
+    """Parses the flags of a command into its config.
 
-    Flags may be written `--like_this` or `--like-this`, with or without `=`; nested fields are
-    `--optimizer.learning_rate`. Exits with status 2 on an unknown flag, naming the nearest one.
+    Flags may be written `--like_this` or `--like-this`, with or without `=`; a nested field is
+    written `--optimizer.learning_rate`. On an unknown flag, the process exits with status 2 and a
+    message that suggests the nearest flag.
 
     Args:
         config: a dataclass, or an instance whose values are the defaults.
-        argv: the flags; None: those of the process.
-        command: its name, as in `python -m bertjax.COMMAND`.
+        argv: the flags; None: `sys.argv[1:]`.
+        command: the name of the command, as in `python -m bertjax.COMMAND`.
         description: the first sentence of `--help`.
     """
     return _parse((config,), argv, command, description)[0]
@@ -65,9 +66,10 @@ def parse_both(
     command: str,
     description: str,
 ) -> tuple[Flags, Config]:
-    """Reads flags of the command alone and the fields of a run's config, all in one command line.
+    """Parses a command line that mixes flags of the command with fields of a run's config.
 
-    The arguments are those of `parse`; no field may be in both classes.
+    `flags` is the class of the command's flags; the other arguments are as in `parse`. The classes
+    share no field.
     """
     first, second = _parse((flags, config), argv, command, description)
     return first, second
@@ -95,13 +97,13 @@ def _parse(
 
 
 class _Group:
-    """Fields that tyro shows in one box of `--help`; the flags do not have its name."""
+    """A group of fields that tyro shows in one box of `--help`, without a prefix on their flags."""
 
     spec: StructConstructorSpec
 
 
 def _registry() -> ConstructorRegistry:
-    """Tells tyro about groups, and to show the docstring of a field without its line breaks."""
+    """Returns rules by which tyro supports groups and joins the lines of help texts."""
     registry, inside = ConstructorRegistry(), False
 
     @registry.struct_rule
@@ -111,7 +113,7 @@ def _registry() -> ConstructorRegistry:
             return info.type.spec
         if inside or not dataclasses.is_dataclass(info.type):
             return None
-        inside = True  # now tyro's own rule answers
+        inside = True  # lets tyro's own rule apply
         try:
             spec = ConstructorRegistry.get_struct_spec(info)
         finally:
@@ -137,7 +139,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def _root(configs: Sequence[Any]) -> type[_Group]:
-    """All fields of the configs in their groups; tyro makes it a list of the configs."""
+    """Returns a type with all fields in groups, from which tyro makes a list of configs."""
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
@@ -173,18 +175,18 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
 
 
 def group_of(config_class: type, field: str) -> str | None:
-    """The box of `--help` that shows a field; None: the one of --help itself."""
+    """Returns the box of `--help` that shows a field, or None for the box of --help itself."""
     groups: dict[str, str] = getattr(config_class, "GROUPS", {})
     return next((group for group, fields in groups.items() if field in fields.split()), None)
 
 
 def arguments(argv: Sequence[str] | None) -> list[str]:
-    """The flags; those of the process for None."""
+    """Returns `argv` as a list, or `sys.argv[1:]` if it is None."""
     return list(sys.argv[1:] if argv is None else argv)
 
 
 def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
-    """The value that a flag has in the command line, before all is parsed; None without it."""
+    """Returns the value of one flag before the command line is parsed; None if it is absent."""
     value = None
     words = arguments(argv)
     for word, following in itertools.zip_longest(words, words[1:], fillvalue="--"):
@@ -195,7 +197,7 @@ def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
 
 
 def write_json(content: Any, where: str) -> None:
-    """Writes what `--json FILE` asks for; "-" is the terminal."""
+    """Writes JSON to the file `where`, or to standard output if `where` is "-"."""
     text = json.dumps(content, indent=2) + "\n"
     if where == "-":
         print(text, end="")
@@ -204,9 +206,9 @@ def write_json(content: Any, where: str) -> None:
 
 
 def run_reporting_errors(run: Callable[[], Any]) -> int:
-    """Calls `run` and returns an exit status; errors of the input are shown as one line.
+    """Calls `run`, prints an error of the input as one line, and returns the exit status.
 
-    Set BERTJAX_TRACEBACK=1 to see where an error came from.
+    The environment variable BERTJAX_TRACEBACK=1 also prints the traceback.
     """
     try:
         run()
@@ -226,10 +228,10 @@ def run_reporting_errors(run: Callable[[], Any]) -> int:
 
 
 class CallableModule(types.ModuleType):
-    """The module of a command that is a function of the Python API as well.
+    """A command's module that can also be called as a function of the Python API.
 
-    `bertjax.prepare` is a module, with `main` and `parse`; `bertjax.prepare(...)` calls its
-    function of the same name. A module becomes callable by
+    For example, `bertjax.prepare` is a module with `main` and `parse`, and `bertjax.prepare(...)`
+    calls the module's function `prepare`. A module becomes callable by the assignment
     `sys.modules[__name__].__class__ = CallableModule`.
     """
 

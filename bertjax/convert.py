@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertjax.weights import LoadedModel
 
 TOLERANCE = 1e-4
-# Inputs of --verify: any text would do, these have pairs, long words and numbers.
+# Texts that --verify compares outputs on, with pairs, long words and numbers among them.
 SENTENCES = (
     "The harbour was quiet, and only two boats had come in before the storm.",
     ("Who wrote the letter?", "She did not say, but the ink was still wet on her fingers."),
@@ -32,17 +32,17 @@ SENTENCES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertConfig:
-    """Reads a model and writes it in another format; every weight stays the same, bit for bit."""
+    """Config of a conversion to another format, which keeps every weight bit for bit."""
 
     GROUPS: ClassVar[dict[str, str]] = {"output": "to verify"}
 
     src: Annotated[str, tyro.conf.Positional]
     """Model to read: a model directory, hub name, workdir of a run or TF1 checkpoint."""
     dst: Annotated[str, tyro.conf.Positional]
-    """Directory to write: a new one, or an older model to replace."""
+    """Output directory: a new directory, or that of an older model, which is replaced."""
     to: Literal["hf", "tf1"] = "hf"
-    """Format: hf has config.json and safetensors, tf1 has bert_model.ckpt, as google-research/bert
-    reads it."""
+    """Output format: hf writes config.json and safetensors; tf1 writes the bert_model.ckpt that
+    google-research/bert reads."""
     verify: bool = False
     """Compare the outputs with PyTorch's on a few sentences, and fail if they differ by more than
     1e-4 (needs the extra `parity`)."""
@@ -53,7 +53,7 @@ def run(config: ConvertConfig) -> None:
 
     Raises:
         FileNotFoundError: there is no model at `src`.
-        ValueError: the format has no place for one of its weights, or PyTorch's outputs differ.
+        ValueError: the output format cannot hold one of the weights, or PyTorch's outputs differ.
     """
     import jax
 
@@ -88,7 +88,7 @@ def run(config: ConvertConfig) -> None:
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
-    """The tensors by PyTorch name, with the pooler, which Google's SQuAD graph has and ignores."""
+    """Yields PyTorch names and tensors, even of the pooler that Google's SQuAD graph ignores."""
     from flax.traverse_util import flatten_dict
 
     from bertjax.weights import names
@@ -103,17 +103,17 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
 
 
 def verify(model: "Pretrained", written: Path) -> None:
-    """Prints the differences between a model's outputs and PyTorch's on the written directory.
+    """Prints how far a model's outputs differ from those of PyTorch on the written directory.
 
     Raises:
-        ValueError: one of them is more than 1e-4.
+        ValueError: an output differs by more than 1e-4.
         ImportError: the extra `parity` is not installed.
     """
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
 
     with tempfile.TemporaryDirectory() as folder:
-        if not (written / "config.json").is_file():  # TF1: PyTorch needs it converted back
+        if not (written / "config.json").is_file():  # PyTorch cannot read TF1 files
             again = Pretrained(load_model(written, model.head))
             written = Path(folder) / "model"
             again.save(written)
@@ -125,7 +125,7 @@ def verify(model: "Pretrained", written: Path) -> None:
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
-    """Largest absolute difference of each output to transformers on `directory`, at real tokens."""
+    """Returns each output's largest absolute difference from transformers, padding ignored."""
     import numpy as np
 
     from bertjax.weights.families import architecture
@@ -143,7 +143,7 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
         ids, mask, types = ids[None], mask[None], types[None]
     inputs = {"input_ids": ids, "attention_mask": mask}
     if model.config.type_vocab_size > 1:
-        # A model of one token type ignores them; some come with a tokenizer that has two.
+        # Models with one token type ignore token types, and some have a tokenizer with two types.
         inputs["token_type_ids"] = types
     with torch.no_grad():
         torch_outputs = _torch_outputs(
@@ -169,7 +169,8 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
 def _torch_outputs(
     model: "Pretrained", torch_class: Any, directory: Path, inputs: dict[str, Any]
 ) -> Any:
-    """Outputs of transformers by name, with the pooler's, which models with a head leave out."""
+    """Returns the outputs of transformers, and the pooler's, which models with a head do not
+    return."""
     import torch
 
     from bertjax.weights.families import family_of
@@ -178,7 +179,7 @@ def _torch_outputs(
     outputs = torch_model.eval()(**inputs, output_hidden_states=True)
     base = getattr(torch_model, family_of(model.config).prefix, torch_model)
     pooler = getattr(base, "pooler", None)
-    if isinstance(pooler, torch.nn.Linear):  # ALBERT's, without its activation
+    if isinstance(pooler, torch.nn.Linear):  # ALBERT's pooler has no activation
         outputs["pooler_output"] = pooler(outputs["hidden_states"][-1][:, 0]).tanh()
     elif pooler is not None:
         outputs["pooler_output"] = pooler(outputs["hidden_states"][-1])
@@ -186,7 +187,7 @@ def _torch_outputs(
 
 
 def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
-    """Reads the flags."""
+    """Parses the command-line flags."""
     return command_line.parse(
         ConvertConfig,
         argv,
@@ -196,7 +197,7 @@ def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

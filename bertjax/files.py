@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, JSON with a message, nearest names."""
+"""File helpers: atomic writes of files and folders, JSON with clear errors, spelling hints."""
 
 import contextlib
 import difflib
@@ -15,21 +15,21 @@ _REMOTE = re.compile(r"[a-z0-9]+://")
 
 
 def is_remote(path: Any) -> bool:
-    """Whether a path, or its name, is in a bucket: gs://..., s3://..."""
+    """Whether a path is in a bucket, such as gs://... or s3://..."""
     return _REMOTE.match(os.fspath(path)) is not None
 
 
 @contextlib.contextmanager
 def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
-    """Yields a temporary path beside `path`, which takes its name at the end of the block.
+    """Yields a temporary path next to `path`; it is renamed to `path` at the end of the block.
 
-    Whatever goes wrong in the block, `path` keeps its old content and the temporary file is
-    removed. If the block writes nothing, nothing happens.
+    If the block raises, `path` keeps its old content and the temporary file is removed. If the
+    block writes nothing, `path` stays as it is.
 
     Args:
-        path: a file on a disk.
-        unique: gives the temporary file a random name, for a file that several processes or
-            machines may write at the same time.
+        path: the file to write, on a local disk.
+        unique: whether the temporary file gets a random name, for a `path` that several processes
+            or machines may write at the same time.
 
     Raises:
         OSError: the disk is full or fails.
@@ -43,7 +43,7 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
             os.replace(temporary, path)
     except OSError as error:
         if error.errno is None or error.filename not in (None, str(temporary)):
-            raise  # explained already, or about another file that the block reads
+            raise  # already explained, or about a file that the block reads
         raise OSError(
             f"Writing {path} failed ({error}): make room or choose another place, then run the "
             "same command again."
@@ -53,12 +53,12 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
-    """Writes a small file whole or not at all; `path` may be one of a bucket.
+    """Writes a small file atomically; `path` may be in a bucket.
 
     Raises:
         OSError: the disk is full or fails.
     """
-    if is_remote(path):  # an object of a bucket appears whole or not at all
+    if is_remote(path):  # writes to a bucket are atomic
         path.write_bytes(content)
         return
     with writing(path, unique=unique) as temporary:
@@ -66,25 +66,25 @@ def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a small file of text in UTF-8, as `write_bytes` does."""
+    """Writes a small UTF-8 text file atomically, see `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a small JSON file, as `write_bytes` does."""
+    """Writes a small JSON file atomically, see `write_bytes`."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: Path, remedy: str = "copy or download it again") -> dict[str, Any]:
-    """The object in a JSON file in UTF-8, with or without a byte order mark.
+    """Reads the object in a UTF-8 JSON file, with or without a byte order mark.
 
     Args:
-        path: the file; may be one of a bucket.
-        remedy: what the message of an error advises.
+        path: the file, which may be in a bucket.
+        remedy: the advice at the end of an error message.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not JSON, or holds something else than an object.
+        ValueError: the file is not JSON, or its content is not an object.
     """
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -102,21 +102,21 @@ def read_json(path: Path, remedy: str = "copy or download it again") -> dict[str
 
 @contextlib.contextmanager
 def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
-    """Yields a fresh folder that takes the place of `folder` if nothing goes wrong.
+    """Yields a new folder that replaces `folder` at the end of the block, if no error occurs.
 
-    The old content stays until the end of the block, and is removed afterwards.
+    The old content of `folder` is kept until the end of the block, and then removed.
 
     Args:
         folder: a new folder, an empty one, or one that may be replaced.
-        marks: names of files, one of which a folder with content must have to be replaced.
+        marks: file names; a folder with content is replaced only if it contains one of them.
 
     Raises:
-        ValueError: `folder` is a file, or has content and none of the marks.
-        OSError: it could not be written (no space); the old content is unchanged.
+        ValueError: `folder` is a file, or has content but none of the `marks`.
+        OSError: the new content could not be written; the old content is unchanged.
     """
     folder = Path(folder).resolve()
     scratch = folder.with_name(f"{folder.name}.writing")
-    _tidy(folder, scratch)  # after a process that was killed
+    _tidy(folder, scratch)  # cleans up after a process that was killed
     if not _may_be_replaced(folder, marks):
         raise ValueError(
             f"{folder} exists and is no model directory (it has no {' or '.join(marks)}), so it "
@@ -138,7 +138,7 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
 
 
 def _tidy(folder: Path, scratch: Path) -> None:
-    """Removes the scratch folder, and puts the old content back if nothing took its place."""
+    """Removes the scratch folder; first moves the old content back if `folder` is missing."""
     if (scratch / "old").exists() and not folder.exists():
         (scratch / "old").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -153,6 +153,6 @@ def _may_be_replaced(folder: Path, marks: Sequence[str]) -> bool:
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """`Did you mean 'x'? ` with the nearest of the known names; empty if none is similar."""
+    """Returns `Did you mean 'x'? ` with the most similar known name, or "" if none is similar."""
     matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.4)
     return f"Did you mean {matches[0]!r}? " if matches else ""

@@ -1,6 +1,6 @@
 """Fine-tunes a model on a task: `python -m bertjax.finetune` (Devlin et al. 2018, 4).
 
-The same command again resumes from the newest checkpoint, bit for bit.
+Running the same command again resumes from the newest checkpoint, bit for bit.
 """
 
 import sys
@@ -19,19 +19,19 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 
 def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult":
-    """`bertjax.finetune(...)`: fine-tunes a model; the result has scores, history and model.
+    """Fine-tunes a model, as `bertjax.finetune(...)`; returns its scores, history and the model.
 
         result = bertjax.finetune(task="classify", train="a.csv", dev=frame)
         result.scores["dev/accuracy"], result.model.predict(["a text"])
 
     Args:
-        config: the run; None: the defaults of `configs/finetune/TASK.py`.
-        fields: fields of `FinetuneConfig`, in place of those of `config`. train, dev and test may
-            be pandas DataFrames or lists of dictionaries instead of files.
+        config: the config of the run; None: the defaults in `configs/finetune/TASK.py`.
+        fields: values of `FinetuneConfig` fields, which replace those of `config`. train, dev and
+            test may be pandas DataFrames or lists of dictionaries instead of files.
 
     Raises:
-        ValueError: config, data and workdir do not fit together, or there is no such task.
-        TypeError: there is no such field.
+        ValueError: config, data and workdir are incompatible, or the task is unknown.
+        TypeError: a field in `fields` is unknown.
     """
     from bertjax.tasks.sources.table_files import as_file
     from bertjax.training import variants
@@ -53,10 +53,10 @@ def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
 
 
 def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConfig:
-    """The config of a file; without one, of the task's own file; without either, the defaults.
+    """Loads the config from `file`, else from the task's own config file, else the defaults.
 
     Raises:
-        ValueError: there is no such task, or it cannot be trained.
+        ValueError: the task is unknown or has no train split.
     """
     if task is not None:
         from bertjax.tasks import check_task
@@ -69,20 +69,20 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
 
 
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
-    """Reads the flags; their defaults are those of --config, or of the task's own config file."""
+    """Parses the flags, whose defaults come from --config or from the task's own config file."""
     task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
     return command_line.parse_both(
         command_line.ConfigFlags,
         _defaults_of_task(task, file),
         argv,
         command="finetune",
-        description="Fine-tunes a model on a task; the same command again resumes. The defaults "
-        "are those of configs/finetune/TASK.py, or of --config FILE.",
+        description="Fine-tunes a model on a task; repeating the command resumes the run. The "
+        "defaults come from configs/finetune/TASK.py, or from --config FILE.",
     )[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

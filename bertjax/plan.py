@@ -1,7 +1,7 @@
 """Plans a pretraining for TPUs and GPUs that are not at hand: `python -m bertjax.plan`.
 
-The train step itself is compiled for the devices: whether it fits, its memory and its communication
-are the compiler's answers. TPUs need `pip install 'bertjax[tpu]'`.
+The real train step is compiled for these devices, so the compiler itself reports its memory and
+communication, and whether it fits. TPUs need `pip install 'bertjax[tpu]'`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanFlags(command_line.ConfigFlags):
-    """The hardware to plan for, besides the config of the run."""
+    """Flags of the plan that are not fields of the run's config."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "hardware": "topology compare",
@@ -29,15 +29,15 @@ class PlanFlags(command_line.ConfigFlags):
     }
 
     topology: str | None = None
-    """Devices to compile for, as VERSION:CHIPS, such as v3:4x4 or h200:8; None: those of
+    """Devices to plan for, as VERSION:CHIPS, such as v3:4x4 or h200:8; None: only those of
     --compare."""
     compare: str | None = None
-    """More devices, separated by commas, such as v4:2x2x4,v5e:4x4; the plans are compared;
-    None: no comparison."""
+    """Further devices to plan for, separated by commas, such as v4:2x2x4,v5e:4x4; a table compares
+    all plans; None: no further devices."""
     json: str | None = None
-    """File for the plans as JSON; "-" is the terminal; None: no JSON."""
+    """File to write the plans to as JSON ("-": standard output); None: no JSON."""
     no_advice: bool = False
-    """Do not search for settings that fit where the config does not."""
+    """Skip the search for settings that fit if the config does not fit."""
 
     def __post_init__(self):
         if not self.topologies:
@@ -45,7 +45,7 @@ class PlanFlags(command_line.ConfigFlags):
 
     @property
     def topologies(self) -> list[str]:
-        """All devices to plan for."""
+        """The names of all devices to plan for."""
         return [name for name in (self.topology, *(self.compare or "").split(",")) if name]
 
 
@@ -53,8 +53,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
     """Compiles every phase of a config for all devices; prints and returns the plans.
 
     Raises:
-        ValueError: the config has no phases or does not suit the devices, or there are no such
-            devices.
+        ValueError: the config has no phases or does not suit the devices, or a device is unknown.
         ImportError: the compiler for TPUs is not installed.
     """
     from rich.console import Console
@@ -80,7 +79,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
 
 
 def describe(plan: "Plan") -> str:
-    """A plan as lines of text."""
+    """Describes a plan in lines of text."""
     memory = {key: value / 1e9 for key, value in plan.memory.items()}
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     lines = [
@@ -119,7 +118,7 @@ def describe(plan: "Plan") -> str:
 
 
 def comparison(plans: "Sequence[Plan]") -> "Table":
-    """A table with one row per plan."""
+    """Returns a table with one row per plan."""
     from rich.table import Table
 
     table = Table("devices", "phase", "GB/device", "of", "fits", "TFLOP", "MB sent", "step ms >=")
@@ -140,7 +139,7 @@ def comparison(plans: "Sequence[Plan]") -> "Table":
 
 
 def as_json(plan: "Plan") -> dict[str, Any]:
-    """A plan as JSON can hold it; bytes, seconds and FLOP are those of one device."""
+    """Converts a plan to JSON values; bytes, seconds and FLOP are per device."""
     values = dataclasses.asdict(plan)
     values["collectives"] = [c._asdict() | {"sent": c.sent} for c in plan.collectives]
     low, high = plan.step_seconds
@@ -148,7 +147,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
-    """Reads the flags of the plan, and those of a pretraining."""
+    """Parses the flags of the plan and the fields of the run's config."""
     flags, config = command_line.parse_both(
         PlanFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
@@ -161,8 +160,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
-    # The only devices are those that are compiled for: nothing runs on devices of this machine.
+    """Parses the flags and runs the command; returns the exit status."""
+    # The step is only compiled, for other devices, so JAX needs no accelerator of this machine.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     return command_line.run_reporting_errors(lambda: run(*parse(argv)))
 

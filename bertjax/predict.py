@@ -1,4 +1,4 @@
-"""Inference with a model: predictions, mask filling, embeddings: `python -m bertjax.predict`."""
+"""Inference with `python -m bertjax.predict`: predictions, mask filling and embeddings."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bertjax.tasks import Example, Prediction
     from bertjax.tasks.sources.columns import Columns
 
-# The flag that says what to predict -> the other flags that then have an effect.
+# Maps each flag that selects a kind of inference to the other flags that it can be used with.
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 MODES = {
     "input": (*_COLUMNS, "label_separator", "output", "max_length"),
@@ -28,7 +28,7 @@ MODES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """What to predict, and the model."""
+    """Config of `bertjax.predict`: the model, and what to predict."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
@@ -40,20 +40,20 @@ class PredictConfig:
     model: str
     """Model directory, or the workdir of a finished run."""
     input: str | None = None
-    """File to predict for: CSV, TSV, JSON lines, one text per line (.txt), SQuAD's JSON or CoNLL's
-    columns; the model directory says what the task is."""
+    """File of examples to predict: CSV, TSV, JSON lines, one text per line (.txt), SQuAD's JSON or
+    CoNLL's columns; the model directory determines the task."""
     text: str | None = None
-    """Text to predict for instead of a file; the question, for question answering."""
+    """Single text to predict instead of a file; for question answering, the question."""
     pair: str | None = None
-    """Second text of --text; the passage, for question answering; None: a single text."""
+    """Second text after --text; for question answering, the passage; None: only one text."""
     task: str | None = None
-    """Official task whose dev and test splits to predict, such as ax with a model of mnli."""
+    """Official task whose dev and test splits are predicted, such as ax with an MNLI model."""
     data_dir: str | None = None
     """Folder with the task's official files; None: TensorFlow Datasets fetches them."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: its own default."""
     submission: str | None = None
-    """Zip file for GLUE's server that the predictions of --task are added to; None: a new one in
+    """Zip file for GLUE's server that the predictions of --task are added to; None: a new file in
     --output."""
     text_column: str | None = None
     """Column of the text, or of the first text of a pair; None: guessed, and the guess is
@@ -61,30 +61,29 @@ class PredictConfig:
     pair_column: str | None = None
     """Column of the second text of a pair; None: guessed."""
     label_column: str | None = None
-    """Column of the label, with which metrics are printed; None: guessed, or no metrics."""
+    """Column of the label, from which metrics are computed; None: guessed, or no metrics."""
     label_separator: str | None = None
-    """Character between the labels of an example that may have several; None: one label per
-    example."""
+    """Character that separates the labels of a multi-label example; None: one label per example."""
     id_column: str | None = None
-    """Column of the name of each example in the predictions; None: guessed, or the row's number."""
+    """Column of the example id, which the predictions contain; None: guessed, or the row number."""
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices of multiple choice; empty: guessed."""
     fill_mask: str | None = None
-    """Text with one or several [MASK] (<mask> for RoBERTa), for which the most probable words are
+    """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable words for each are
     printed."""
     top_k: int = 5
-    """Number of words per mask."""
+    """Number of words to print per mask."""
     embed: str | None = None
-    """File with one text per line, for each of which a vector is written to --output."""
+    """File with one text per line; the embedding of each text is written to --output."""
     output: str | None = None
-    """Where to write: JSON lines of --input, .npy or .jsonl of --embed, a folder of --task; None:
-    the terminal, or predictions/TASK."""
+    """Output: a JSON lines file for --input and --text, an .npy or .jsonl file for --embed, a
+    folder for --task; None: standard output, or the folder predictions/TASK for --task."""
     max_length: int | None = None
-    """Largest number of tokens per sequence; None: as the model was fine-tuned."""
+    """Largest number of tokens per sequence; None: the value that the model was fine-tuned with."""
     pooling: Literal["mean", "cls"] = "mean"
-    """Vector of a text: the mean over its tokens, or the hidden state of [CLS]."""
+    """Embedding of a text: the mean over its tokens, or the hidden state of [CLS]."""
     layers: tuple[int, ...] = (-1,)
-    """Hidden states that vectors are made of, 0 = embeddings, -1 = the last layer; several are
+    """Hidden states that --embed uses: 0 = embedding layer, -1 = last layer; several are
     concatenated."""
 
     def __post_init__(self):
@@ -110,7 +109,7 @@ class PredictConfig:
 
     @property
     def columns(self) -> "Columns":
-        """The columns of --input."""
+        """The names of the columns of --input."""
         from bertjax.tasks.sources.columns import Columns
 
         return Columns(
@@ -123,9 +122,9 @@ class PredictConfig:
 
 
 def answer(config: PredictConfig) -> None:
-    """Predicts for a text or for every example of a file; prints JSON lines or writes them.
+    """Predicts a text or every example of a file, and prints or writes the results as JSON lines.
 
-    Prints the metrics as well if the examples have labels.
+    If the examples have labels, the metrics are printed as well.
     """
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.saved_task import TaskModel
@@ -155,7 +154,7 @@ def answer(config: PredictConfig) -> None:
 
 @contextlib.contextmanager
 def _lines(output: str | None) -> Iterator[Any]:
-    """Standard output, or a file that is written whole or not at all."""
+    """Yields standard output, or a file that is written completely or not at all."""
     if output is None:
         yield sys.stdout
         return
@@ -165,7 +164,7 @@ def _lines(output: str | None) -> Iterator[Any]:
 
 
 def answer_task(config: PredictConfig) -> None:
-    """Predicts for the dev and test splits of an official task, in the format of its scorer.
+    """Predicts the dev and test splits of an official task, and writes files for its scorer.
 
     Raises:
         ValueError: the model does not have the labels of the task.
@@ -194,10 +193,10 @@ def answer_task(config: PredictConfig) -> None:
 
 
 def run(config: PredictConfig) -> None:
-    """Prints predictions or words for masks, or writes predictions or embeddings.
+    """Runs the inference that the config selects, and prints or writes the results.
 
     Raises:
-        ValueError: the model has no head for this, or the input is damaged.
+        ValueError: the model lacks the required head, or the input cannot be read.
     """
     from bertjax.devices.compilation_cache import use_compilation_cache
     from bertjax.inference.embed import Embedder, embed_file
@@ -235,7 +234,7 @@ def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> PredictConfig:
-    """Reads the flags."""
+    """Parses the command-line flags."""
     return command_line.parse(
         PredictConfig,
         argv,
@@ -246,7 +245,7 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,7 +1,7 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
 One process reads the input and cuts it into chunks; worker processes turn chunks into shards. The
-output does not depend on their number, see `bertjax.data.preparation.chunks`.
+output does not depend on the number of workers; see `bertjax.data.preparation.chunks`.
 """
 
 import contextlib
@@ -33,28 +33,28 @@ SECONDS_BETWEEN_LOG_LINES = 15
 
 
 def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
-    """`bertjax.prepare(...)`: prepares pretraining data and returns its metadata.
+    """Prepares pretraining data, as `bertjax.prepare(...)`, and returns its metadata.
 
         bertjax.prepare(input="text/*", tokenizer="bert-base-uncased", output="data")
 
-    A script must call it under `if __name__ == "__main__":`, because worker processes import the
-    script, unless `num_processes=1`.
+    Unless `num_processes=1`, a script must call this function under `if __name__ == "__main__":`,
+    because worker processes import the script.
 
     Args:
-        config: what to prepare.
-        fields: fields of `PrepareConfig`, in place of those of `config`.
+        config: the config of the preparation; None: the defaults.
+        fields: values of `PrepareConfig` fields, which replace those of `config`.
 
     Raises:
-        ValueError, OSError: as `run`.
-        TypeError: there is no such field.
+        ValueError, OSError: see `run`.
+        TypeError: a field in `fields` is unknown.
     """
     return run(config_from(PrepareConfig, config, fields))
 
 
 def run(config: PrepareConfig) -> "Metadata | None":
-    """Prepares the data of `config`, or continues a preparation; returns the metadata.
+    """Prepares pretraining data, or continues an unfinished preparation; returns the metadata.
 
-    Returns None after one part of several, if others are not finished.
+    Returns None if this run prepared one part of several and other parts are not finished.
 
     Raises:
         ValueError: the input, the tokenizer or the output directory cannot be used.
@@ -84,7 +84,7 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     with folder_written_locally(directory) as local:
         tokenizer.save(local)
     if config.runner is not None:
-        # Not from `__main__`, which is another module in the workers.
+        # A function of `__main__` cannot be sent, because workers have another `__main__`.
         from bertjax.prepare import _prepare_part as prepare_part
 
         run_parts(
@@ -114,7 +114,7 @@ def _open_corpus(config: PrepareConfig) -> "Corpus":
 
 
 def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
-    """Everything that determines the output, as JSON values."""
+    """Returns everything that determines the output, as JSON values."""
     return {
         "settings": {
             field.name: getattr(config, field.name)
@@ -130,7 +130,7 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
 def _prepare_here(
     config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
-    """Prepares this part with local processes; returns the metadata after the last part."""
+    """Prepares one part with local processes; returns the metadata if it is the last part."""
     from bertjax.data.preparation import prepared_dir
 
     chunks = _prepare_chunks(config, corpus)
@@ -146,7 +146,7 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares one part in a Beam worker; returns the number of chunks."""
+    """Prepares one part in a Beam worker; returns the number of chunks of the input."""
     from bertjax.data.preparation import prepared_dir
 
     config = dataclasses.replace(
@@ -197,7 +197,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 
 @contextlib.contextmanager
 def _progress(corpus: "Corpus") -> Iterator[Any]:
-    """Yields `report(text_bytes)`: a progress bar on a terminal, occasional lines in a log."""
+    """Yields `report(text_bytes)`, which updates a progress bar or prints lines to a log."""
     begin = last = time.monotonic()
     text_bytes = 0
     if sys.stderr.isatty():
@@ -271,7 +271,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> PrepareConfig:
-    """Reads the flags."""
+    """Parses the command-line flags."""
     return command_line.parse(
         PrepareConfig,
         argv,
@@ -281,7 +281,7 @@ def parse(argv: Sequence[str] | None = None) -> PrepareConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,6 +1,6 @@
 """Pretrains an encoder: `python -m bertjax.pretrain` (Devlin et al. 2018, 3.1).
 
-The same command again resumes from the newest checkpoint, bit for bit.
+Running the same command again resumes from the newest checkpoint, bit for bit.
 """
 
 import dataclasses
@@ -15,28 +15,29 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 
 def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
-    """`bertjax.pretrain(...)`: pretrains a model; see `bertjax.training.pretraining.pretrain`.
+    """Pretrains a model, as `bertjax.pretrain(...)`; see `bertjax.training.pretraining.pretrain`.
 
     Args:
-        config: the run, for example `load_config_file("configs/pretrain/bert_base.py",
+        config: the config of the run, for example
+            `load_config_file("configs/pretrain/bert_base.py",
             PretrainConfig)`.
-        fields: fields of `PretrainConfig`, in place of those of `config`.
+        fields: values of `PretrainConfig` fields, which replace those of `config`.
 
     Raises:
-        TypeError: there is no such field.
+        TypeError: a field in `fields` is unknown.
     """
     run(config_from(PretrainConfig, config, fields))
 
 
 def run(config: PretrainConfig) -> None:
-    """Pretrains; the arguments and errors are those of `bertjax.training.pretraining.pretrain`."""
+    """Pretrains a model; see `bertjax.training.pretraining.pretrain` for the errors."""
     from bertjax.training import pretraining
 
     pretraining.pretrain(config)
 
 
 def export(workdir: str) -> None:
-    """Writes the model of the newest checkpoint; see `bertjax.training.pretraining.export`."""
+    """Exports the model of the newest checkpoint; see `bertjax.training.pretraining.export`."""
     from bertjax.training import pretraining
 
     pretraining.export(workdir)
@@ -44,28 +45,28 @@ def export(workdir: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainFlags(command_line.ConfigFlags):
-    """Flags besides the config of the run."""
+    """Flags of the command that are not fields of the run's config."""
 
     GROUPS: ClassVar[dict[str, str]] = {"output": "export"}
 
     export: bool = False
-    """Write the model of the newest checkpoint of --workdir, and stop."""
+    """Export the model of the newest checkpoint in --workdir, without any training."""
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
-    """Reads the flags, whose defaults are those of --config."""
+    """Parses the flags, whose defaults come from --config."""
     flags, config = command_line.parse_both(
         PretrainFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
         command="pretrain",
-        description="Pretrains an encoder; the same command again resumes.",
+        description="Pretrains an encoder; repeating the command resumes the run.",
     )
     return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs, or exports."""
+    """Parses the flags, then pretrains or exports; returns the exit status."""
 
     def start() -> None:
         config, flags = parse(argv)

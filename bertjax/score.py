@@ -1,4 +1,4 @@
-"""Official metrics of a task for predictions of any origin: `python -m bertjax.score`."""
+"""Computes the official metrics of a task from files of predictions: `python -m bertjax.score`."""
 
 import dataclasses
 import json
@@ -13,26 +13,26 @@ from bertjax.files import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreConfig:
-    """The predictions to score, and the file with the correct answers."""
+    """Config of `bertjax.score`: the predictions, and the file with the correct answers."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task gold predictions na_probs na_prob_thresh",
     }
 
     task: str
-    """Task with official files: squad, squad2, conll, or a task of GLUE such as mnli."""
+    """Name of the task: squad, squad2, conll, or a GLUE task such as mnli."""
     gold: str
     """Official file with the correct answers: SQuAD's JSON, GLUE's TSV or CoNLL's columns."""
     predictions: str
-    """Predictions. SQuAD: JSON of question id -> text. GLUE: TSV of index and prediction, as for
-    submissions. CoNLL: columns with the words of --gold and the predicted tag in the last
-    column."""
+    """File of predictions. SQuAD: JSON that maps question ids to answer texts. GLUE: TSV with the
+    columns index and prediction, as in a submission. CoNLL: columns with the words of --gold and,
+    last, the predicted tags."""
     na_probs: str | None = None
-    """SQuAD 2.0: JSON of question id -> probability or odds that there is no answer; also reports
-    the best threshold; None: predictions without a text count as having no answer."""
-    na_prob_thresh: float = 1.0
-    """SQuAD 2.0 with --na_probs: a question with higher odds counts as predicted to have no
+    """SQuAD 2.0: JSON file that maps question ids to the probability or odds that there is no
+    answer; the best threshold is then reported, too; None: an empty text predicts that there is no
     answer."""
+    na_prob_thresh: float = 1.0
+    """SQuAD 2.0: a question whose value in --na_probs exceeds this threshold has no answer."""
 
     def __post_init__(self):
         from bertjax.tasks import TASKS
@@ -51,7 +51,7 @@ def score(config: ScoreConfig) -> dict[str, float]:
     """Returns the official metrics, name -> value, as fractions (not percent).
 
     Raises:
-        ValueError: a file has another format, or the predictions are for other examples.
+        ValueError: a file has the wrong format, or the predictions belong to other examples.
         FileNotFoundError: a file does not exist.
     """
     from bertjax.tasks import TASKS
@@ -75,7 +75,7 @@ def run(config: ScoreConfig) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
-    """Reads the flags."""
+    """Parses the command-line flags."""
     return command_line.parse(
         ScoreConfig,
         argv,
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -59,7 +59,7 @@ def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
-    """Reads the flags."""
+    """Parses the command-line flags."""
     return command_line.parse(
         TrainTokenizerConfig,
         argv,
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the flags and runs."""
+    """Parses the flags and runs the command; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,7 +1,7 @@
 """Configs of the commands: frozen dataclasses, read from a file, overridden by flags.
 
 A config file is Python that defines `config`. `--config` looks for it in the current folder, then
-among the files that come with the package. Nothing here imports jax.
+among the files that come with the package. This package does not import jax.
 """
 
 from bertjax.config.config_file import config_from, defaults_of, differences, load_config_file

@@ -19,12 +19,12 @@ Config = TypeVar("Config")
 
 
 def load_config_file(path: str | None, config_class: type[Config]) -> Config:
-    """Runs a config file and returns its `config`, a `config_class`; the defaults without a file.
+    """Runs a config file and returns its `config`; without a path, returns the defaults.
 
     Raises:
-        FileNotFoundError: neither the current folder nor the package has it; the message names the
-            nearest file.
-        ValueError: it defines no `config` of the class.
+        FileNotFoundError: the file is neither in the current folder nor in the package; the message
+            names the nearest file.
+        ValueError: the file defines no `config` of the class `config_class`.
     """
     if not path:
         return config_class()
@@ -38,12 +38,14 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
         raise ValueError(f"{file}: {error}. {_nearest_field(str(error))}") from error
     if not isinstance(getattr(module, "config", None), config_class):
         name = config_class.__name__
-        raise ValueError(f"{file} defines no such `config`: end it with `config = {name}(...)`.")
+        raise ValueError(
+            f"{file} defines no `config` of type {name}: end it with `config = {name}(...)`."
+        )
     return module.config
 
 
 def _nearest_field(message: str) -> str:
-    """The remedy for the TypeError of a config class that was called with an unknown field."""
+    """Returns advice on the TypeError of a config class that was called with an unknown field."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
@@ -63,17 +65,15 @@ def _known_fields(config_class: type[Any], name: str) -> str:
 def config_from(
     config_class: type[Config], config: Config | None, fields: Mapping[str, Any]
 ) -> Config:
-    """A config from an instance and keywords, as functions of the Python API take them.
+    """Makes a config from an instance and keyword arguments, for the Python API.
 
     Args:
         config_class: the class of the config.
-        config: its instance, or None for the defaults.
-        fields: values of fields in place of the instance's; a field that is a tuple also takes a
-            list, or one value alone.
+        config: an instance to start from; None: the defaults.
+        fields: values that replace those of `config`; tuple fields accept a list or one value.
 
     Raises:
-        TypeError: `config` has another class, or there is no such field; the message names the
-            nearest.
+        TypeError: `config` has another class, or a field is unknown; the message suggests one.
     """
     if config is not None and not isinstance(config, config_class):
         raise TypeError(
@@ -112,11 +112,11 @@ def differences(
     ignore: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The fields, as `name: saved value -> value`, in which a config differs from a saved one.
+    """Lists the fields that differ from a saved config, as `name: saved value -> new value`.
 
     Args:
         config, saved: nested dictionaries; nested fields are named `optimizer.learning_rate`.
-        ignore: fields that may differ: full names, or their first or last parts.
+        ignore: fields that may differ, by full name or by its first or last component.
         defaults: values of fields that the saved config lacks because they were added later.
     """
     new, old = _flatten(json.loads(json.dumps(config))), _flatten(saved)
@@ -131,11 +131,11 @@ def differences(
 
 
 def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
-    """Defaults of the fields of a config and of the dataclasses in it, as nested dictionaries.
+    """Returns the defaults of a config and its nested dataclasses, as nested dictionaries.
 
     Args:
-        config: the config; its fields without a default are left out.
-        default: an instance that holds the defaults; None: those of the class.
+        config: the config; fields without a default are left out.
+        default: an instance that holds the defaults; None: the defaults of the class.
     """
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(config):

@@ -6,14 +6,14 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Distillation: the teacher and the loss weights; unused without a teacher."""
+    """Config of distillation: teacher and loss weights; unused without a teacher."""
 
     teacher: str | None = None
-    """Teacher, a model with an MLM head: a model directory, the workdir of a run or a hub name;
-    None: no distillation."""
+    """Teacher model, which needs an MLM head: a model directory, the workdir of a run or a hub
+    name; None: no distillation."""
     layers: tuple[int, ...] = ()
-    """Layers of the teacher, counted from 0, whose weights the student's layers start from, with
-    the teacher's embeddings and heads; empty: the student starts from --init or at random."""
+    """Teacher layers, counted from 0, that initialise the student's layers; the teacher's
+    embeddings and heads are then copied, too; empty: start from --init or at random."""
     temperature: float = 2.0
     """Temperature that the logits of both models are divided by; the loss is multiplied by its
     square."""
@@ -21,16 +21,15 @@ class DistillationConfig:
     """Loss weight of the soft targets: the Kullback-Leibler divergence of the student's predictions
     from the teacher's."""
     mlm: float = 2.0
-    """Loss weight of masked LM."""
+    """Loss weight of the masked LM loss on the true tokens."""
     cosine: float = 1.0
-    """Loss weight of 1 - cosine between the last hidden states of the two models; above 0 both must
-    have the same hidden size."""
+    """Loss weight of 1 - cosine similarity between the last hidden states of the two models; above
+    0, both models must have the same hidden size."""
     nsp: float = 0.0
-    """Loss weight of next-sentence prediction, which the paper leaves out; 0: the student has an
-    MLM head only."""
+    """Loss weight of next-sentence prediction, which the paper leaves out; 0: no head for it."""
     soft_targets_on: Literal["all", "masked"] = "all"
-    """Tokens with soft targets: all of them, as in the paper, or the masked ones only, which needs
-    less memory (all: logits [rows, tokens, vocabulary] of both models)."""
+    """Tokens that have soft targets: all of them, as in the paper, or only the masked ones, which
+    saves memory (all keeps the logits [rows, tokens, vocabulary] of both models)."""
 
     def __post_init__(self):
         if self.teacher is None:

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 from bertjax.config.model import TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
-# The fewest tokens of a sequence: [CLS] a [SEP] b [SEP].
+# The shortest sequence is [CLS] a [SEP] b [SEP].
 SHORTEST = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TrainingConfig):
-    """Fine-tunes a model on a task; the same command again resumes (Devlin et al. 2018, 4)."""
+    """Config of a fine-tuning run: the task, the model and the recipe (Devlin et al. 2018, 4)."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev test text_column pair_column label_column "
@@ -27,7 +27,7 @@ class FinetuneConfig(TrainingConfig):
 
     task: str = ""
     """Task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad, squad2, swag or conll; or
-    classify, regress, tag, qa or choice on files of your own."""
+    classify, regress, tag, qa or choice for files of your own."""
     init: str = "bert-base-uncased"
     """Model to start from: a model directory, the workdir of a run, a TF1 checkpoint or a hub
     name."""
@@ -38,12 +38,12 @@ class FinetuneConfig(TrainingConfig):
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: its own default."""
     train: str | None = None
-    """Train split in a file of your own: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns;
-    None: the official task's."""
+    """File of your own with the train split: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns;
+    None: the train split of the official task."""
     dev: str | None = None
-    """Dev split in a file of your own; None: no evaluation."""
+    """File of your own with the dev split; None: no evaluation, except on official tasks."""
     test: str | None = None
-    """Test split in a file of your own, to predict after the training; None: no predictions."""
+    """File of your own with the test split, to predict after the training; None: no file."""
     text_column: str | None = None
     """Column of the text, or of the first text of a pair; None: guessed, and the guess is
     printed."""
@@ -53,48 +53,48 @@ class FinetuneConfig(TrainingConfig):
     label_column: str | None = None
     """Column of the label; None: guessed."""
     id_column: str | None = None
-    """Column of the name of each example in the predictions; None: guessed, or the row's number."""
+    """Column of the example id, which the predictions contain; None: guessed, or the row number."""
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices, or the one column of JSON lines that lists them; empty: guessed."""
     label_separator: str | None = None
-    """Character between the labels of an example that may have several, which makes classify
-    multi-label (lists in JSON lines do so, too); None: one label per example."""
+    """Character that separates the labels of a multi-label example (lists in JSON lines need none);
+    None: one label per example."""
     max_length: int | None = None
-    """Largest number of tokens per sequence; None: the task's (128; SQuAD: 384)."""
+    """Largest number of tokens per sequence; None: the default of the task (128; SQuAD: 384)."""
     doc_stride: int = 128
-    """Question answering: tokens between the beginnings of two windows of a long passage."""
+    """Question answering: distance in tokens between successive windows of a long passage."""
     max_query_length: int = 64
-    """Question answering: tokens of a question that are kept."""
+    """Question answering: number of tokens that a longer question is truncated to."""
     max_answer_length: int = 30
     """Question answering: largest number of tokens of an answer."""
     null_threshold: float = 0.0
-    """SQuAD 2.0: a question has no answer if its `null_odds` in the predictions exceed this."""
+    """SQuAD 2.0: a question whose predicted `null_odds` exceed this threshold has no answer."""
     teacher: str | None = None
-    """Directory of a model that was fine-tuned on the task, to learn from besides the labels; None:
-    labels only."""
+    """Directory of a teacher model that was fine-tuned on the same task, for distillation; None:
+    the student learns from the labels only."""
     temperature: float | None = None
     """Temperature that the logits of teacher and student are divided by; None: 2."""
     soft_weight: float | None = None
-    """Loss weight of the teacher's predictions; the labels have the rest; None: 0.5."""
+    """Loss weight of the teacher's predictions; the labels have 1 minus it; None: 0.5."""
     feature_layers: tuple[int, ...] = ()
-    """Tagging: hidden states of the frozen encoder that a tagger is trained on (0 = embeddings,
-    -1 = the last layer; the paper's best: -4 -3 -2 -1), with a learning rate of about 1e-3; empty:
-    the encoder is fine-tuned."""
+    """Tagging: hidden states of the frozen encoder that a tagger is trained on (0 = embeddings, -1
+    = the last layer; best in the paper: -4 -3 -2 -1); a learning rate of about 1e-3 suits it;
+    empty: the encoder is fine-tuned."""
     feature_join: Literal["concat", "sum"] = "concat"
-    """Tagging: how several hidden states become one vector."""
+    """Tagging: how several hidden states are combined: concatenated or summed."""
     tagger: Literal["linear", "bilstm"] = "linear"
-    """Tagging: a linear layer on the hidden states, or a two-layer BiLSTM before it, as in the
-    paper."""
+    """Tagging: linear is one linear layer on the hidden states; bilstm puts a two-layer BiLSTM
+    before it, as in the paper."""
     tagger_size: int = 768
-    """Tagging: units of the BiLSTM in each direction."""
+    """Tagging: number of units of the BiLSTM in each direction."""
     batch_size: int = 32
-    """Examples (SQuAD: windows) per update, over all devices."""
+    """Number of examples (SQuAD: windows) per update, over all devices."""
     accumulation_steps: int = 1
     """Microbatches per update: more of them need less memory and give the same gradient."""
     num_epochs: float = 3.0
-    """Passes over the train split."""
+    """Number of passes over the train split."""
     max_steps: int | None = None
-    """Updates after which the training and its schedule end; None: num_epochs decides."""
+    """Number of updates, for training and learning-rate schedule; None: num_epochs decides."""
     optimizer: OptimizerConfig = OptimizerConfig(
         recipe="adamw",
         learning_rate=5e-5,
@@ -104,27 +104,28 @@ class FinetuneConfig(TrainingConfig):
     )
     """Optimizer and learning rate."""
     dropout: float | None = None
-    """Dropout of hidden states, attention and classifier; None: as in the model's config."""
+    """Dropout rate of hidden states, attention and classifier; None: as in the model's config."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Loss weight of each class, in the order of the labels; balanced: weights inversely
-    proportional to class frequency; None: 1 each. For tasks with one class per example or word."""
+    proportional to class frequency; None: all weights are 1. Only tasks with one class per example
+    or word can use it."""
     evals_per_epoch: int = 1
-    """Evaluations on the dev split per epoch, each with a checkpoint; the best one becomes the
-    model."""
+    """Number of evaluations on the dev split per epoch; each saves a checkpoint, and the best
+    checkpoint becomes the final model."""
     patience: int = 0
-    """Evaluations without a better one after which the training stops; 0: it runs to its end."""
+    """Number of evaluations without improvement after which training stops early; 0: never."""
     seeds: int = 1
     """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported."""
     sweep: bool = False
     """Try the paper's grid (batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5, 2 to 4
     epochs) and keep the run that is best on the dev split."""
     submission: str | None = None
-    """Zip file for GLUE's server that the task's predictions are added to; None: a new one beside
+    """Zip file for GLUE's server that the task's predictions are added to; None: a new file next to
     the predictions."""
     log_every: int = 50
-    """Steps between lines of metrics."""
+    """Number of steps between log lines of metrics."""
     reader_threads: int = 2
-    """Threads that read and batch examples ahead of the training."""
+    """Number of threads that read and batch examples ahead of the training."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -145,7 +146,7 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
         if self.sweep and self.seeds > 1:
             raise ValueError(
-                f"--sweep and --seeds {self.seeds}: sweep first, then run the best with its seeds."
+                f"--sweep excludes --seeds {self.seeds}: sweep first, then run the best with seeds."
             )
         self._check_tagger()
         self._check_teacher()
@@ -168,12 +169,12 @@ class FinetuneConfig(TrainingConfig):
 
     @property
     def distillation_temperature(self) -> float:
-        """The temperature, by default 2."""
+        """The temperature of distillation, 2 by default."""
         return 2.0 if self.temperature is None else self.temperature
 
     @property
     def distillation_weight(self) -> float:
-        """The loss weight of the teacher, by default 0.5."""
+        """The loss weight of the teacher's predictions, 0.5 by default."""
         return 0.5 if self.soft_weight is None else self.soft_weight
 
     def _check_tagger(self) -> None:

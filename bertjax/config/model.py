@@ -1,7 +1,7 @@
 """The architecture of an encoder, with the field names of Hugging Face's `config.json`.
 
-Families are values of fields: `FAMILY_FIELDS` holds what RoBERTa, ALBERT and DistilBERT change,
-`MODEL_SIZES` the published models.
+A family of models is a set of field values: `FAMILY_FIELDS` holds those of RoBERTa, ALBERT and
+DistilBERT that differ from BERT, and `MODEL_SIZES` the configs of published models.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class BertConfig:
     """
 
     vocab_size: int = 30522
-    """Rows of the word embedding; at least the number of tokens of the tokenizer."""
+    """Number of rows of the word embedding; at least the vocabulary size of the tokenizer."""
     hidden_size: int = 768
     """Width of the hidden states."""
     num_hidden_layers: int = 12
@@ -42,11 +42,11 @@ class BertConfig:
     """Activation of the feed-forward layer: gelu is the exact (erf) form of the original release,
     gelu_new the tanh form."""
     hidden_dropout_prob: float = 0.1
-    """Dropout of embeddings and of the output of each layer's two parts."""
+    """Dropout rate of the embeddings and of the outputs of attention and feed-forward layers."""
     attention_probs_dropout_prob: float = 0.1
-    """Dropout of the attention probabilities."""
+    """Dropout rate of the attention probabilities."""
     max_position_embeddings: int = 512
-    """Rows of the position embedding, the longest sequence in tokens plus position_offset."""
+    """Rows of the position embedding: the longest sequence in tokens plus position_offset."""
     type_vocab_size: int = 2
     """Number of token types; 0: the model has none and ignores them."""
     initializer_range: float = 0.02
@@ -55,40 +55,39 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     """Epsilon of LayerNorm."""
     pad_token_id: int | None = 0
-    """Id of the padding token; None: it has none."""
+    """Id of the padding token; None: the model has none."""
     tie_word_embeddings: bool = True
     """Whether the MLM head reuses the word embedding as its output matrix."""
     classifier_dropout: float | None = None
-    """Dropout before a classifier; None: hidden_dropout_prob."""
+    """Dropout rate before a classifier; None: hidden_dropout_prob."""
     is_decoder: bool = False
-    """Whether tokens attend only to themselves and those before them (causal attention)."""
+    """Whether a token attends only to itself and to earlier tokens (causal attention)."""
     sinusoidal_pos_embds: bool = False
     """Whether the position embedding is initialised with sines and cosines (Vaswani et al. 2017,
     3.5); it is trained either way."""
     embedding_size: int | None = None
     """Width of the embeddings, which are projected to hidden_size; None: hidden_size."""
     num_hidden_groups: int | None = None
-    """Number of sets of layer parameters, each shared by equally many successive layers; None:
-    every layer has its own."""
+    """Number of groups of successive layers with shared parameters; None: no sharing."""
     position_offset: int = 0
-    """Position of the first token; the rows before it are never used."""
+    """Position id of the first token; earlier rows of the position embedding are never used."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler."""
     mlm_activation: str | None = None
     """Activation of the MLM head; None: hidden_act."""
     classifier_activation: str | None = None
-    """Activation of a dense layer that classifiers of sequences have instead of the pooler; None:
-    they take the pooler's output."""
+    """Activation of the dense layer that sequence classifiers have instead of the pooler; None:
+    sequence classifiers use the pooler."""
     classifier_input_dropout: bool = False
-    """Whether there is dropout before that dense layer, too."""
+    """Whether dropout is also applied before the dense layer of sequence classifiers."""
     attention_output_dropout: float | None = None
-    """Dropout of the output of attention; None: hidden_dropout_prob."""
+    """Dropout rate of the output of attention; None: hidden_dropout_prob."""
     token_classifier_dropout: float | None = None
-    """Dropout before a classifier of tokens; None: that of other classifiers."""
+    """Dropout rate before a token classifier; None: the same as before other classifiers."""
     qa_dropout: float = 0.0
-    """Dropout before the scores of question answering."""
+    """Dropout rate before the question-answering head."""
     model_type: str = "bert"
-    """Family, which only decides how the model is written to and read from files."""
+    """Family of the model, which only affects how the model is written to and read from files."""
 
     def __post_init__(self):
         least = {"type_vocab_size": 0, "position_offset": 0}
@@ -109,7 +108,7 @@ class BertConfig:
             )
         if self.position_offset >= self.max_position_embeddings:
             raise ValueError(
-                f"position_offset={self.position_offset} leaves none of the "
+                f"position_offset={self.position_offset} leaves no position of the "
                 f"max_position_embeddings={self.max_position_embeddings}: raise the latter."
             )
         if self.hidden_size % self.num_attention_heads:
@@ -130,23 +129,22 @@ class BertConfig:
 
     @property
     def groups(self) -> int:
-        """Number of layers with their own parameters."""
+        """Number of layers whose parameters are distinct."""
         return self.num_hidden_groups or self.num_hidden_layers
 
     @property
     def max_length(self) -> int:
-        """The longest sequence that the position table allows, in tokens."""
+        """The longest sequence, in tokens, that the position embedding allows."""
         return self.max_position_embeddings - self.position_offset
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
         """Makes a config from the content of a `config.json`, whose other keys are ignored.
 
-        The names are BERT's; `bertjax.weights` reads those of other families.
+        The keys are those of BERT; `bertjax.weights` reads the keys of other families.
 
         Raises:
-            ValueError: the file describes a network that this class cannot, or a value has the
-                wrong type.
+            ValueError: the network is not supported, or a value has the wrong type.
         """
         for key, only in _ONLY_SUPPORTED.items():
             if values.get(key, only) != only:
@@ -165,7 +163,7 @@ class BertConfig:
         return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as `config.json` holds them."""
+        """Returns the fields as a dictionary for `config.json`."""
         return dataclasses.asdict(self)
 
 
@@ -175,9 +173,9 @@ class TaggerConfig:
 
     Attributes:
         layers: hidden states to use, 0 = embeddings, -1 = the last layer.
-        join: how several hidden states become one vector, side by side or as their sum.
-        kind: linear: a classifier only; bilstm: a two-layer BiLSTM before the classifier.
-        size: units of the BiLSTM in each direction.
+        join: how several hidden states are combined: concatenated or summed.
+        kind: "linear" is a linear classifier only; "bilstm" puts a two-layer BiLSTM before it.
+        size: number of units of the BiLSTM in each direction.
     """
 
     layers: tuple[int, ...] = (-1,)
@@ -196,10 +194,10 @@ class TaggerConfig:
             raise ValueError(f"size={self.size}: it must be at least 1.")
 
     def check_layers(self, num_hidden_layers: int) -> None:
-        """Refuses layers that an encoder does not have, and layers that are named twice.
+        """Checks that the encoder has all `layers` and that none is named twice.
 
         Raises:
-            ValueError: names them, and the layers that the encoder has.
+            ValueError: a layer does not exist or is named twice.
         """
         count = num_hidden_layers + 1
         wrong = [layer for layer in self.layers if not -count <= layer < count]
@@ -209,7 +207,7 @@ class TaggerConfig:
                 f"{-count}..{count - 1} (0 = embeddings, -1 = the last layer)."
             )
         if len({layer % count for layer in self.layers}) < len(self.layers):
-            raise ValueError(f"layers={list(self.layers)}: one is named twice; name it once.")
+            raise ValueError(f"layers={list(self.layers)}: a layer is named twice; name it once.")
 
 
 _JSON_NAMES = {
@@ -225,8 +223,8 @@ _ONLY_SUPPORTED = {
 }
 
 
-# What the families change besides sizes: RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
-# DistilBERT (Sanh et al. 2019) as Hugging Face computes them.
+# Fields other than sizes that differ from BERT in RoBERTa (Liu et al. 2019), ALBERT (Lan et al.
+# 2019) and DistilBERT (Sanh et al. 2019), as Hugging Face implements them.
 FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {
@@ -247,14 +245,14 @@ FAMILY_FIELDS: dict[str, dict[str, Any]] = {
         "qa_dropout": 0.1,
     },
 }
-# RoBERTa in other languages.
+# These families are RoBERTa in other languages.
 FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
 
 
 def _size(
     layers: int, hidden: int, vocab_size: int = 30522, model_type: str = "bert", **fields: Any
 ) -> BertConfig:
-    # Most released models have heads of 64 and a feed-forward layer of four times the width.
+    # In most released models, the head size is 64 and intermediate_size is 4 * hidden_size.
     sizes = {
         "vocab_size": vocab_size,
         "hidden_size": hidden,
@@ -276,7 +274,7 @@ def _roberta(layers: int, hidden: int, vocab_size: int, family: str = "roberta")
 
 
 def _albert(layers: int, hidden: int, **fields: Any) -> BertConfig:
-    # Version 2; version 1 of the three smaller ones has dropout of 0.1.
+    # These are the rates of version 2; in version 1, the three smaller models have dropout 0.1.
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return _size(layers, hidden, 30000, "albert", classifier_dropout=0.1, **rates | fields)
 
@@ -307,10 +305,10 @@ MODEL_SIZES: dict[str, BertConfig] = {
 
 
 def named_config(name: str, **changes: Any) -> BertConfig:
-    """The architecture of a released model, with some fields changed.
+    """Returns the config of a released model, with some fields changed.
 
     Raises:
-        ValueError: no model has this name; the message names the nearest.
+        ValueError: no model has this name; the message names the nearest model.
     """
     if name not in MODEL_SIZES:
         hint = did_you_mean(name, MODEL_SIZES)

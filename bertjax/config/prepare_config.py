@@ -8,7 +8,7 @@ from bertjax.data.preparation.objectives import ObjectiveName
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig:
-    """Learns a vocabulary from text."""
+    """Config of `bertjax.train_tokenizer`, which learns a vocabulary from text."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text_format text_field errors tfds_data_dir do_lower_case",
@@ -17,24 +17,23 @@ class TrainTokenizerConfig:
     }
 
     input: tuple[str, ...]
-    """Text: files, directories, globs in quotes, tfds:NAME or pydocs, as for bertjax.prepare."""
+    """Input text: files, directories, globs in quotes, tfds:NAME or pydocs, see bertjax.prepare."""
     output: str
-    """Directory for the tokenizer, new or empty."""
+    """Directory that the tokenizer is written to; it must be new or empty."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    """Kind of vocabulary: wordpiece is BERT's, bpe (of bytes) RoBERTa's, unigram ALBERT's. In a
-    corpus of more than about a million different words the rarest are dropped, which bounds the
-    memory."""
+    """Kind of tokenizer: wordpiece as in BERT, byte-level bpe as in RoBERTa, or unigram as in
+    ALBERT. Of more than about a million different words, the rarest are dropped to bound memory."""
     vocab_size: int = 30522
     """Largest number of entries, special tokens included; a small corpus may give fewer."""
     do_lower_case: bool = True
     """Lower-case the text and strip its accents; bpe never does."""
     min_frequency: int = 2
-    """Number of times that a pair must occur to be merged (wordpiece and bpe)."""
+    """Number of times that a pair of tokens must occur to be merged (wordpiece and bpe)."""
     model_max_length: int = 512
-    """Longest input, in tokens, of the model that the tokenizer is for."""
+    """Longest input, in tokens, of the model that will use the tokenizer."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """lines: one sentence per line, blank lines between documents; prose: each file is a document
-    and is split into sentences; auto: decided by the beginning of each file."""
+    and is split into sentences; auto: detected from the beginning of each file."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
@@ -51,7 +50,7 @@ class TrainTokenizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Turns text into rows of token ids on disk; the same command again resumes."""
+    """Config of `bertjax.prepare`, which turns text into rows of token ids on disk."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text_format text_field errors tfds_data_dir eval_fraction dupe_factor "
@@ -67,30 +66,30 @@ class PrepareConfig:
     tokenizer: str = ""
     """Tokenizer: its directory, a vocab.txt or tokenizer.json, or a hub name."""
     output: str
-    """Directory for the shards, also in a bucket (gs://, extra gcs): a new one, or one that this
-    command began."""
+    """Directory that the shards are written to, also in a bucket (gs://, needs the extra gcs): a
+    new directory, or that of an unfinished run of this command."""
     max_length: tuple[int, ...] = (128,)
-    """Longest example in tokens, [CLS] and [SEP] included; several lengths share a directory."""
+    """Longest example in tokens, special tokens included; several lengths can be given."""
     objective: ObjectiveName = "nsp"
     """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); full_sentences: rows
-    filled with sentences across documents (RoBERTa); mlm: the same, from one document per row."""
+    filled with sentences across documents (RoBERTa); mlm: rows with sentences of one document."""
     dupe_factor: int = 1
-    """Number of times that the text is cut into examples, at different places; masks are drawn anew
-    in every epoch anyway."""
+    """Number of times that the text is cut into examples, each time at different places; masks
+    differ in every epoch in any case."""
     short_seq_prob: float = 0.1
-    """Share of documents whose pairs aim at a random shorter length (nsp and sop)."""
+    """Share of documents whose pairs have a random shorter target length (nsp and sop)."""
     pack: bool = False
     """Put several examples into each row, each with its own positions and attention, so that no
-    tokens are wasted on padding; a batch of the same number of rows then holds more examples."""
+    tokens are wasted on padding; a batch with the same number of rows then has more examples."""
     max_sequences: int = 12
-    """Largest number of examples per row, with --pack."""
+    """Largest number of examples per row if --pack is set."""
     seed: int = 0
-    """Seed of all randomness."""
+    """Seed of all random choices."""
     eval_fraction: float = 0.01
     """Share of documents held out for evaluation; 0: none."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """lines: one sentence per line, blank lines between documents; prose: each file is a document
-    and is split into sentences; auto: decided by the beginning of each file."""
+    and is split into sentences; auto: detected from the beginning of each file."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
@@ -98,22 +97,22 @@ class PrepareConfig:
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: its own default."""
     chunk_mb: float = 8.0
-    """Text per chunk in MB, the unit of work and of randomness: another value gives other
-    examples."""
+    """Size of a chunk of text in MB. Each chunk is prepared on its own, with its own random seed,
+    so another size gives other examples."""
     num_processes: int | None = None
     """Number of worker processes, which does not change the output; None: one per core."""
     shard: str | None = None
-    """i/n: prepare the i-th of n parts, from 0, on several machines with one output directory; the
-    last one to finish joins the parts; None: prepare everything."""
+    """i/n prepares part i, counted from 0, of n parts, so that several machines can fill one output
+    directory; the last part to finish joins all parts; None: prepare everything."""
     runner: str | None = None
     """Apache Beam runner to prepare on (extra beam): direct for this machine, DataflowRunner or
-    another; its workers must reach input and output under the same names; None: no Beam."""
+    another; its workers must reach input and output by the same paths; None: no Beam."""
     parts: int = 16
-    """Number of parts that the work is cut into with --runner; a worker takes one at a time."""
+    """Number of parts that --runner splits the work into; a worker prepares one part at a time."""
     runner_options: str = ""
-    """Beam's own flags with --runner, such as --runner_options='--project=P --region=R'."""
+    """Beam's own options for --runner, such as --runner_options='--project=P --region=R'."""
     merge: bool = False
-    """Prepare nothing, and join the parts that --shard made."""
+    """Only join the parts that runs with --shard have prepared."""
     overwrite: bool = False
     """Delete what an earlier run of prepare wrote to the output directory, and start anew."""
 
@@ -162,10 +161,10 @@ class PrepareConfig:
             )
 
     def part(self) -> tuple[int, int]:
-        """(i, n) of `shard`; (0, 1) without it.
+        """Returns (i, n) of `shard`, or (0, 1) if `shard` is None.
 
         Raises:
-            ValueError: it is not i/n with 0 <= i < n.
+            ValueError: `shard` is not i/n with 0 <= i < n.
         """
         if self.shard is None:
             return 0, 1

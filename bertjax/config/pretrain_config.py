@@ -10,26 +10,25 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Steps at one sequence length; a run has one phase or several, in order."""
+    """A phase of a pretraining run: a number of updates at one sequence length."""
 
     num_steps: int
-    """Updates of this phase."""
+    """Number of updates in this phase."""
     max_length: int
-    """Tokens per row; the data must have been prepared at this length."""
+    """Number of tokens per row; the data must have been prepared with this length."""
     batch_size: int
-    """Rows per update, over all devices."""
+    """Number of rows per update, over all devices."""
     accumulation_steps: int = 1
     """Microbatches per update: more of them need less memory and give the same gradient."""
     max_predictions: int | None = None
-    """Largest number of masked tokens per row; None: the share `mlm_probability` of the row's
-    tokens, rounded up."""
+    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """continue: the learning rate goes on along the run's curve; restart: a new curve with its own
-    warm-up begins, for this phase and those that continue it. The optimizer keeps its moments."""
+    """continue: the learning-rate schedule of the run continues; restart: a new schedule with its
+    own warm-up begins, which later phases can continue. The optimizer keeps its moments."""
     learning_rate: float | None = None
-    """Peak learning rate of a curve that restarts; None: the optimizer's."""
+    """Peak learning rate of a restarted schedule; None: the one of the optimizer config."""
     warmup_steps: int | None = None
-    """Warm-up steps of a curve that restarts; None: the optimizer's."""
+    """Number of warm-up steps of a restarted schedule; None: the one of the optimizer config."""
 
     def __post_init__(self):
         for field in (
@@ -48,14 +47,14 @@ class Phase:
         ):
             raise ValueError(
                 f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps} of a phase "
-                "are only used by a new curve: set learning_rate_curve='restart', or change those "
-                "of the optimizer."
+                "are only used by a new schedule: set learning_rate_curve='restart', or change "
+                "the optimizer config."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TrainingConfig):
-    """A pretraining run: the model, the data and the recipe."""
+    """Config of a pretraining run: the model, the data and the recipe."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data mlm_probability whole_word_masking max_ngram random_words predict "
@@ -74,8 +73,8 @@ class PretrainConfig(TrainingConfig):
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
-    """Heads of the model: pretraining has masked LM and sentence pairs, masked_lm has no sentence
-    pairs; None: what the objective of the data needs."""
+    """Heads of the model: pretraining has a masked LM head and a sentence-pair head, masked_lm only
+    the former; None: the heads that the objective of the data needs."""
     phases: tuple[Phase, ...] = ()
     """Phases of the run, in order; the config file sets their number."""
     distillation: DistillationConfig = DistillationConfig()
@@ -85,11 +84,11 @@ class PretrainConfig(TrainingConfig):
     whole_word_masking: bool = False
     """Mask all pieces of a word together."""
     max_ngram: int = 1
-    """Mask up to this number of successive words together, n of them with a probability
+    """Largest number of successive words that are masked together; n words have a probability
     proportional to 1/n (ALBERT: 3)."""
     random_words: Literal["all", "ordinary"] = "all"
-    """Vocabulary that random replacements are drawn from: all of it (as Google does), or all but
-    the special tokens (as fairseq does)."""
+    """Tokens that random replacements are drawn from: all draws from the whole vocabulary, as
+    Google does; ordinary excludes special tokens, as fairseq does."""
     predict: Literal["masked", "next_token"] = "masked"
     """masked: predict masked tokens; next_token: mask nothing and predict each token from those
     before it, for a model with is_decoder."""
@@ -98,9 +97,9 @@ class PretrainConfig(TrainingConfig):
     eval_rows: int = 10_000
     """Largest number of held-out rows to evaluate on."""
     save_every: int = 1_000
-    """Steps between checkpoints; one is also written at the end and on interruption."""
+    """Number of steps between checkpoints; one is also written at the end and on interruption."""
     keep_checkpoints: int = 3
-    """Number of newest checkpoints to keep; the one of the lowest held-out loss is kept as well."""
+    """Number of newest checkpoints to keep; the one with the lowest held-out loss is also kept."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -151,5 +150,5 @@ class PretrainConfig(TrainingConfig):
 
     @property
     def num_steps(self) -> int:
-        """Updates of all phases together."""
+        """Total number of updates of all phases."""
         return sum(phase.num_steps for phase in self.phases)

@@ -6,23 +6,24 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay."""
+    """Config of AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay."""
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
     """google: Adam without bias correction, as BERT was trained; adamw: Adam with bias correction;
-    lamb: LAMB with bias correction, as NVIDIA trains BERT; albert_lamb: LAMB without it, as ALBERT
-    was trained. LAMB is for large batches: it scales each decayed tensor by its trust ratio."""
+    lamb: LAMB with bias correction, as NVIDIA trains BERT; albert_lamb: LAMB without bias
+    correction, as ALBERT was trained. LAMB, for large batches, scales updates of decayed tensors by
+    a trust ratio."""
     learning_rate: float = 1e-4
     """Peak learning rate, reached at the end of the warm-up."""
     warmup_steps: int = 10_000
-    """Steps of linear warm-up from 0."""
+    """Number of steps of linear warm-up from 0."""
     warmup_proportion: float | None = None
-    """Warm-up as a share of all steps, used instead of warmup_steps, which must then be 0; None:
-    warmup_steps counts."""
+    """Warm-up as a share of all steps, instead of warmup_steps, which must then be 0; None:
+    warmup_steps is used."""
     schedule: Literal["google", "hf"] = "google"
-    """Start of the decay to 0: google counts it from step 0, hf from the end of the warm-up."""
+    """Step from which the decay to 0 is computed: google uses step 0, hf the end of the warm-up."""
     decay_power: float = 1.0
-    """Power of the decay; 1 is linear, NVIDIA's LAMB uses 0.5."""
+    """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
     """Decay rate of Adam's first moment."""
     b2: float = 0.999
@@ -30,7 +31,7 @@ class OptimizerConfig:
     eps: float = 1e-6
     """Adam's epsilon, added to the square root of the second moment."""
     weight_decay: float = 0.01
-    """Weight decay of all parameters but biases and LayerNorms; embeddings are decayed."""
+    """Weight decay of all parameters, embeddings included, except biases and LayerNorms."""
     decay_all: bool = False
     """Apply weight decay to biases and LayerNorms as well, as fairseq does."""
     max_grad_norm: float = 1.0
@@ -57,14 +58,14 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Processes of one run. TPU pods, SLURM and Open MPI need none of these fields."""
+    """Config of a multi-process run; TPU pods, SLURM and Open MPI need none of these fields."""
 
     coordinator_address: str | None = None
     """HOST:PORT of process 0, as the others reach it; None: detected automatically."""
     num_processes: int | None = None
     """Number of processes of the run; None: detected automatically."""
     process_id: int | None = None
-    """Number of this process, from 0; None: detected automatically."""
+    """Index of this process, counted from 0; None: detected automatically."""
     timeout_seconds: int = 300
     """Seconds to wait until all processes have connected."""
 
@@ -93,24 +94,24 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Axes of the device mesh: data splits the rows, fsdp rows and parameters, tensor matrices."""
+    """Axes of the device mesh: data splits rows, fsdp also parameters, and tensor matrices."""
 
     data: int = -1
-    """Devices along the data axis; -1: all devices that the other axes leave."""
+    """Number of devices along the data axis; -1: all that the other axes leave."""
     fsdp: int = 1
-    """Devices along the fsdp axis, which splits the parameters as well as the rows."""
+    """Number of devices along the fsdp axis, which splits the parameters as well as the rows."""
     tensor: int = 1
-    """Devices along the tensor axis, which splits every matrix multiplication."""
+    """Number of devices along the tensor axis, which splits every matrix multiplication."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Fields that every training run has; `PretrainConfig` and `FinetuneConfig` extend it."""
+    """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`."""
 
     workdir: str = ""
-    """Directory for checkpoints, metrics and the model; the same command again resumes from it."""
+    """Directory for checkpoints, metrics and the model; repeating the command resumes from it."""
     seed: int = 0
-    """Seed of initialisation, data order, masks and dropout; below 2^32."""
+    """Seed of initialisation, data order, masks and dropout; it must be below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the activations; parameters and optimizer state are always float32."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -118,29 +119,29 @@ class TrainingConfig:
     mesh: MeshConfig = MeshConfig()
     """Axes of the device mesh."""
     distributed: DistributedConfig = DistributedConfig()
-    """Processes of a run on several hosts."""
+    """Processes of a multi-host run."""
     unroll: int | None = None
-    """Unroll factor of the scan over layers: a larger one copies less and compiles longer. None:
-    all layers on CPUs without remat, where copies cost most; otherwise 1."""
+    """Unroll factor of the scan over layers: a larger factor copies less data and takes longer to
+    compile; None: all layers on CPUs without remat, where copies cost most; otherwise 1."""
     remat: Literal["none", "dots", "full"] = "none"
-    """Activations that the backward pass recomputes to save memory: none; dots: all but the results
-    of matrix multiplications with parameters, a few percent more work; full: all, about a third
-    more work."""
+    """Activations that the backward pass recomputes to save memory: none of them; with dots, all
+    but the results of matrix multiplications with parameters (a few percent more work); with full,
+    all (about a third more work)."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
     """Attention kernel. xla works everywhere; splash (newer TPUs) and cudnn (NVIDIA GPUs, bfloat16)
-    are fused kernels without dropout of attention; auto: splash for long rows where it can run,
+    are fused kernels without attention dropout; auto: splash for long rows where it can run,
     otherwise xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Random number generator of dropout: threefry2x32 draws the same masks on any mesh and for any
-    number of microbatches; rbg is faster on accelerators and draws others on each mesh."""
+    number of microbatches; rbg is faster on accelerators, but its masks depend on the mesh."""
     log_every: int = 100
-    """Steps between lines of metrics."""
+    """Number of steps between log lines of metrics."""
     reader_threads: int = 1
-    """Threads that read rows ahead of the training. More of them help where reads are slow, as from
-    a bucket; in pretraining, masks are drawn in one thread at a time."""
+    """Number of threads that read rows ahead of the training. More threads help if reads are slow,
+    as from a bucket; in pretraining, only one thread at a time draws masks."""
     peak_tflops: float | None = None
-    """Peak TFLOP/s of one device, for MFU; None: from its data sheet, or the measured speed of a
-    matrix multiplication."""
+    """Peak TFLOP/s of one device, from which MFU is computed; None: the value of the data sheet, or
+    else the measured speed of a matrix multiplication."""
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")
@@ -148,10 +149,10 @@ class TrainingConfig:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
 
     def check_positive(self, *fields: str) -> None:
-        """Refuses fields below 1; None is allowed.
+        """Checks that `fields` and `unroll` are at least 1 or None.
 
         Raises:
-            ValueError: names the first such field and its value.
+            ValueError: a field is below 1; the message names it.
         """
         for field in (*fields, "unroll"):
             value = getattr(self, field)

@@ -28,8 +28,8 @@ FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"
 MAX_ROW_LENGTH = (1 << 16) - 1
 NO_LABEL = -1
-# One record per group, for random access. Compression does not shrink single records this short,
-# and writing would take three times as long.
+# One record per group, for random access. Compression would not shrink such short records, and
+# would make writing three times as slow.
 WRITER_OPTIONS = "group_size:1,uncompressed"
 _HEAD = struct.Struct("<BBH")
 _SEQUENCE = struct.Struct("<HHh")
@@ -41,9 +41,9 @@ class Row:
 
     Attributes:
         input_ids: ids of all sequences concatenated, each with its [CLS] and [SEP].
-        lengths: tokens of each sequence.
-        a_lengths: tokens of type 0 of each sequence: the first segment with its special tokens, or
-            all tokens where the family has only one type. The tokens after them are of type 1.
+        lengths: number of tokens of each sequence.
+        a_lengths: number of tokens of type 0 in each sequence: the first segment with its special
+            tokens, or all tokens if the family has only one type. The others are of type 1.
         labels: class of each sequence (NSP 1 = random, SOP 1 = swapped), -1 = none.
     """
 
@@ -125,7 +125,7 @@ def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
     Returns the number of records; if it is 0, there is no file.
 
     Raises:
-        OSError: the disk is full or fails; there is no file `path`.
+        OSError: the disk is full or fails; the file `path` is then not created.
     """
     with written_locally(path) as local:
         return _write_shard(local, records)
@@ -201,7 +201,7 @@ def count_records(path: str | Path) -> int:
 
 
 def count_or_none(path: str | Path) -> int | None:
-    """Returns the number of records in a shard, None if it is missing or incomplete."""
+    """Returns the number of records in a shard, or None if it is missing or incomplete."""
     try:
         return count_records(path)
     except ValueError:
@@ -209,13 +209,13 @@ def count_or_none(path: str | Path) -> int | None:
 
 
 def has_records(path: Path, records: int) -> bool:
-    """Whether a shard exists with this number of records; in a bucket, whether it exists."""
+    """Whether a shard exists and has `records` records; in a bucket, only whether it exists."""
     return path.exists() if is_remote(path) else count_or_none(path) == records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One file of records, and their number."""
+    """A shard: its file name and its number of records."""
 
     file: str
     records: int
@@ -223,17 +223,17 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthSummary:
-    """The rows of one split and one length.
+    """Statistics of the rows of one split and one length.
 
     Attributes:
-        shards: the files, in order; a chunk without records has none.
-        records: rows in all shards.
-        sequences: sequences in all rows.
-        tokens: tokens in all rows, [CLS] and [SEP] included.
-        labels: sequences by label, "0", "1" or "-1".
-        random_from_same_document: pairs whose random segment is from their own document,
-            because their chunk has no other.
-        length_counts: number of sequences by length, from 0 to the maximum.
+        shards: the shards, in order; a chunk without records has no shard.
+        records: number of rows in all shards.
+        sequences: number of sequences in all rows.
+        tokens: number of tokens in all rows, [CLS] and [SEP] included.
+        labels: number of sequences with each label, "0", "1" or "-1".
+        random_from_same_document: number of pairs whose random segment is from the same document,
+            because their chunk has only one document.
+        length_counts: number of sequences of each length, from 0 to the maximum length.
     """
 
     shards: list[Shard]
@@ -253,16 +253,16 @@ class LengthSummary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSummary:
-    """The documents and rows of the split "train" or "eval".
+    """Statistics of the split "train" or "eval".
 
     Attributes:
-        documents: documents with text.
-        sentences: sentences of the documents.
-        text_bytes: UTF-8 bytes of the documents as read.
-        text_tokens: tokens of the text, before examples are made.
-        unigram_entropy_nats: entropy of the tokens of the text, the lowest loss of a model that
-            ignores the context. None for "train", where it is not computed.
-        lengths: summaries by max_length, which is a string.
+        documents: number of documents that contain text.
+        sentences: number of sentences in the documents.
+        text_bytes: size of the documents as read, in UTF-8 bytes.
+        text_tokens: number of tokens of the text, before examples are made.
+        unigram_entropy_nats: entropy of the token distribution of the text, which is the lowest
+            loss of a model that ignores the context. It is None for "train".
+        lengths: maps each max_length, as a string, to its summary.
     """
 
     documents: int
@@ -278,14 +278,14 @@ class Metadata:
     """The description of a prepared directory, stored as `metadata.json`.
 
     Attributes:
-        settings: the flags that determine the content.
-        inputs: files with sizes and hashes, packages with versions.
+        settings: values of the flags that determine the content.
+        inputs: the input files with sizes and hashes, and packages with versions.
         tokenizer_fingerprint: `tokenizer.fingerprint` of the tokenizer in the same directory.
-        vocab_size: entries of its vocabulary.
-        objective: one of `preparation.objectives.OBJECTIVES`.
+        vocab_size: vocabulary size of this tokenizer.
+        objective: a key of `preparation.objectives.OBJECTIVES`.
         max_lengths: the prepared lengths, ascending.
         chunks: number of chunks of the input.
-        counts: text that was skipped or cut: "documents_without_text", "long_lines_cut", ...
+        counts: how often text was skipped or cut: "documents_without_text", "long_lines_cut", ...
         splits: "train" and, if documents were held out, "eval".
     """
 
@@ -302,7 +302,7 @@ class Metadata:
 
     @property
     def max_sequences(self) -> int:
-        """Sequences per row at most; 1 for unpacked rows."""
+        """Largest number of sequences per row; 1 for unpacked rows."""
         return self.settings["max_sequences"] if self.settings.get("pack") else 1
 
     @property
@@ -311,7 +311,7 @@ class Metadata:
         return OBJECTIVES[self.objective].has_sentence_pairs
 
     def to_json(self) -> str:
-        """Returns JSON with each list of numbers on one line."""
+        """Returns the metadata as JSON, with each list of numbers on one line."""
         text = json.dumps(dataclasses.asdict(self), indent=1)
         return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
@@ -349,7 +349,7 @@ def read_metadata(directory: str | Path) -> Metadata:
     """Reads the metadata of a prepared directory without checking the shards.
 
     Raises:
-        FileNotFoundError: there is no metadata: the directory is incomplete or something else.
+        FileNotFoundError: there is no metadata.json; the directory may be incomplete.
         ValueError: the metadata cannot be read.
     """
     path = place(directory) / METADATA_FILE
@@ -415,7 +415,7 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
 
 
 def unigram_entropy(counts: Iterable[int]) -> float:
-    """Returns the entropy, in nats, of tokens that occur `counts` times each."""
+    """Returns the entropy, in nats, of the token distribution with these counts."""
     counts = [count for count in counts if count]
     total = sum(counts)
     return -sum(n / total * math.log(n / total) for n in counts)

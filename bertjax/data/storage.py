@@ -1,6 +1,6 @@
-"""Access to local files and to buckets, gs:// and s3://, through etils.
+"""Access to local files and to buckets (gs:// and s3://) through etils.
 
-Objects in a bucket appear atomically, so they are not checked again, unlike files on a disk.
+Writes to a bucket are atomic, so files in a bucket, unlike local files, are not checked again.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _BUCKET_LIBRARIES = ("gcsfs", "google", "aiohttp", "s3fs", "botocore")
 
 
 def place(name: Any) -> Path:
-    """Returns a path with the methods of pathlib, local or in a bucket.
+    """Returns a local or remote path that has the methods of `pathlib.Path`.
 
     Raises:
         ValueError: the scheme of the name is not supported.
@@ -34,10 +34,10 @@ def place(name: Any) -> Path:
 
 @contextlib.contextmanager
 def explained(name: Any) -> Iterator[None]:
-    """Turns the exceptions of a bucket's library into one message.
+    """Converts exceptions of a bucket's library to errors with a clear message.
 
     Raises:
-        ImportError: the library is not installed.
+        ImportError: the bucket's library is not installed.
         OSError: the bucket cannot be reached or written.
     """
     try:
@@ -60,7 +60,7 @@ def explained(name: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_locally(path: Any) -> Iterator[Path]:
-    """Yields a local path to write the file `path` to, which is uploaded at the end if remote."""
+    """Yields a local path to write to; if `path` is remote, the file is uploaded at the end."""
     if not is_remote(path):
         yield Path(path)
         return
@@ -73,7 +73,7 @@ def written_locally(path: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_written_locally(folder: Any) -> Iterator[Path]:
-    """Yields a local folder, whose files are uploaded to `folder` at the end if that is remote."""
+    """Yields a local folder to write to; its files are uploaded if `folder` is remote."""
     if not is_remote(folder):
         yield Path(folder)
         return
@@ -85,7 +85,7 @@ def folder_written_locally(folder: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
-    """Yields a local folder with the files of `names` that exist in `folder`."""
+    """Yields a local folder with copies of those files in `names` that `folder` contains."""
     if not is_remote(folder):
         yield Path(folder)
         return

@@ -1,1 +1,1 @@
-"""Configs of fine-tuning, one per task: the defaults of `--task`."""
+"""Configs of fine-tuning, one per task; each holds the defaults of `--task`."""

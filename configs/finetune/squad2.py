@@ -1,9 +1,9 @@
-"""Finds answers in a passage, if it has one (SQuAD 2.0; 130,319 questions, a third without).
+"""Finds answers in a passage, if any (SQuAD 2.0; 130,319 questions, a third without answer).
 
     python -m bertjax.finetune --task=squad2
 
-The recipe of Google's release for one device of 12 GB: batches of 12, rate 3e-5, 2 epochs.
-BERT-large reaches 81.9 F1 and 78.7 EM on dev in Devlin et al. 2018, with batches of 48 at 5e-5.
+The recipe is that of Google's release for one device of 12 GB: batch size 12, learning rate 3e-5,
+2 epochs. In Devlin et al. 2018, BERT-large reaches 81.9 F1, 78.7 EM (batch size 48, 5e-5).
 """
 
 from bertjax.config import FinetuneConfig, OptimizerConfig

@@ -2,7 +2,8 @@
 
     python -m bertjax.finetune --task=swag --data_dir DIR
 
-The recipe of Devlin et al. 2018, 4.4: batches of 16, rate 2e-5, 3 epochs; BERT-base reaches 81.6.
+The recipe of Devlin et al. 2018, 4.4, has batch size 16, rate 2e-5, 3 epochs. BERT-base reaches
+81.6.
 """
 
 from bertjax.config import FinetuneConfig, OptimizerConfig

@@ -1,9 +1,9 @@
-"""Classifies whether a sentence with a replaced pronoun follows (GLUE's WNLI; 635 pairs).
+"""Classifies whether a text entails a sentence that names its pronoun (GLUE's WNLI; 635 pairs).
 
     python -m bertjax.finetune --task=wnli
 
 There are few examples, and hardly any model beats the majority class, which is right in 56.3 % of
-dev. 5 epochs, as in Hugging Face's example.
+dev. The run has 5 epochs, as in Hugging Face's example.
 """
 
 from bertjax.config import FinetuneConfig

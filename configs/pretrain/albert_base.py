@@ -4,9 +4,9 @@
         --max_length 512 --objective sop
     python -m bertjax.pretrain --config configs/pretrain/albert_base.py --data D --workdir W
 
-LAMB, 4,096 rows of 512 tokens per update as 16 microbatches, 125,000 updates, sentence order
-instead of next sentences, up to three words masked together; 64 to 512 chips of Cloud TPU V3 in the
-paper. Dropout 0 is that of version 2. This file has not been run to its end.
+LAMB makes 125,000 updates on 4,096 rows of 512 tokens, in 16 microbatches, with sentence-order
+prediction and up to three words masked together. The paper used 64 to 512 Cloud TPU V3 chips. The
+dropout is 0, as in version 2 of ALBERT. This file has not been run to its end.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config

@@ -4,8 +4,8 @@
         --max_length 128 512 --dupe_factor 10
     python -m bertjax.pretrain --config configs/pretrain/bert_large.py --data D --workdir W
 
-256 sequences per step, 1M steps, nine tenths of them at 128 tokens: 4 days on 64 TPU chips in the
-paper. The vocabulary is the one of BERT-base.
+The run has 1M steps of 256 sequences, nine tenths of them at 128 tokens, which took 4 days on 64
+TPU chips in the paper. The vocabulary is that of BERT-base.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config

@@ -1,10 +1,10 @@
-"""BERT-tiny (2 layers, 128 wide) on a corpus of some 100 MB, on a laptop.
+"""BERT-tiny (2 layers, hidden size 128) for a corpus of about 100 MB, on a laptop.
 
     python -m bertjax.prepare --input 'text/*' --tokenizer DIR --max_length 64 128 --output D
     python -m bertjax.pretrain --config configs/pretrain/bert_tiny.py --data D --workdir W
 
-The README has the curve on 146 MB of Wikipedia. 90 % of the steps are on short rows, as in the
-paper; initializer_range is larger than 0.02, which suits a width of 768.
+The README shows the loss curve on 146 MB of Wikipedia. 90 % of the steps are on short rows, as in
+the paper; initializer_range is above 0.02, which suits a hidden size of 768.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config

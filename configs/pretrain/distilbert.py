@@ -4,12 +4,12 @@
         --max_length 512 --objective mlm
     python -m bertjax.pretrain --config configs/pretrain/distilbert.py --data D --workdir W
 
-Steps are 3 epochs of Wikipedia and books, some 4 billion tokens, at 4,096 rows per update; change
---phases.0.num_steps for your own corpus. The paper took 90 hours on 8 V100 of 16 GB and kept 97 %
-of BERT-base's GLUE score; this file has not been run to its end. The logits of all tokens take 250
-MB per model for 4 rows of 512 on a device: raise --phases.0.accumulation_steps until a microbatch
-fits, or use --distillation.soft_targets_on masked. Unlike the paper, rare words are not masked more
-often (count^-0.7).
+The steps are 3 epochs of Wikipedia and books, about 4 billion tokens, at 4,096 rows per update;
+change --phases.0.num_steps for your own corpus. The paper's training took 90 hours on 8 V100 of 16
+GB and kept 97 % of BERT-base's GLUE score; this file has not been run to its end. The logits of all
+tokens take 250 MB per model for 4 rows of 512 tokens: raise --phases.0.accumulation_steps until a
+microbatch fits, or use --distillation.soft_targets_on masked. Unlike in the paper, rare words are
+not masked more often (count^-0.7).
 """
 
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig, named_config

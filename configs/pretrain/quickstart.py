@@ -2,7 +2,7 @@
 
     python -m bertjax.pretrain --config configs/pretrain/quickstart.py --data D --workdir W
 
-For many steps, small models learn little but word frequencies. These settings shorten that time:
+Small models learn little but word frequencies for many steps. These settings shorten that time:
 a larger initializer_range than 0.02 (which suits a width of 768), a high learning rate, short rows,
 25 % of the tokens masked instead of 15 %, and no dropout.
 """

@@ -4,7 +4,7 @@
         --max_length 512 --objective full_sentences
     python -m bertjax.pretrain --config configs/pretrain/roberta_base.py --data D --workdir W
 
-8,192 rows of 512 tokens per update, as 32 microbatches of 256 rows, 500,000 updates. Raise
+The run has 500,000 updates on 8,192 rows of 512 tokens, in 32 microbatches of 256 rows. Raise
 --phases.0.accumulation_steps until a microbatch fits. As in fairseq, every parameter is decayed,
 gradients are not clipped, and random words are never special tokens. This file has not been run to
 its end.

@@ -63,7 +63,7 @@ def test_packaged_configs_are_found_from_any_folder(tmp_path, monkeypatch):
         ("PretrainConfig(log_evry=3)", "Did you mean 'log_every'"),
         ("PretrainConfig(model=BertConfig(hiden_size=32))", "Did you mean 'hidden_size'"),
         ("PretrainConfig(model=BertConfig(hidden_size='32'))", "Check the types"),
-        ("3", "defines no such `config`"),
+        ("3", "defines no `config`"),
     ],
 )
 def test_a_config_file_with_a_mistake_is_named_with_the_remedy(tmp_path, line, message):
@@ -114,7 +114,7 @@ def test_every_task_that_can_be_trained_has_a_config():
 
 
 def test_a_config_of_another_kind_of_run_is_refused():
-    with pytest.raises(ValueError, match="defines no such `config`"):
+    with pytest.raises(ValueError, match="defines no `config`"):
         load_config_file("configs/finetune/rte.py", PretrainConfig)
 
 

@@ -63,7 +63,7 @@ def test_keys_that_do_not_concern_the_architecture_are_left():
         ({"vocab_size": 0}, "vocab_size=0"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"num_hidden_groups": 5}, "num_hidden_layers=12 does not divide by num_hidden_groups=5"),
-        ({"position_offset": 512}, "position_offset=512 leaves none"),
+        ({"position_offset": 512}, "position_offset=512 leaves no position"),
         ({"mlm_activation": "gulu"}, "mlm_activation='gulu'"),
         ({"embedding_size": 0}, "embedding_size=0"),
         ({"hidden_size": "768"}, "hidden_size='768': it must be an integer"),

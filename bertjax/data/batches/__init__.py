@@ -1,1 +1,1 @@
-"""From records to batches: the batch contract, masking and packing."""
+"""Turns records into batches: the batch contract, masking and packing."""

@@ -26,7 +26,7 @@ Batch = dict[str, np.ndarray]
 
 
 def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.ndarray:
-    """values [n] -> int32 [length], padded at the end with `fill`.
+    """Pads values [n] at the end with `fill` and returns int32 [length].
 
     Raises:
         ValueError: there are more than `length` values.
@@ -39,7 +39,7 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
 
 
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
-    """Position ids [L], sequence ids [L] and starts [K] of the sequences packed into one row.
+    """Returns position ids [L], sequence ids [L] and sequence starts [K] of a packed row.
 
     Raises:
         ValueError: there are more than `row_length` tokens, or more than `max_sequences` sequences.

@@ -24,16 +24,16 @@ class Feature(NamedTuple):
 
     Attributes:
         input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
-        lengths: tokens of each sequence.
-        a_lengths: tokens of type 0 of each sequence: the first segment with its special tokens, or
-            all tokens where the family has only one type. The tokens after them are of type 1.
-        labels: None, or by kind: classes and choice int32 [1], the class or the correct choice;
-            multi_label float32 [C] of 0 and 1; regression float32 [1]; tokens int32 [n], -1 where
-            no label is predicted; span int32 [2], first and last token counted from [CLS] (0 0:
-            no answer in this window).
-        origins: the source of each token, -1 = none; not stored. For a tagged sentence int [n],
-            the index of the word that the token begins; for a passage int [n, 2], the start and
-            end (exclusive) of its characters.
+        lengths: number of tokens of each sequence.
+        a_lengths: number of tokens of type 0 in each sequence: the first segment with its special
+            tokens, or all tokens if the family has only one type. The others are of type 1.
+        labels: None, or an array that depends on the kind of labels: classes and choice have int32
+            [1], the class or the correct choice; multi_label float32 [C] of 0 and 1; regression
+            float32 [1]; tokens int32 [n], -1 where no label is predicted; span int32 [2], first and
+            last token counted from [CLS] (0 0: no answer in this window).
+        origins: the source of each token, -1 = none; not stored on disk. In tagging, it is int [n],
+            the index of the word that the token begins; for a passage, it is int [n, 2], the start
+            and end (exclusive) of the token's characters.
     """
 
     input_ids: np.ndarray

@@ -15,19 +15,19 @@ from bertjax.data.batches.batch import Batch, layout, pad_to, stack
 from bertjax.data.batches.features import Feature, LabelKind, decode_feature
 from bertjax.data.preparation.packing import pack
 
-# Several sequences do not fill shorter rows well.
+# Shortest row in tokens; several sequences would not fill shorter rows well.
 SHORTEST_ROW = 64
-# A row has one slot per this many tokens.
+# Number of tokens of a row per slot; a slot holds one sequence.
 TOKENS_PER_SLOT = 8
 
 
 class Labels(NamedTuple):
-    """How the labels of a task become arrays.
+    """Describes the label arrays of a task.
 
     Attributes:
-        kind: the kind of labels.
-        num_classes: number of classes of "multi_label".
-        num_choices: sequences of one feature; more than 1 for "choice" only.
+        kind: the kind of labels, such as "classes".
+        num_classes: number of classes; used for "multi_label" only.
+        num_choices: number of sequences per feature, which is above 1 for "choice" only.
         class_weights: weight of each class in the loss; None: 1 for every class.
     """
 
@@ -38,7 +38,7 @@ class Labels(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """Tokens per row, sequences per row at most, and the numbers of rows of a batch, ascending."""
+    """Tokens per row, largest number of sequences per row, and possible row counts, ascending."""
 
     row_length: int
     max_sequences: int
@@ -66,10 +66,10 @@ def plan_rows(
     """Chooses the shapes of training batches by packing random batches, drawn with a fixed seed.
 
     Args:
-        sizes: tokens of every feature, int [n].
-        batch_size: features per batch.
-        num_choices: sequences per feature.
-        multiple_of: the number of rows is a multiple of it: devices times accumulation steps.
+        sizes: number of tokens of every feature, int [n].
+        batch_size: number of features per batch.
+        num_choices: number of sequences per feature.
+        multiple_of: divisor of every row count: number of devices times accumulation steps.
     """
     row_length = max(SHORTEST_ROW, -(-int(sizes.max()) // 8) * 8)
     shape = row_shape(row_length, num_choices, ())
@@ -78,7 +78,7 @@ def plan_rows(
     for _ in range(64):
         sample = rng.choice(sizes, min(batch_size, len(sizes)), replace=False).tolist()
         needed.append(len(pack_features(sample, shape, num_choices)))
-    # Most batches fit the middle values; every batch fits the last one, with one feature per row.
+    # Most batches fit the middle values; every batch fits the last value, one feature per row.
     wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
     rounded = {-(-int(count) // multiple_of) * multiple_of for count in wanted}
     return shape._replace(row_counts=tuple(sorted(rounded)))
@@ -87,8 +87,8 @@ def plan_rows(
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:
     """Packs the features of a batch into rows by their sizes alone, so that all hosts agree.
 
-    Returns the features of each row, by index. The number of rows is the first of
-    `shape.row_counts` that suffices, otherwise as many as the features need.
+    Returns the indices of the features in each row. The number of rows is the first sufficient one
+    in `shape.row_counts`; if none suffices, it is the number that the features need.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -136,7 +136,7 @@ def _make_row(
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
-    """The labels and label_weights of one row; their shapes by kind are those of `batch.py`."""
+    """Makes the labels and label_weights of one row, in the shapes that `batch.py` defines."""
     if labels.kind == "tokens":
         joined = [
             np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
@@ -168,21 +168,21 @@ def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
 
 
 class FeatureBatches(grain.MapDataset):
-    """Element i is batch `first + i` of a training run, as (rows of the global batch, batch).
+    """Batches of a training run: element i is (row count of the global batch, batch `first + i`).
 
     The features are shuffled in every epoch. The last batch of an epoch is smaller if the batch
     size does not divide the number of features. A batch has only the rows of this host, and only
-    their features are read: the packing follows from `sizes`, which all hosts know.
+    the features in them are read: the packing follows from `sizes`, which all hosts know.
 
     Args:
         path: an ArrayRecord file of features.
-        sizes: tokens of every feature in the file, int [n].
-        batch_size: features per global batch.
+        sizes: number of tokens of every feature in the file, int [n].
+        batch_size: number of features per global batch.
         shape, labels, pad_token_id: the format of the rows.
         seed: seed of the shuffling.
-        first: the first batch, counted from the beginning of the run.
-        host_rows_of: maps the number of rows of a global batch to the sorted indices of those
-            that this host holds; None: all.
+        first: index of the first batch, counted from the beginning of the run.
+        host_rows_of: maps the number of rows of a global batch to the sorted indices of this host's
+            rows; None: this host has all rows.
     """
 
     def __init__(
@@ -238,6 +238,6 @@ class FeatureBatches(grain.MapDataset):
 
 
 def feature_batches(batches: FeatureBatches, num_threads: int) -> Iterator[tuple[int, Batch]]:
-    """Iterates without end over (rows of the global batch, this host's rows), read by threads."""
+    """Returns an endless iterator over the elements of `batches`, read by `num_threads` threads."""
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))

@@ -2,8 +2,8 @@
 
 Masks are drawn when a row is read, so they differ in every epoch (Liu et al. 2019, 4.1). The rules
 are those of google-research/bert: 15 % of the tokens of each sequence are predicted; 80 % of these
-become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Settings select the
-n-grams of ALBERT and the random tokens of fairseq. For next-token prediction nothing is masked.
+become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Settings select
+ALBERT's n-gram masking and fairseq's random tokens. For next-token prediction, nothing is masked.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking:
-    """How to mask: probabilities, limits, and properties of the vocabulary.
+    """Settings of masking: probabilities, limits, and properties of the vocabulary.
 
     Raises:
         ValueError: `max_ngram` needs `word_starts`, which is missing.
@@ -23,7 +23,7 @@ class Masking:
 
     probability: float
     max_predictions: int
-    """Predictions per row at most; the sequences of a packed row use it up from left to right."""
+    """Largest number of predictions per row; in a packed row, the first sequences have priority."""
     vocab_size: int
     mask_token_id: int
     never_masked: tuple[int, ...]
@@ -31,7 +31,7 @@ class Masking:
     word_starts: np.ndarray | None = None
     """Bool [vocab_size], False for pieces that continue a word; None: no whole-word masking."""
     max_ngram: int = 1
-    """Longest n-gram of whole words that is masked together; n has a probability ~ 1/n."""
+    """Largest number of words masked together; n words have a probability proportional to 1/n."""
     never_drawn: tuple[int, ...] = ()
     """Ids that are never drawn as random replacements."""
     predict: Literal["masked", "next_token"] = "masked"
@@ -52,10 +52,10 @@ class Masking:
 def choose_positions(
     ids: np.ndarray, masking: Masking, max_predictions: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws the positions of one sequence to predict, in ascending order.
+    """Draws the positions to predict in one sequence, and returns them in ascending order.
 
-    `ids`, int [T], includes [CLS] and [SEP]. They are never drawn, but `probability` applies to the
-    length with them, as in google-research/bert.
+    `ids`, int [T], includes [CLS] and [SEP]. These tokens are never drawn, but `probability`
+    applies to the length including them, as in google-research/bert.
     """
     wanted = min(max_predictions, max(1, round(len(ids) * masking.probability)))
     candidates = np.flatnonzero(masking.maskable[ids])
@@ -69,7 +69,7 @@ def _choose_whole_words(
     candidates: np.ndarray, masking: Masking, starts: np.ndarray, wanted: int, rng
 ) -> np.ndarray:
     """Draws whole words or n-grams of them (Lan et al. 2019, 4.2) until `wanted` are masked."""
-    # A piece belongs to the candidate before it, even across a [SEP]; the first begins a word.
+    # A piece within a word joins the candidate before it, even across [SEP]; the first starts one.
     first_of_word = np.flatnonzero(starts[1:]) + 1
     words = np.split(candidates, first_of_word)
     sizes = np.ones(len(words), int)
@@ -97,9 +97,9 @@ def _choose_whole_words(
 def _draw_sizes(
     candidates: np.ndarray, first_of_word: np.ndarray, max_ngram: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Words in the n-gram that begins at each word, int [W]; none crosses a special token."""
+    """Draws the n-gram size at each word, int [W]; no n-gram crosses a special token."""
     heads = np.concatenate([[0], first_of_word])
-    # Words from each one to the end of its segment.
+    # Number of words from each word to the end of its segment.
     breaks = np.flatnonzero(np.diff(candidates) > 1) + 1
     ends = np.append(np.searchsorted(heads, breaks), len(heads))
     left = ends[np.searchsorted(ends, np.arange(len(heads)), side="right")] - np.arange(len(heads))
@@ -115,7 +115,7 @@ def corrupt(
     draw = rng.random(len(positions))
     random_words = rng.integers(0, masking.vocab_size - len(masking.never_drawn), len(positions))
     for never in sorted(masking.never_drawn):
-        random_words += random_words >= never  # skips this id
+        random_words += random_words >= never  # skips the id `never`
     replaced = np.where(draw < 0.8, masking.mask_token_id, random_words)
     corrupted = ids.copy()
     corrupted[positions] = np.where(draw < 0.9, replaced, ids[positions])

@@ -1,7 +1,7 @@
 """Pretraining batches: prepared records, shuffled globally, masked, and split over the hosts.
 
-Everything is a function of (seed, phase, global row). The state of the input pipeline is therefore
-one row number, and a global batch is the same for any number of hosts.
+Every row is a function of (seed, phase, global row index). The state of the input pipeline is
+therefore one row number, and a global batch is the same for any number of hosts.
 """
 
 import functools
@@ -20,7 +20,7 @@ ROWS_PER_READ = 1024
 
 
 class RowFormat(NamedTuple):
-    """Tokens per row, the id that pads it, and sequences per row at most."""
+    """Format of rows: number of tokens, padding id, and largest number of sequences."""
 
     row_length: int
     pad_token_id: int
@@ -28,14 +28,13 @@ class RowFormat(NamedTuple):
 
 
 def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
-    """Returns one record as one row of the batch contract, masked with `rng`.
+    """Converts a record to one row of a batch (see `batch.py`), masked with `rng`.
 
     Where the next token is predicted, `masked_positions` are all positions but the last of each
     sequence, and `masked_labels` are the tokens that follow them.
 
     Raises:
-        ValueError: an id is not in the vocabulary, which would give NaN; or the row does not fit
-            its format.
+        ValueError: an id is not in the vocabulary (the loss is NaN), or the row does not fit.
     """
     ids = row.input_ids.astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
@@ -72,7 +71,7 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
 
 
 class _Rows(grain.MapDataset):
-    """Records as masked rows; with `shuffle` endless, and in a new order every epoch."""
+    """A dataset of masked rows; with `shuffle`, it is endless and reordered in every epoch."""
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = grain.sources.ArrayRecordDataSource(list(paths))
@@ -101,7 +100,7 @@ class _Rows(grain.MapDataset):
 
 
 class _HostBatches(grain.MapDataset):
-    """Batch i has the parent's rows i * batch_size + r for each r of `host_rows`."""
+    """A dataset of batches: batch i has the rows i * batch_size + r for each r in `host_rows`."""
 
     def __init__(self, parent, batch_size: int, host_rows: np.ndarray, first: int):
         super().__init__(parent)
@@ -128,11 +127,11 @@ def train_batches(
     host_rows: np.ndarray,
     num_threads: int,
 ) -> Iterator[Batch]:
-    """Endless batches of one phase, starting at the global row `first_row`, read by threads.
+    """Returns an endless iterator over the batches of a phase from global row `first_row` on.
 
     Args:
         paths: ArrayRecord shards.
-        first_row: rows of the phase that were read before, a multiple of `batch_size`.
+        first_row: number of rows of the phase that were read before, a multiple of `batch_size`.
         host_rows: the rows of each global batch that this host needs.
     """
     rows = _Rows(paths, masking, form, (seed, phase), shuffle=True)
@@ -144,8 +143,8 @@ def train_batches(
 class HeldOutRows:
     """The rows of an evaluation: a random sample of the held-out rows, the same every time.
 
-    The sample is drawn without replacement by `seed` and is in the order of the records. With at
-    most `max_rows` records it holds all of them. Masks depend on the seed and the record alone.
+    The sample is drawn with `seed`, without replacement, and keeps the order of the records. If
+    there are at most `max_rows` records, it contains all. Masks depend only on seed and record.
     """
 
     def __init__(
@@ -163,9 +162,9 @@ class HeldOutRows:
         """Yields this host's rows of every batch; rows without sequences fill the last batch."""
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
-            # A host without rows in the last batch reads one, for the shapes.
+            # A host without rows in the last batch reads one row to know the shapes.
             rows = self._rows._getitems((present if len(present) else self._sample[:1]).tolist())
-            # No loss counts an empty row.
+            # Empty rows have no weight in any loss.
             empty = {key: np.full_like(x, -(key == "labels")) for key, x in rows[0].items()}
             missing = len(host_rows) - len(present)
             yield stack([*rows[: len(present)], *[empty] * missing])
@@ -174,7 +173,7 @@ class HeldOutRows:
     def unigram_entropy(self) -> float:
         """Entropy, in nats, of the tokens of these rows that may be masked.
 
-        It is the lowest loss of a model that ignores the context. Every host counts all rows.
+        It is the lowest loss of a model that ignores the context. Every host reads all rows for it.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):

@@ -1,1 +1,1 @@
-"""From sentences to records: encoding, examples, packing, and worker processes."""
+"""Turns sentences into records: encoding, examples, packing, and worker processes."""

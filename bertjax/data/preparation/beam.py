@@ -1,7 +1,7 @@
 """Preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or this machine.
 
-An element of the pipeline is one part, as with `--shard i/n`: its worker reads the whole input,
-cuts it into the usual chunks, and prepares the chunks of its part. So no text goes through Beam,
+Each element of the pipeline is one part, as with `--shard i/n`: a worker reads the whole input,
+cuts it into the usual chunks, and prepares the chunks of the part. So no text goes through Beam,
 memory does not grow with the corpus, and the examples do not depend on the runner.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 
 def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, options: str) -> None:
-    """Calls `prepare_part(i)` for i < parts on a Beam runner, and waits for all of them.
+    """Calls `prepare_part(i)` for each i in range(parts) on a Beam runner, and waits for all calls.
 
     Args:
-        prepare_part: sent to the workers, which must see input and output under the same names.
-        parts: number of parts; a worker takes one at a time.
+        prepare_part: function for the workers, which must reach input and output by the same paths.
+        parts: number of parts; a worker prepares one part at a time.
         runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
         options: Beam's pipeline options in one string.
 
@@ -47,12 +47,12 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
         known.get_all_options()  # parses the options
     except SystemExit as error:
         raise ValueError(
-            f"--runner_options {options!r}: Beam rejects them, see its usage message above."
+            f"--runner_options {options!r}: Beam rejects them, see Beam's usage message above."
         ) from error
     try:
         with beam.Pipeline(options=known) as pipeline:
             elements = pipeline | "Parts" >> beam.Create(range(parts))
-            # Without it the runner could give all parts to one worker.
+            # Without a reshuffle, the runner could give all parts to one worker.
             spread = elements | "Spread" >> beam.Reshuffle()
             _ = spread | "Prepare" >> beam.Map(prepare_part)
     except Exception as error:  # Beam wraps the exception of a worker

@@ -1,4 +1,4 @@
-"""Chunks of documents, the unit of work and of randomness: cutting them and preparing one.
+"""Cuts documents into chunks and prepares them; each chunk has its own random seed.
 
 The text of a chunk depends only on the input, and its examples only on the text, the number of the
 chunk and the settings. So the output is the same for any number of processes or machines, and a
@@ -33,7 +33,7 @@ DOCUMENTS_PER_BATCH = 256
 
 
 class Chunk(NamedTuple):
-    """Whole documents, each as UTF-8 and its layout."""
+    """A chunk: whole documents, each as its UTF-8 text and its layout."""
 
     number: int
     documents: list[tuple[bytes, str]]
@@ -57,7 +57,7 @@ def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chun
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSettings:
-    """The settings that determine the examples of a chunk; fields as in `PrepareConfig`."""
+    """Settings that determine the examples of a chunk; the fields are those of `PrepareConfig`."""
 
     output: str
     objective: ObjectiveName
@@ -71,7 +71,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """Bytes of its ids, special tokens included, and its fields in the header of a record."""
+    """A sequence: its ids as bytes, with special tokens, and its fields of the record header."""
 
     ids: bytes
     length: int
@@ -90,7 +90,7 @@ class _Tokens:
 
 
 class ChunkPreparer:
-    """Prepares chunks one after the other, with a cache of words."""
+    """Prepares chunks one after the other, with a cache of encoded words."""
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
         self._settings, self._objective = settings, OBJECTIVES[settings.objective]
@@ -154,7 +154,7 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Ids of the sentences of all documents; within a document a space separates sentences."""
+        """Encodes the sentences of all documents; a space separates those of one document."""
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
@@ -187,7 +187,7 @@ class ChunkPreparer:
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
-        """Rows of one sequence, or packed rows in the order of their first sequences."""
+        """Yields rows of one sequence, or packed rows in the order of their first sequences."""
         if not self._settings.pack:
             for sequence in sequences:
                 yield [sequence]
@@ -219,14 +219,14 @@ class ChunkPreparer:
             yield build(example, ids)
 
     def _single(self, segments: Segments, ids: bytes) -> _Sequence:
-        """`[CLS] segment [SEP] segment [SEP] ...`, all of token type 0."""
+        """Builds `[CLS] segment [SEP] segment [SEP] ...`, all of token type 0."""
         width, sep = self._width, self._sep
         size = 1 + sum(end - start + 1 for start, end in segments)
         text = sep.join([ids[start * width : end * width] for start, end in segments])
         return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
 
     def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
-        """`[CLS] A [SEP] B [SEP]`, with the family's number of separators between A and B."""
+        """Builds `[CLS] A [SEP] B [SEP]`; the family sets the number of [SEP] between A and B."""
         a_start, a_end, b_start, b_end, label = pair
         width, layout = self._width, self._layout
         a_length = a_end - a_start + 1 + layout.separators
@@ -265,7 +265,7 @@ def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> se
 
 
 def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of one chunk, split and length."""
+    """Returns the file name of the shard of a split, length and chunk."""
     return f"{split}-{length}-{chunk:05d}.array_record"
 
 
@@ -280,7 +280,7 @@ def write_summary(output: str, summary: dict[str, Any]) -> None:
 
 
 def read_summary(output: str, chunk: int) -> dict[str, Any] | None:
-    """Reads the summary of a chunk; None if it is not finished or one of its shards is lost."""
+    """Reads a chunk's summary; returns None if the chunk is unfinished or a shard of it is lost."""
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from bertjax.tokenization import Tokenizer, WordPieceTokenizer
 
-# About 150 MB of words; then the cache is cleared.
+# Number of words, about 150 MB, above which the cache is cleared.
 MOST_WORDS = 1_000_000
 LARGEST_UINT16 = (1 << 16) - 1
 _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
@@ -20,7 +20,7 @@ class SentenceEncoder:
     """Encodes sentences as bytes of token ids.
 
     Attributes:
-        typecode: of `array.array`: "H" (uint16) if every id of the vocabulary fits, else "I".
+        typecode: type code for `array.array`: "H" (uint16) if every vocabulary id fits, else "I".
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -31,17 +31,17 @@ class SentenceEncoder:
     def encode(
         self, sentences: Sequence[str], following: Sequence[bool] | None = None
     ) -> list[bytes]:
-        """Returns the ids of each sentence, b"" if it has none.
+        """Returns the ids of each sentence as bytes; b"" for a sentence without tokens.
 
         Args:
             sentences: sentences whose words are separated by single spaces.
             following: whether each sentence follows another one and a space; None: none does.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
-            # The pieces of other kinds contain the space before a word, so words have no ids alone.
+            # Pieces of other tokenizers contain the space before a word: encode whole sentences.
             return self._encode_whole(sentences, following or [False] * len(sentences))
         if self._tokenizer.do_lower_case:
-            # The tokenizer lower-cases other text by its own rules.
+            # Non-ASCII text is lower-cased by the tokenizer's own rules.
             sentences = [s.lower() if s.isascii() else s for s in sentences]
         split = list(map(_WORDS.findall, sentences))
         self._learn({word for words in split for word in words} - self._words.keys())

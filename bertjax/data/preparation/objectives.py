@@ -1,6 +1,6 @@
 """The pretraining objectives that `prepare` makes examples for.
 
-A new objective is a name, an entry in OBJECTIVES, and its algorithm in `segments.py`.
+A new objective needs a name, an entry in OBJECTIVES, and an algorithm in `segments.py`.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ ObjectiveName = Literal["nsp", "sop", "mlm", "full_sentences"]
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """How an objective makes examples, and what these are.
+    """A pretraining objective: how its examples are made, and their form.
 
     Attributes:
-        make_examples: `(documents, options, rng)` -> examples; see `segments.py`.
-        has_sentence_pairs: the examples are a `Pair` each, with a label to predict; otherwise a
-            list of segments, which become `[CLS] segment [SEP] segment [SEP] ...`.
-        needs_second_document: the segments of a pair come from different documents.
+        make_examples: function `(documents, options, rng)` -> examples; see `segments.py`.
+        has_sentence_pairs: whether an example is a `Pair` with a label to predict; otherwise, it is
+            a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
+        needs_second_document: whether random segments are drawn from a second document.
     """
 
     make_examples: Callable[..., Iterator[Any]]

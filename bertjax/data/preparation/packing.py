@@ -13,21 +13,21 @@ def pack(
     """Packs items into rows by best fit: longest item first, into the row with the least room left.
 
     Args:
-        sizes: tokens of each item.
-        row_length: tokens per row.
-        max_sequences: sequences per row at most.
-        sequences: number of sequences in each item; None: one.
+        sizes: number of tokens of each item.
+        row_length: number of tokens per row.
+        max_sequences: largest number of sequences per row.
+        sequences: number of sequences in each item; None: 1 for every item.
 
     Returns:
-        The items of each row, by index. The result is deterministic.
+        The indices of the items in each row. The result is deterministic.
 
     Raises:
-        ValueError: an item is longer than a row.
+        ValueError: an item does not fit into an empty row.
     """
     counts = [1] * len(sizes) if sequences is None else sequences
     fewest = min(counts, default=1)
     rows: list[list[int]] = []
-    slots: list[int] = []  # sequences that still fit into each row
+    slots: list[int] = []  # number of sequences that still fit into each row
     open_rows = _OpenRows(row_length)
     for item in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         size, count = sizes[item], counts[item]
@@ -60,9 +60,9 @@ class _OpenRows:
         self._rooms |= 1 << room
 
     def take(self, size: int, accepts) -> tuple[int | None, int]:
-        """Removes and returns the accepted row with the least room for `size` tokens, and its room.
+        """Removes and returns the accepted row that fits `size` tokens best, and its room.
 
-        Ties go to the first row. The row is None if none is accepted.
+        Ties go to the first row. The row is None if no row is accepted.
         """
         for room in self._rooms_from(size):
             held = self._by_room[room]

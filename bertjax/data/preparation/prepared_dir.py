@@ -35,7 +35,7 @@ _PART_FILE = "metadata-{}-of-{}.json"
 
 
 class TooLittleText(ValueError):
-    """The whole input was read, and it is too small to make rows."""
+    """Raised if the whole input was read and is too small to make rows."""
 
 
 def claim(
@@ -46,13 +46,13 @@ def claim(
     Args:
         directory: created if it does not exist.
         plan: everything that determines the output, as JSON.
-        overwrite: first delete the files of an earlier run.
+        overwrite: whether to delete the files of an earlier run first.
         part: (i, n) of this run; files of other parts are never deleted.
 
     Raises:
         ValueError: the directory contains the data of another run, or other files.
     """
-    # As read back from JSON, where tuples are lists.
+    # The plan as it would be read back from JSON, where tuples are lists.
     plan = json.loads(json.dumps(plan))
     path = directory / SETTINGS_FILE
     if directory.exists() and not directory.is_dir():
@@ -115,7 +115,7 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
 
 
 def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Whether the only change is errors=strict to replace, as the error about UTF-8 advises."""
+    """Whether only errors=strict changed to errors=replace, as the UTF-8 error advises."""
     try:
         strict = old["settings"]["errors"] == "strict"
         changed = {**old, "settings": {**old["settings"], "errors": "replace"}}
@@ -170,7 +170,7 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Marks one part as finished, with the number of chunks of the whole input."""
+    """Marks one part as finished, and stores the number of chunks of the whole input."""
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
 

@@ -22,13 +22,13 @@ REDRAWS = 10
 
 
 class ExampleOptions(NamedTuple):
-    """The size of examples, and how duplicates differ.
+    """Options of example making: the size of examples, and how duplicates differ.
 
     Attributes:
-        max_tokens: tokens of text per example; special tokens are not counted.
-        short_seq_prob: share of documents whose pairs aim at a random shorter length.
-        shift: for duplicates of segments without pairs: start to cut at a random position, and
-            cut within sentences, since whole sentences would soon form the same segments again.
+        max_tokens: largest number of text tokens per example; special tokens are not counted.
+        short_seq_prob: share of documents whose pairs have a random shorter target length.
+        shift: for duplicates of examples without pairs: whether cutting starts at a random position
+            and ignores sentences, because whole sentences would soon form the same segments again.
     """
 
     max_tokens: int
@@ -56,7 +56,7 @@ def sentence_pairs(
     *,
     negatives: Literal["random", "swapped"],
 ) -> Iterator[Pair]:
-    """Sentence pairs whose negatives have a random segment B (NSP, Devlin et al. 2018) or swapped
+    """Yields sentence pairs; negatives have a random segment B (NSP, Devlin et al. 2018) or swapped
     segments (SOP, Lan et al. 2019). A single sentence is always paired with a random segment.
 
     No sentence of `documents` may be empty.
@@ -92,7 +92,7 @@ def sentence_pairs(
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """At least one sentence, as many as reach `wanted` tokens, from another document."""
+    """Draws a segment of another document: the fewest sentences that reach `wanted` tokens."""
     other = number
     for _ in range(REDRAWS):
         other = int(random() * len(documents))
@@ -108,10 +108,10 @@ def _random_segment(
 def _truncate(
     a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: "Generator"
 ) -> tuple[int, int, int, int]:
-    """Trims the longer segment (B on a tie) token by token, each at the front or the back.
+    """Removes tokens of the longer segment (B on a tie), each from a random end, until both fit.
 
-    Computed in one step: the number of tokens that each segment loses is fixed, and how many of
-    them are at the front follows a binomial distribution.
+    This is computed in one step: the number of tokens that each segment loses is fixed, and the
+    number of those at its front follows a binomial distribution.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -136,9 +136,9 @@ def _truncate(
 def single_segments(
     documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
 ) -> Iterator[Segments]:
-    """One segment per example: as many whole sentences of one document as fit.
+    """Yields examples of one segment: as many whole sentences of one document as fit.
 
-    A longer sentence is cut, so no token is lost. No sentence of `documents` may be empty.
+    A longer sentence is cut, so no token is lost. No sentence in `documents` may be empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -154,12 +154,11 @@ def single_segments(
 def full_sentences(
     documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
 ) -> Iterator[Segments]:
-    """Contiguous sentences that continue in the next document (Liu et al. 2019, 4.2).
+    """Yields contiguous sentences that may cross document boundaries (Liu et al. 2019, 4.2).
 
-    Yields the segment of each document in an example, in order; `options.max_tokens` includes one
-    separator between two documents. An example ends before the sentence that does not fit; a
-    sentence longer than an example is cut, so no token is lost. No sentence of `documents` may be
-    empty.
+    An example is a list of segments, one per document; `options.max_tokens` includes one separator
+    between two documents. An example ends before the sentence that does not fit; a sentence longer
+    than an example is cut, so no token is lost. No sentence in `documents` may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)

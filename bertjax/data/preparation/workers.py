@@ -15,15 +15,15 @@ from bertjax.tokenization import TOKENIZER_FILES, load_tokenizer
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class Workers:
-    """Prepares chunks in `processes` worker processes, or in this process if that is 1.
+    """Prepares chunks in `processes` worker processes; 1 means in this process.
 
-    At most `processes + 1` chunks are in memory, which therefore does not grow with the input.
+    At most `processes + 1` chunks are held, so memory does not grow with the input.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):
@@ -31,7 +31,7 @@ class Workers:
         self._most_pending = processes + 1
         self._pool = None
         if processes > 1:
-            # Not fork, because threads of jax or of the caller may hold locks.
+            # Workers are not forked, because threads of jax or of the caller may hold locks.
             self._pool = ProcessPoolExecutor(
                 processes,
                 mp_context=multiprocessing.get_context("spawn"),

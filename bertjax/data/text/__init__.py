@@ -1,1 +1,1 @@
-"""From files to sentences: file formats, archives, documents, and sentence splitting."""
+"""Turns files into sentences: file formats, archives, documents, and sentence splitting."""

@@ -17,7 +17,7 @@ from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
-# Bytes at the beginning of a file that determine its format.
+# Number of bytes at the beginning of a file that its format is detected from.
 SNIFFED_BYTES = 1 << 16
 
 _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
@@ -29,7 +29,7 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How inputs are read; fields as in `PrepareConfig`."""
+    """Options of reading; the fields are those of `PrepareConfig`."""
 
     text_format: str = "auto"
     text_field: str = "text"
@@ -38,13 +38,13 @@ class ReadOptions:
 
 
 class Corpus:
-    """The inputs, located and checked at once; `documents` reads them.
+    """A text corpus; creating it locates and checks the inputs, and `documents` reads them.
 
     Attributes:
-        identity: [name, size, hash of both ends] of each file, names and versions of data sets.
-        total_bytes: bytes on disk, None if unknown.
-        bytes_read: bytes read so far.
-        counts: text that was cut or skipped while reading.
+        identity: [name, size, hash of both ends] of each file, or name and version of a data set.
+        total_bytes: size of the inputs on disk, in bytes; None if unknown.
+        bytes_read: number of bytes read so far.
+        counts: how often text was cut or skipped while reading.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
@@ -79,7 +79,7 @@ class Corpus:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read from disk so far, before decompression."""
+        """Number of bytes read from disk so far, before decompression."""
         return self._bytes.count
 
     def documents(self) -> Iterator[Document]:
@@ -161,7 +161,7 @@ class Corpus:
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
     def _without_surrogates(self, text: str, name: str, number: int) -> str:
-        """Handles unpaired surrogates: JSON can contain "\\ud83d" alone, which UTF-8 cannot."""
+        """Handles lone surrogates, such as "\\ud83d", which JSON allows and UTF-8 forbids."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -174,7 +174,7 @@ class Corpus:
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """Yields the documents of one record, nearly always one; empty ones are counted later."""
+        """Yields the documents of a record, nearly always one; empty ones are counted later."""
         if text is None:
             self.counts["records_without_text"] += 1
             return
@@ -206,7 +206,7 @@ def _is_filled(line: str) -> bool:
 
 def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
     def body() -> Iterator[str]:
-        """Lines up to `</doc>` with entities unescaped, without a first line that is the title."""
+        """Yields unescaped lines up to `</doc>`, without a first line that repeats the title."""
         nonlocal title
         for line in iterator:
             if line.startswith("</doc>"):
@@ -233,7 +233,7 @@ def looks_like_sentences(lines: Sequence[str]) -> bool:
     lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
     filled = [line for line in lines if line.strip()]
     if not filled or looks_wrapped(list(lines)):
-        # Wrapped lines end anywhere; lines of one sentence end with its punctuation.
+        # Wrapped lines end anywhere; a line that is a sentence ends with its punctuation.
         ends = sum(_ENDS_LIKE_SENTENCE.search(line) is not None for line in filled)
         return bool(filled) and ends >= 0.9 * len(filled)
     blocks = 1 + sum(

@@ -1,4 +1,4 @@
-"""Documents: their text, their layout, and how they are split into sentences."""
+"""Documents: text, layout, and splitting into sentences."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
@@ -13,19 +13,19 @@ Layout = Literal["lines", "paragraphs", "prose"]
 # prediction needs several of them in a chunk.
 LONG_DOCUMENT_CHARACTERS = 1_000_000
 WIDEST_WRAPPED_LINE = 120
-# All lines of a wrapped paragraph except its last one are nearly full.
+# Average line length, as a share of the longest, above which text counts as wrapped.
 WRAPPED_FILL = 0.6
 
 
 class Document(NamedTuple):
-    """Text of one document, not yet split into sentences."""
+    """A document: its layout, and its text before it is split into sentences."""
 
     text: str
     layout: Layout
 
 
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
-    """Joins the lines of one document; splits a very long one into several."""
+    """Joins the lines of a document; a very long document is split into several."""
     held: list[str] = []
     size = 0
     for line in lines:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bertjax.data.text.sources import BLOCK_BYTES, PeekableStream
 
-# Longer lines are cut at white space, which bounds the memory of a file without line ends.
+# Longer lines are cut at white space, which bounds memory if a file has no line breaks.
 MAX_LINE_CHARACTERS = 1 << 16
 # A line of JSON is not cut, because it has to be parsed whole.
 MAX_JSON_CHARACTERS = 1 << 28
@@ -17,15 +17,15 @@ BOM = b"\xef\xbb\xbf"
 def read_lines(
     name: str, stream: PeekableStream, *, errors: str, counts: Counter, cut: bool = True
 ) -> Iterator[str]:
-    """Yields lines without their ends ("\\n", "\\r\\n" or "\\r", nothing else).
+    """Yields lines without their line breaks ("\\n", "\\r\\n" or "\\r", nothing else).
 
     Args:
-        name: name of the stream in errors.
+        name: name of the stream for error messages.
         stream: bytes, decoded as UTF-8; a byte order mark is dropped.
         errors: "strict" or "replace", as in `bytes.decode`.
-        counts: "long_lines_cut" is counted here.
-        cut: cut lines longer than MAX_LINE_CHARACTERS at white space, in places that depend only
-            on their text. False for JSON, whose lines have to be parsed whole.
+        counts: counter to which "long_lines_cut" is added.
+        cut: whether lines longer than MAX_LINE_CHARACTERS are cut at white space, in places that
+            depend only on their text; False for JSON, whose lines have to be parsed whole.
 
     Raises:
         ValueError: bytes are not UTF-8, or a line of JSON is too long.

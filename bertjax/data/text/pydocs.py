@@ -1,7 +1,7 @@
 """A corpus of English that needs no download: the docstrings of Python and installed packages.
 
 Source files are parsed, never imported. Each module is a document with its docstrings, long strings
-and long comments in order, without code, tables, markup, and sentences of earlier modules.
+and long comments in order, without code, tables, markup and sentences that an earlier module has.
 """
 
 import ast
@@ -59,7 +59,7 @@ _LEGAL = re.compile(r"copyright|licen[cs]e|warranty|redistribut", re.IGNORECASE)
 
 
 def package_roots() -> list[tuple[str, str]]:
-    """Returns (name with version, folder) of the standard library and each installed package."""
+    """Returns (name and version, folder) of the standard library and of each installed package."""
     roots = [(f"python {platform.python_version()}", sysconfig.get_paths()["stdlib"])]
     for package in PACKAGES:
         # find_spec of a top-level name locates it without importing it.
@@ -144,7 +144,7 @@ def _long_strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _strings_of_bodies(statement: ast.stmt) -> Iterator[tuple[int, str]]:
-    """Yields docstrings and other string statements below a statement, but not in expressions."""
+    """Yields docstrings and other string statements in the body of a statement."""
     for child in getattr(statement, "body", ()):
         if isinstance(child, ast.Expr):
             node = child.value
@@ -205,7 +205,7 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Returns (begins a paragraph, its next lines are indented, its text or None)."""
+    """Returns (line begins a paragraph, indented lines may follow, text of the line or None)."""
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None
     if _UNDERLINE.match(line) or _TABLE.match(line):
@@ -243,7 +243,7 @@ def _plain(lines: list[str]) -> str:
 
 
 def is_english(sentence: str) -> bool:
-    """Whether it is a sentence: mostly plain words, a capital letter first, a full stop last."""
+    """Whether it is an English sentence: mostly plain words, a capital first, a stop last."""
     words = sentence.split()
     if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
         return False

@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 import zstandard
 
 BLOCK_BYTES = 1 << 18
-# Hashed at each end of a file.
+# Number of bytes that are hashed at each end of a file.
 HASHED_BYTES = 1 << 16
 
 
@@ -159,7 +159,7 @@ class ByteCounter:
 
 
 class _NamingErrors(io.RawIOBase):
-    """Turns the exceptions of a decompressor into an error that names the file."""
+    """Converts exceptions of a decompressor to errors that name the file."""
 
     def __init__(self, name: str, stream: BinaryIO):
         self._name = name
@@ -183,7 +183,7 @@ def _damaged(name: str, error: Exception) -> str:
 
 
 class _ZstdFile(io.RawIOBase):
-    """Decompresses concatenated zstd frames; unlike zstandard's reader, detects a missing end."""
+    """Decompresses concatenated zstd frames; unlike zstandard's reader, it detects truncation."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
@@ -231,5 +231,5 @@ _DAMAGE = (
 
 
 def total_size(files: Iterable[InputFile]) -> int:
-    """Returns the total bytes of the files on disk."""
+    """Returns the total size of the files on disk, in bytes."""
     return sum(file.size for file in files)

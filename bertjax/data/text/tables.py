@@ -48,7 +48,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 
 
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`: (full name, data source).
+    """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`; returns (full name, data source).
 
     Raises:
         ValueError: the dataset is unknown, or cannot be read or prepared without TensorFlow.
@@ -64,14 +64,14 @@ def open_tfds_splits(
     *,
     otherwise: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """Opens a TensorFlow Dataset: (full name, random-access data source of each split).
+    """Opens a TensorFlow Dataset; returns its full name and the data source of each split.
 
     A dataset already prepared as ArrayRecord is read from its folder. Any other is prepared first,
     which needs TensorFlow for many datasets.
 
     Args:
         name: NAME[/CONFIG][:VERSION].
-        data_dir: folder of TensorFlow Datasets; None: its default.
+        data_dir: folder of TensorFlow Datasets; None: the default folder.
         splits: the splits to open; None: all.
         otherwise: advice to append to the errors.
 
@@ -127,7 +127,7 @@ def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
     """Yields the text of each example.
 
     Raises:
-        ValueError: examples have no such text field.
+        ValueError: an example has no text field of this name.
     """
     for index in range(len(source)):
         example = source[index]
