@@ -2,8 +2,8 @@
 
 The name of a parameter in our tree is its path. Our layers are stacked on axis 0, so `{layer}` in a
 PyTorch name becomes an index on that axis. PyTorch stores matrices as [out, in]; ours are
-[in, out], with separate axes for attention heads. The table has BERT's names; `bertjax.weights.families` has
-the names of other families.
+[in, out], with separate axes for attention heads. The table has BERT's names;
+`bertjax.weights.families` has the names of other families.
 """
 
 import re

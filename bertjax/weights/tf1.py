@@ -171,8 +171,8 @@ def save_tf1(
     config = _google_config(config_json)
     if len(vocab) > config["vocab_size"] or any("\n" in token for token in vocab):
         raise ValueError(
-            f"The vocabulary has {len(vocab)} tokens, and vocab_size={config['vocab_size']}: give at "
-            "most vocab_size tokens, none of them with a line break."
+            f"The vocabulary has {len(vocab)} tokens, and vocab_size={config['vocab_size']}: give "
+            "at most vocab_size tokens, none of them with a line break."
         )
     with replacing_folder(directory, MODEL_FILES) as beside:
         scratch = beside / "tensors"
@@ -180,7 +180,7 @@ def save_tf1(
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
         if free < needed:  # TensorFlow would raise an error with a very long message.
             raise OSError(f"{free:,} bytes are free, but {needed:,} bytes are needed")
-        # To save memory, the arrays are mapped from the file; TensorFlow does not copy aligned ones.
+        # To save memory, the arrays are mapped from the file; TensorFlow copies no aligned arrays.
         mapped = np.memmap(scratch, mode="r")
         arrays = {
             tf1: mapped[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape)
