@@ -1,1 +1,1 @@
-"""The trainer: setup, train step, loop, hooks, checkpoints; pretraining and fine-tuning."""
+"""Training: pretraining and fine-tuning, with the train step, loop, hooks and checkpoints."""

@@ -12,9 +12,9 @@ from orbax.checkpoint import checkpoint_managers
 
 
 class Checkpointer:
-    """Saves checkpoints in the background; keeps the last `keep` and the best one.
+    """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
-    The best checkpoint has the lowest or the highest `metric` of the last phase with an evaluation.
+    The best checkpoint has the best `metric` of the last phase that has an evaluation.
 
     Errors of a background save are raised by the next call, so that a run does not rely on a
     checkpoint that was not written. An interrupted save is never listed.
@@ -43,21 +43,21 @@ class Checkpointer:
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
-            # Without it the metrics are not stored, and a resumed run does not know the best one.
+            # Without `best_fn`, the metrics are not stored, and a resumed run cannot find the best.
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
         )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def _badness(self, metrics: Any) -> float:
-        """A value whose minimum is the best. A later phase wins, since losses of lengths differ."""
+        """Returns a value to minimise. Later phases win, since losses depend on the row length."""
         if self._metric not in metrics:
             return math.inf
         return self._sign * metrics[self._metric] - 1e3 * metrics.get("phase", 0)
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best evaluation among the kept checkpoints; the last one of equals."""
+        """The step of the kept checkpoint with the best evaluation; of equals, the last one."""
         with self._explained():
             self._manager.wait_until_finished()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
@@ -67,14 +67,14 @@ class Checkpointer:
 
     @property
     def latest_step(self) -> int | None:
-        """The step of the newest complete checkpoint; None without one."""
+        """The step of the newest complete checkpoint; None if there is none."""
         with self._explained():
             self._manager.wait_until_finished()
         return self._manager.latest_step()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns errors of Orbax and of the file system while writing into one message."""
+        """Turns errors of Orbax and of the file system during a save into an OSError."""
         try:
             yield
         except Exception as error:
@@ -93,7 +93,7 @@ class Checkpointer:
         """Starts to write a checkpoint; `progress` is stored as JSON.
 
         Raises:
-            OSError: this or the save before failed, for example on a full disk.
+            OSError: this save or the previous one failed, for example on a full disk.
         """
         # The arrays are copied first: the next train step donates them, and on CPUs it would
         # overwrite the memory that Orbax reads in the background.
@@ -101,7 +101,7 @@ class Checkpointer:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
-        # Orbax warns about None.
+        # Orbax would warn about an argument that is None.
         kept = dict(metrics or {})
         with self._explained():
             self._manager.check_for_errors()
@@ -109,11 +109,11 @@ class Checkpointer:
                 raise RuntimeError(f"Orbax did not save step {step}")
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reads state and progress of `step` (None: the newest), with the shapes of `like`.
+        """Reads the state and progress of the checkpoint at `step` (None: the newest).
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.
-            ValueError: the checkpoint holds other arrays than `like`.
+            ValueError: the arrays of the checkpoint do not match the shapes in `like`.
         """
         step = self.latest_step if step is None else step
         if step is None:
@@ -125,7 +125,7 @@ class Checkpointer:
         return restored["state"], restored["progress"]
 
     def close(self) -> None:
-        """Waits for the current save; raises its error if it failed."""
+        """Waits for the save in progress and raises its error if it failed."""
         with self._explained():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()

@@ -1,4 +1,4 @@
-"""Objectives of a student that learns from a teacher, in pretraining and in fine-tuning.
+"""Training objectives of a student that learns from a teacher, in pretraining and fine-tuning.
 
 `outputs[TEACHER]` holds the outputs of the teacher for the same batch.
 """
@@ -15,10 +15,10 @@ from bertjax.training.objective import TEACHER
 
 
 def distilled_pretraining(config: DistillationConfig) -> Objective:
-    """Soft targets and cosine loss over all tokens, and masked LM (Sanh et al. 2019, 2).
+    """Returns the objective with soft targets, cosine loss and masked LM (Sanh et al. 2019, 2).
 
-    Each loss is the mean over the whole batch, multiplied by its weight in `config`. The student
-    has the head "masked_lm" or "pretraining", the teacher "masked_lm".
+    Each loss is a mean over the whole batch, multiplied by its weight in `config`. The student has
+    the head "masked_lm" or "pretraining"; the teacher has the head "masked_lm".
     """
     everywhere = bool(config.soft_targets) and config.soft_targets_on == "all"
 
@@ -60,9 +60,9 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
 
 
 def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> Objective:
-    """(1 - soft_weight) * the loss of the labels + soft_weight * the loss of the teacher's outputs.
+    """Returns the objective with loss (1 - soft_weight) * label loss + soft_weight * teacher loss.
 
-    Both are means over the labelled sequences or tokens, with the weights of their labels.
+    Both losses are means over the labelled sequences or tokens, weighted by "label_weights".
     """
     assert hard.soft_losses is not None
     soft_losses = hard.soft_losses
@@ -71,7 +71,7 @@ def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> O
         metrics = hard.sums(outputs, batch)
         hard_loss, weight = metrics.pop("loss")
         soft = soft_losses(outputs, outputs[TEACHER], batch, temperature)
-        # The loss of an empty slot is finite and without meaning.
+        # The loss of an empty slot is meaningless but finite, and its weight is 0.
         soft = jnp.where(batch["label_weights"] > 0, soft, 0.0)
         soft_loss = jnp.sum(soft * batch["label_weights"])
         return metrics | {

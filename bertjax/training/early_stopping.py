@@ -7,9 +7,9 @@ class EarlyStopping:
     """Counts the evaluations since the best one.
 
     Args:
-        patience: evaluations without improvement after which to stop; 0: never stop.
-        metric: the metric of an evaluation that counts; higher is better.
-        state: the state of a resumed run.
+        patience: the number of evaluations without improvement after which to stop; 0: never stop.
+        metric: the name of the metric that should improve; higher is better.
+        state: the value of `state` that a checkpoint stored, if the run is resumed.
     """
 
     def __init__(self, patience: int, metric: str, state: dict[str, Any] | None = None):
@@ -17,7 +17,7 @@ class EarlyStopping:
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Records an evaluation and returns it."""
+        """Records the metrics of an evaluation and returns them unchanged."""
         value = evaluation.get(self._metric)
         if value is not None:
             better = self.state["best"] is None or value > self.state["best"]
@@ -29,4 +29,5 @@ class EarlyStopping:
         return evaluation
 
     def __call__(self) -> bool:
+        """Whether the run should stop."""
         return 0 < self._patience <= self.state["stale"]

@@ -1,11 +1,11 @@
-"""Means over held-out batches."""
+"""Evaluation: computes mean losses and metrics over held-out batches."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
-# Batches that the host prepares while the device computes earlier ones.
+# The number of batches that the host prepares while the device computes earlier ones.
 BATCHES_AHEAD = 2
 
 
@@ -14,19 +14,19 @@ def evaluate(
 ) -> dict[str, float]:
     """Adds up the sums that `eval_step(params, batch)` returns, and returns their means.
 
-    The sums are read back once, at the end, so that the device never waits for the host.
+    The sums are copied to the host once, at the end, so that the device never waits for the host.
     """
     sums: list[Any] = []
     for batch in batches:
         sums.append(eval_step(params, batch))
         if len(sums) > BATCHES_AHEAD:
-            # Otherwise the inputs of all batches could be in memory at once.
+            # Without this wait, the inputs of all batches could be in memory at once.
             jax.block_until_ready(sums[-1 - BATCHES_AHEAD])
     return means(add_sums(jax.device_get(sums)))
 
 
 def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Adds (sum, weight) pairs in double precision, in their order."""
+    """Adds the (sum, weight) pairs of each metric in double precision, in the given order."""
     total: dict[str, tuple[float, float]] = {}
     for item in sums:
         for key, (value, weight) in item.items():
@@ -36,5 +36,5 @@ def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def means(total: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """(sum, weight) pairs -> sum / weight; metrics of weight 0 have no mean and are left out."""
+    """Returns sum / weight of each (sum, weight) pair; metrics of weight 0 are left out."""
     return {key: value / weight for key, (value, weight) in total.items() if weight}

@@ -1,4 +1,4 @@
-"""Fine-tuning: a run of a task from a model to a model directory (Devlin et al. 2018, 4)."""
+"""Fine-tuning: a run that trains a model on a task and exports it (Devlin et al. 2018, 4)."""
 
 import dataclasses
 import json
@@ -42,17 +42,17 @@ SCORES = "scores.json"
 
 
 class FinetuningRun(Run):
-    """A fine-tuning run with one seed: its task, its data, its evaluation, its results.
+    """A fine-tuning run with one seed: its task, data, evaluation and results.
 
     Args:
-        config: of one run: without seeds and sweep.
-        task: with its source.
+        config: the config of a single run, without `seeds` and `sweep`.
+        task: the task, which knows the source of its data.
         loaded: the model to start from, with the head of the task.
         data: the features of the train split.
         teacher: the model that is distilled, if any.
 
     Raises:
-        ValueError: model, data, devices and workdir do not fit together.
+        ValueError: the model, data, devices and workdir do not fit together.
     """
 
     higher_is_better = True
@@ -99,14 +99,14 @@ class FinetuningRun(Run):
         )
         super().__init__(config, program, (phase,), loaded.tokenizer, teacher)
         self.early_stopping = EarlyStopping(config.patience, self.best_metric)
-        self.updates = 0  # of the parameters that became the model
+        self.updates = 0  # number of updates of the parameters that are exported
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
         self.predictor = Predictor(task, program.model, loaded.tokenizer, self.max_length, mesh)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as run.json keeps it."""
+        """The config as it is stored in run.json."""
         return identity_of(self.config, self.teacher)
 
     @property
@@ -115,11 +115,11 @@ class FinetuningRun(Run):
         return self.data.fingerprint
 
     def initial_params(self) -> Any:
-        """The parameters of --init."""
+        """Returns the parameters of the model that --init names."""
         return self.loaded.params
 
     def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
-        """Global batches on the devices, from step `first_step` on."""
+        """Yields global batches on the devices, from step `first_step` on."""
         del phase_index
         source = FeatureBatches(
             str(self.data.path),
@@ -137,17 +137,17 @@ class FinetuningRun(Run):
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
     def accumulation_steps(self, phase: Phase) -> int:
-        """Microbatches per update. They divide the rows, not the examples that a phase counts."""
+        """Returns the microbatches per update; they split rows, but a phase counts examples."""
         del phase
         return self.config.accumulation_steps
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """Every evaluation has its checkpoint."""
+        """The steps between evaluations and between checkpoints, which are equal."""
         every = max(1, round(self.batches_per_epoch / self.config.evals_per_epoch))
         return every, every
 
     def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
-        """The next batch, and the state of early stopping."""
+        """Returns the index of the next batch and the state of early stopping."""
         del phase_index
         return {"batch": phase_step, "patience": self.early_stopping.state}
 
@@ -157,12 +157,12 @@ class FinetuningRun(Run):
             self.early_stopping.state = dict(progress["patience"])
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """All of them; explains why the number of steps is one of them."""
+        """Returns all changes, with an explanation if the number of steps is one of them."""
         refused = super().refused_changes(changed, saved, step)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
             refused.append(
-                "the learning rate decays over all steps, so another number of them changes the "
-                "rate of steps that are already done"
+                "the learning rate decays over all steps, so a different number of steps would "
+                "change the rate of steps that are already done"
             )
         return refused
 
@@ -171,7 +171,7 @@ class FinetuningRun(Run):
         return self.early_stopping()
 
     def evaluate(self, params: Any, phase: Phase | None = None) -> dict[str, float]:
-        """Metrics of the dev splits; those of the first split have no prefix."""
+        """Returns the metrics of all dev splits; names of the first split's have no prefix."""
         del phase
         self.dev_scores = {
             split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
@@ -184,7 +184,7 @@ class FinetuningRun(Run):
         return self.early_stopping.see(evaluation)
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
-        """Writes the predictions of a split; returns the task's metrics, where labels are known."""
+        """Writes the predictions of a split; returns the task's metrics if labels are known."""
         assert self.task.source is not None
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
@@ -197,9 +197,9 @@ class FinetuningRun(Run):
         return self.task.score(predictions)
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """The best checkpoint on the dev split; the last one without a dev split.
+        """Returns the best checkpoint on the dev split, or the last one if there is no dev split.
 
-        `dev_scores` and the predictions on disk are those of this state afterwards.
+        Afterwards, `dev_scores` and the prediction files of dev splits belong to this state.
         """
         best = checkpointer.best_step
         if best not in (None, int(state.step)):
@@ -212,7 +212,7 @@ class FinetuningRun(Run):
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:
-        """Writes predictions of the test splits, all scores and the model; returns the scores."""
+        """Writes test predictions, the scores of all splits and the model; returns the scores."""
         splits = dict(self.dev_scores or {})
         for split in splits_of(self.task, "test"):
             splits[split] = self.predict_split(state.params, split)
@@ -269,8 +269,8 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
         return None
     if not counts.size:
         raise ValueError(
-            f"class_weights={weights!r}: only tasks with one class per example or word take them. "
-            "Leave them out."
+            f"class_weights={weights!r}: only tasks with one class per example or word support "
+            "class weights. Leave them out."
         )
     if weights == "balanced":
         return tuple((counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist())
@@ -283,16 +283,16 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """The model of --init under the task's head or a new tagger, with the dropout of the config.
+    """Loads the model of --init with the task's head or a new tagger, and the config's dropout.
 
     Raises:
-        ValueError: it does not fit the task or the config.
+        ValueError: the model does not fit the task or the config.
     """
     tagger = config.feature_tagger
     if tagger is not None and task.label_kind != "tokens":
         raise ValueError(
             f"feature_layers={list(config.feature_layers)}: a tagger on a frozen encoder needs a "
-            f"tagging task (conll or tag), and {task.name} is none: leave it out."
+            f"tagging task (conll or tag), but {task.name} is not one: leave it out."
         )
     loaded = load_model(
         config.init,
@@ -307,7 +307,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         hosts.say(f"{config.init} has no {part} for this task: it is initialised at random")
     if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
         hosts.say(
-            f"The classifier of {config.init} has as many classes as the task and is kept: "
+            f"The classifier of {config.init} is kept, since it has as many classes as the task: "
             f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
         )
     longest = loaded.config.max_length
@@ -320,7 +320,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
 
 
 def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
-    # Where a family has no dropout, as DistilBERT after attention, it stays without.
+    # Dropout that a family lacks, such as that after DistilBERT's attention, is not added.
     rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
     rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
     rates["classifier_dropout"] = None
@@ -328,9 +328,9 @@ def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
 
 
 def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """The same model with those parts drawn by another seed that the source lacked.
+    """Returns the model with the parts that its source lacks initialised by another seed.
 
-    Equal to loading it again with that seed.
+    The result is the same as loading the model again with that seed.
     """
     flat: Any = flatten_dict(loaded.params, sep="/")
     paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))

@@ -16,20 +16,20 @@ from bertjax.training.writers import MetricWriter
 
 
 class Interrupted(KeyboardInterrupt):
-    """A stop signal ended the run; its checkpoint is written."""
+    """Raised when a stop signal ended a run and its checkpoint has been written."""
 
 
 class MetricLogger:
-    """Writes means over every `every` steps to files and to the terminal.
+    """Writes the mean metrics of every `every` steps to files and to the terminal.
 
     Args:
         writer: writes the files; None on hosts other than the first.
-        every: steps per line.
-        num_steps: steps of the whole run, for the progress bar.
-        name: name of the run, for the progress bar.
-        step: the step that the run starts or resumes at.
-        pending: sums since the last line, if the run was interrupted between two lines.
-        loss_weights: weight of each mean in the loss, where the loss is not among the means.
+        every: the number of steps between two lines.
+        num_steps: the number of steps of the whole run, for the progress bar.
+        name: the name of the run, for the progress bar.
+        step: the step at which the run starts or resumes.
+        pending: the metric sums since the last line, if the run was interrupted between two lines.
+        loss_weights: {mean: its weight in the loss}, used if the metrics have no "loss".
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MetricLogger:
         self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Sets the FLOP of the next steps; the first of them is not timed, since it compiles."""
+        """Sets the FLOP per step of a phase; its first step is not timed, because it compiles."""
         self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
 
@@ -94,7 +94,7 @@ class MetricLogger:
 
     @property
     def pending(self) -> dict[str, Any]:
-        """Sums since the last line; a checkpoint keeps them."""
+        """The metric sums since the last line, which a checkpoint stores."""
         unread = jax.device_get([metrics["sums"] for metrics in self._unread])
         return add_sums([self._sums, *unread])
 
@@ -117,7 +117,7 @@ class MetricLogger:
         self._since = time.perf_counter()
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Writes numbers to the files and a line to the terminal."""
+        """Writes named numbers to the files and as one line to the terminal."""
         if self._writer is None:
             return
         self._writer.write(step, values)
@@ -126,7 +126,7 @@ class MetricLogger:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Excludes what runs inside from the time of training."""
+        """Excludes the time spent in this context from the measured training time."""
         running = self._since is not None
         self._stop_clock()
         yield
@@ -145,10 +145,10 @@ class EvaluateAndSave:
 
     Args:
         checkpointer: writes the checkpoints.
-        logger: reports the results; its clock is stopped meanwhile.
-        evaluate: params -> metrics.
-        progress: step -> the position in the data that the checkpoint stores.
-        phase: index of the phase; the best checkpoint is one of the last phase.
+        logger: reports the metrics; its clock is stopped during evaluations and saves.
+        evaluate: a function params -> metrics.
+        progress: a function step -> the position in the data, which the checkpoint stores.
+        phase: the index of the phase, which matters for the choice of the best checkpoint.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class EvaluateAndSave:
     def save(
         self, step: int, state: TrainState, evaluation: dict[str, float] | None = None
     ) -> None:
-        """Saves now, unless this step has been saved."""
+        """Saves a checkpoint now, unless this step has been saved already."""
         if self._checkpointer.latest_step != step:
             progress = {**self._progress(step), "pending": self._logger.pending}
             metrics = evaluation and {**evaluation, "phase": self._phase}

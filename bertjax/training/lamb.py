@@ -1,4 +1,4 @@
-"""LAMB's trust ratio: scales the update of each tensor to the norm of the tensor (You et al. 2019).
+"""LAMB's trust ratio, which scales a tensor's update to the tensor's norm (You et al. 2019).
 
 The layers of the encoder are stacked on axis 0 of one array; each layer has its own ratio.
 """
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# Axis 0 of the parameters under this path is the layer.
+# The parameters under this path are stacked: axis 0 is the layer.
 STACK = ("encoder", "layers")
 
 
@@ -24,7 +24,7 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """Multiplies each update by norm(parameters) / norm(update), or by 1 where a norm is 0.
 
-    Differs from `optax.scale_by_trust_ratio` in that each stacked layer has its own norms.
+    Unlike in `optax.scale_by_trust_ratio`, each stacked layer has its own norms.
     """
 
     def update(updates: Any, state: Any, params: Any = None):

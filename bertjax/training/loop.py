@@ -7,9 +7,9 @@ import jax
 
 from bertjax.training.state import TrainState
 
-# hook(step, state, metrics) is called after every step and decides whether it is due.
+# A hook is called as hook(step, state, metrics) after every step and decides whether it is due.
 Hook = Callable[[int, TrainState, dict[str, Any]], None]
-# Steps that the host may run ahead of the device, which hides the time of the host.
+# The number of steps that the host may be ahead of the device, which hides the host's work.
 STEPS_AHEAD = 2
 
 
@@ -26,7 +26,7 @@ def fit(
     """Trains from `step` to `num_steps`, or until `should_stop(step)` is true after a step.
 
     Returns:
-        The state and the number of steps that are done, including their hooks.
+        The state, and the number of steps whose update and hooks are done.
     """
     in_flight: list[Any] = []
     for batch in batches if step < num_steps else ():

@@ -1,4 +1,4 @@
-"""The loss function of an objective: (params, batch) -> loss and metrics of a model."""
+"""Creates the loss function (params, batch) -> (loss, metrics) of a model and an objective."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import Objective
 from bertjax.training.state import split_params
 
-# The key of a teacher's parameters among the parameters, and of its outputs among the outputs.
+# The key of a teacher's parameters in `params` and of a teacher's outputs in `outputs`.
 TEACHER = "teacher"
 
 
@@ -20,7 +20,7 @@ def make_loss_fn(
 
     Args:
         model: the model to train.
-        objective: what to minimise; None: the pretraining objective of the model's head.
+        objective: the objective to minimise; None: the pretraining objective of the model's head.
         teacher: a model that reads the same batch without dropout. Its parameters are
             `params[TEACHER]`, and `objective.sums` receives its outputs as `outputs[TEACHER]`.
     """

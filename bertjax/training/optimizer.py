@@ -1,8 +1,9 @@
 """Optimizers (AdamW with and without bias correction, LAMB) and learning-rate schedules.
 
 The Adam of google-research/bert does not correct the bias of the moments, so its first updates are
-about a third of those of AdamW. LAMB adds a trust ratio for each tensor: NVIDIA's LAMB corrects the
-bias, that of google-research/albert does not. Parameters without weight decay have a ratio of 1.
+about a third as large as AdamW's. LAMB adds a trust ratio for each tensor; the ratio is 1 for
+parameters without weight decay. LAMB corrects the bias in NVIDIA's code, but not in that of
+google-research/albert.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +21,9 @@ Schedule = Callable[[Any], jax.Array]
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
-    """Gradient clipping, Adam, decoupled weight decay, LAMB's trust ratio, learning rate.
+    """Chains gradient clipping, Adam, decoupled weight decay, LAMB's trust ratio, learning rate.
 
-    The weight decay is added to Adam's update before the trust ratio and the rate scale it.
+    The weight decay is added to Adam's update before the trust ratio and the rate scale both.
     """
     corrected = config.recipe in ("adamw", "lamb")
     adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam
@@ -39,19 +40,19 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.Gradien
 
 
 def decay_mask(params: Any) -> Any:
-    """True for the parameters that weight decay applies to: all but biases and LayerNorms."""
+    """Returns True for each parameter with weight decay: all except biases and LayerNorms."""
     return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
 
 
 class UncorrectedAdamState(NamedTuple):
-    """First and second moments of the gradients."""
+    """The first and second moments of the gradients."""
 
     mu: Any
     nu: Any
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam without bias correction, with eps outside the root, as in google-research/bert."""
+    """Adam as in google-research/bert: no bias correction, and eps is added outside the root."""
 
     def init(params: Any) -> UncorrectedAdamState:
         return UncorrectedAdamState(
@@ -76,14 +77,14 @@ class _Curve(NamedTuple):
 
 
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
-    """The learning rate as a function of the step, over all phases.
+    """Returns the learning rate as a function of the step, over all phases.
 
-    In a curve of N steps with W warm-up steps, the rate at step s is the peak times s / W during
-    the warm-up, then times 1 - s / N (google) or (N - s) / (N - W) (hf), to the power
-    `decay_power`. Phases with learning_rate_curve="continue" share the curve of the phase before.
+    In a curve of N steps with W warm-up steps, the rate at step s is peak * s / W during the
+    warm-up, and then peak * d ** `decay_power`, where d is 1 - s / N (google) or (N - s) / (N - W)
+    (hf). A phase with learning_rate_curve="continue" shares the curve of the previous phase.
 
     Raises:
-        ValueError: the warm-up is as long as its curve.
+        ValueError: the warm-up is at least as long as its curve.
     """
     curves: list[_Curve] = []
     step = 0
@@ -107,8 +108,8 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     for curve in curves:
         if curve.warmup_steps >= curve.num_steps:
             raise ValueError(
-                f"warmup_steps={curve.warmup_steps} leaves nothing of the {curve.num_steps} steps "
-                "of its learning-rate curve: shorten the warm-up or add steps."
+                f"warmup_steps={curve.warmup_steps} must be less than the {curve.num_steps} steps "
+                "of the learning-rate curve: shorten the warm-up or add steps."
             )
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -133,9 +134,10 @@ def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
 def difference_before(
     config: OptimizerConfig, before: Sequence[Phase], after: Sequence[Phase], step: int
 ) -> str | None:
-    """How two lists of phases differ in the steps before `step`; None if they do not.
+    """Describes how two lists of phases differ in the steps before `step`; None if they do not.
 
-    Compared are each step's rows (phase, row length, batch size, predictions) and learning rate.
+    Two properties of each step are compared: the learning rate, and the rows (the phase, row
+    length, batch size and number of predictions).
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
@@ -146,14 +148,14 @@ def difference_before(
 
     rows, new_rows = rows_of_steps(before), rows_of_steps(after)
     if rows.shape != new_rows.shape or (rows != new_rows).any():
-        return f"the rows of the {step} steps that are done would change"
+        return f"the rows of the {step} steps that are already done would change"
     steps = np.arange(step)
     rates, new_rates = (np.asarray(make_schedule(config, p)(steps)) for p in (before, after))
     if (rates == new_rates).all():
         return None
     first = int(np.argmax(rates != new_rates))
     return (
-        f"the learning rate of step {first}, which is done, would change from {rates[first]:.3g} "
+        f"the learning rate of the finished step {first} would change from {rates[first]:.3g} "
         f"to {new_rates[first]:.3g}; to train longer, add a phase with "
         "learning_rate_curve='restart'"
     )

@@ -29,16 +29,16 @@ from bertjax.weights.card import model_card, training_facts
 from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import with_training_parts
 
-# The run sets these also where --init sets the architecture. Other dropout rates distinguish
-# families.
+# The run's config sets these dropout rates even if --init determines the architecture. The other
+# dropout rates distinguish families.
 DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
 class PretrainingRun(Run):
-    """A pretraining run: its data, its start, its evaluation.
+    """A pretraining run: its data, initial parameters and evaluation.
 
     Raises:
-        ValueError: config, data and devices do not fit together.
+        ValueError: the config, data and devices do not fit together.
     """
 
     name = "pretraining"
@@ -51,7 +51,7 @@ class PretrainingRun(Run):
         resumes = Workdir(Path(config.workdir)).has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)
         self._held_out: dict[Phase, HeldOutRows] = {}
-        # A run with a checkpoint does not need the model that it started from.
+        # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
         if config.init is not None:
             config = self._with_model_of_init(config, resumes)
@@ -71,7 +71,7 @@ class PretrainingRun(Run):
         self._eval_step = program.eval_step()
 
     def _with_model_of_init(self, config: PretrainConfig, resumes: bool) -> PretrainConfig:
-        """The config with the architecture of --init and the dropout rates of the config."""
+        """Replaces the architecture by that of --init, but keeps the config's dropout rates."""
         if resumes:
             saved = Workdir(Path(config.workdir)).read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
@@ -83,7 +83,7 @@ class PretrainingRun(Run):
         return dataclasses.replace(config, model=model)
 
     def _check_model(self) -> None:
-        """Refuses, before hours of training, a model that could not be saved in the end."""
+        """Checks, before hours of training, that the model can be saved in the end."""
         config_to_hf(self.config.model)
         try:
             architecture(self.config.model, str(self.config.head))
@@ -98,30 +98,30 @@ class PretrainingRun(Run):
         if tokenizer.fingerprint != self.metadata.tokenizer_fingerprint:
             raise ValueError(
                 f"The tokenizer in {self.config.data} is not the one that the rows were made with: "
-                "restore that one, or prepare the data again."
+                "restore the original tokenizer, or prepare the data again."
             )
         if tokenizer.vocab_size > model.vocab_size:
             raise ValueError(
                 f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
-                f"vocab_size={model.vocab_size}: larger ids have no embedding. Use "
+                f"vocab_size={model.vocab_size}, so some ids have no embedding. Use "
                 f"--model.vocab_size={tokenizer.vocab_size}."
             )
         if self.initial and self.initial.tokenizer.fingerprint != tokenizer.fingerprint:
             raise ValueError(
                 f"The tokenizer of --init {self.config.init} is not the one that {self.config.data}"
-                " was prepared with: prepare the data with --tokenizer naming the model."
+                f" was prepared with: prepare the data with --tokenizer {self.config.init}."
             )
         for phase in self.config.phases:
             if phase.max_length not in self.metadata.max_lengths:
                 raise ValueError(
-                    f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, the "
-                    f"config wants max_length={phase.max_length}: prepare with --max_length "
+                    f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, but the "
+                    f"config has max_length={phase.max_length}: prepare the data with --max_length "
                     f"{phase.max_length}."
                 )
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as run.json keeps it."""
+        """The config as it is stored in run.json."""
         identity = identity_of(self.config, self.teacher)
         weights = identity.pop("teacher_weights", None)
         distillation = identity["distillation"] | {"teacher_weights": weights}
@@ -133,7 +133,7 @@ class PretrainingRun(Run):
         return hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
 
     def initial_params(self) -> Any:
-        """The parameters of --init, or of the layers of the teacher; they are released here."""
+        """Returns the parameters of --init or of the teacher's layers, and frees the source."""
         initial, self.initial = self.initial, None
         if initial is None:
             return None
@@ -143,7 +143,7 @@ class PretrainingRun(Run):
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
     def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
-        """Global batches of a phase on the devices, from step `first_step` of the phase on."""
+        """Yields global batches of a phase on the devices, from its step `first_step` on."""
         phase = self.config.phases[phase_index]
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
@@ -160,16 +160,16 @@ class PretrainingRun(Run):
             yield self._to_devices(batch, host_rows, phase.batch_size)
 
     def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
-        """The phase, and its next global row."""
+        """Returns the index of the phase and of the phase's next row in the global order."""
         row = phase_step * self.config.phases[phase_index].batch_size
         return {"phase": phase_index, "row": row}
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """Steps between evaluations and between checkpoints."""
+        """The numbers of steps between evaluations and between checkpoints."""
         return self.config.eval_every, self.config.save_every
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Phases may change as long as every step that is done stays what it was."""
+        """Returns the refused changes; phases may change if all finished steps remain the same."""
         refused = [change for change in changed if not change.startswith("phases.")]
         if len(refused) < len(changed):
             before = tuple(Phase(**phase) for phase in saved["phases"])
@@ -178,15 +178,15 @@ class PretrainingRun(Run):
         return refused
 
     def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
-        """How the records of a phase become rows."""
+        """Returns the masking and the row format that turn the records of a phase into rows."""
         max_sequences = self.metadata.max_sequences
         masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
 
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Means over the held-out rows of the phase's length, and their unigram entropy.
+        """Computes mean losses and metrics on held-out rows, and the unigram entropy of these rows.
 
-        Empty if the data has no held-out rows.
+        The rows have the phase's length; the result is empty if the data has no such rows.
         """
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
@@ -214,13 +214,13 @@ class PretrainingRun(Run):
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def flops_per_row(self, phase: Phase) -> float:
-        """FLOP per row and update; in packed rows, tokens attend within their sequences alone."""
+        """Counts FLOP per row and update; tokens of packed rows attend only to their sequence."""
         content = self.metadata.splits["train"].lengths[str(phase.max_length)]
         attended = content.attended if self.metadata.max_sequences > 1 else None
         return self.program.flops_per_row(phase, attended)
 
     def flops_per_step(self, phase: Phase) -> float:
-        """FLOP per update."""
+        """Returns the FLOP per update."""
         return self.flops_per_row(phase) * phase.batch_size
 
 
@@ -233,8 +233,8 @@ def _check_places(config: PretrainConfig) -> None:
     for name in ("data", "workdir"):
         if is_remote(getattr(config, name)):
             raise ValueError(
-                f"--{name} {getattr(config, name)} is in a bucket: training reads and writes "
-                "files. Copy the data to a disk of each host (gcloud storage rsync), and put the "
+                f"--{name} {getattr(config, name)} is in a bucket, but training needs a file "
+                "system. Copy the data to a disk of each host (gcloud storage rsync), and put the "
                 "workdir on a file system that all hosts share."
             )
 
@@ -243,11 +243,11 @@ def pretrain(config: PretrainConfig) -> Path:
     """Trains all phases from the newest checkpoint, or from the start, and writes the model.
 
     Returns:
-        The model directory.
+        The path of the model directory.
 
     Raises:
         Interrupted: a stop signal arrived; the state is saved.
-        ValueError: config, data and workdir do not fit together.
+        ValueError: the config, data and workdir do not fit together.
     """
     use_compilation_cache()
     if config.workdir:
@@ -265,17 +265,17 @@ def pretrain(config: PretrainConfig) -> Path:
 
 
 def export(workdir: str | Path) -> Path:
-    """Writes the model of the newest checkpoint of a run, also while the run goes on.
+    """Writes the model of a run's newest checkpoint, even while the run is in progress.
 
     Returns:
-        The model directory.
+        The path of the model directory.
 
     Raises:
-        FileNotFoundError: there is no run, or it has no checkpoint yet.
+        FileNotFoundError: there is no run, or the run has no checkpoint yet.
     """
     loaded = load_model(workdir, None)
     if loaded.source.kind != "run":
-        raise FileNotFoundError(f"No run in {workdir}: give --workdir of one.")
+        raise FileNotFoundError(f"There is no run in {workdir}: give the --workdir of a run.")
     place, step = Workdir(Path(workdir)), int(loaded.source.config["step"])
     _write_model(place, loaded.params, loaded.config, loaded.tokenizer, loaded.head, step)
     return place.model
@@ -284,7 +284,7 @@ def export(workdir: str | Path) -> Path:
 def _write_model(
     workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, head: str, step: int
 ) -> None:
-    """Writes the model directory with a model card that says how far training has come."""
+    """Writes the model directory, with a model card that says how many steps are done."""
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
     card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
     save_hf(workdir.model, params, model, tokenizer, head=head, card=card)

@@ -1,4 +1,4 @@
-"""The program of a pretraining config: model, objective, masking and FLOP count, without data."""
+"""Builds the model, objective, masking and FLOP count of a pretraining config, without data."""
 
 import dataclasses
 from typing import Any
@@ -21,15 +21,15 @@ from bertjax.tokenization import Tokenizer
 from bertjax.training.distillation import distilled_pretraining
 from bertjax.training.setup import Program
 
-# Token ids of random rows; their meaning does not affect the time of a step.
+# The range of token ids in random rows; the ids do not affect the time of a step.
 CLS, SEP, MASK = 1, 2, 3
 
 
 class PretrainingProgram(Program):
-    """The program of a `PretrainConfig` whose `head` is set; the arguments are those of `Program`.
+    """The program of a `PretrainConfig` whose `head` is set; see `Program` for the arguments.
 
     Raises:
-        ValueError: config and mesh do not fit together.
+        ValueError: the config and the mesh do not fit together.
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
@@ -43,12 +43,12 @@ class PretrainingProgram(Program):
         self.config: PretrainConfig = config
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
-        """FLOP per row and update; a teacher has the forward pass only, a third of the FLOP.
+        """Counts FLOP per row and update, a third for a teacher, which has no backward pass.
 
-        `attended` is that of `train_flops_per_row`.
+        `attended` is explained in `train_flops_per_row`.
         """
         predictions = max_predictions(self.config, phase)
-        if not self.objective.inputs:  # logits are computed at all tokens
+        if not self.objective.inputs:  # without masked positions, all tokens have logits
             predictions = phase.max_length
 
         def flops(model: BertWithHead) -> float:
@@ -63,25 +63,25 @@ class PretrainingProgram(Program):
 
 
 def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
-    """The masked LM of an architecture as a teacher, without parameters."""
+    """Returns a masked LM without parameters as a teacher of the architecture `model`."""
     return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
 
 
 def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
-    """The largest number of predicted tokens per row."""
+    """Returns the largest number of predicted tokens per row."""
     if config.predict == "next_token":
         return phase.max_length
     if phase.max_predictions is not None:
         return phase.max_predictions
     wanted = phase.max_length * config.mlm_probability
-    # Each of several sequences rounds its own share, up by one half at most.
+    # Each sequence of a row rounds its number of predictions, which adds at most one half.
     return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 
 
 def make_masking(
     config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
 ) -> Masking:
-    """The masking of the rows of a phase, which hold at most `max_sequences` sequences."""
+    """Returns the masking of a phase whose rows hold at most `max_sequences` sequences."""
     whole_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
         probability=config.mlm_probability,
@@ -97,7 +97,7 @@ def make_masking(
 
 
 def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
-    """A batch of `count` full rows with one sequence of random ids each, masked by the config."""
+    """Creates `count` full rows with one sequence of random ids each, masked as configured."""
     rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
     masking = Masking(
         probability=config.mlm_probability,
@@ -117,7 +117,7 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 
 
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
-    """Shapes and dtypes of a global batch of unpacked rows with the sharding `rows`."""
+    """Returns shapes and dtypes of a global batch of unpacked rows with the sharding `rows`."""
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)
         for key, value in random_rows(config, phase, 1).items()
@@ -125,9 +125,10 @@ def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, A
 
 
 def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
-    """The config with `head` set.
+    """Returns the config with `head` set.
 
     Args:
+        config: the config; if it names no head, one is chosen.
         has_pairs: whether the data has sentence pairs.
 
     Raises:
@@ -140,8 +141,8 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
     trained = "pretraining" if distillation.nsp else "masked_lm"
     if config.head not in (None, trained):
         raise ValueError(
-            f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: the head for "
-            "sentence pairs is trained by that loss alone. Leave --head out, or set "
+            f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: only that loss "
+            "trains the head for sentence pairs. Leave --head out, or set "
             "--distillation.nsp."
         )
     return dataclasses.replace(config, head=trained)

@@ -1,4 +1,4 @@
-"""Tables of the scores of fine-tuning runs, and the facts of their model card."""
+"""Prints the scores of fine-tuning runs, and collects the facts for their model card."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,37 +12,37 @@ from rich.table import Table
 from bertjax.config import FinetuneConfig
 from bertjax.tasks import Example, Prediction, Task
 
-# Confusion tables with more classes are not printed.
+# The largest number of classes for which a confusion matrix is printed.
 MOST_CLASSES_SHOWN = 20
 
 Scores = Mapping[str, Mapping[str, float]]
 
 
 def splits_of(task: Task, kind: str) -> list[str]:
-    """The splits of a task of a kind: dev or test."""
+    """Returns the names of a task's splits of one kind, "dev" or "test"."""
     splits = task.source.splits if task.source else ()
     return [split for split in splits if split.split("_")[0] == kind]
 
 
 def split_prefix(split: str) -> str:
-    """The prefix of the metrics of a dev split: none, or "matched_"."""
+    """Returns the prefix of a dev split's metrics: empty, or for example "mismatched_"."""
     return "" if split == "dev" else split.removeprefix("dev_") + "_"
 
 
 def best_metric(task: Task) -> str:
-    """The metric of the first dev split that chooses the best checkpoint."""
+    """Returns the name of the first dev split's metric, which chooses the best checkpoint."""
     dev = splits_of(task, "dev")
     return (split_prefix(dev[0]) if dev else "") + task.best_metric
 
 
 def grading_metric(task: Task) -> str | None:
-    """The same metric under its name in the scores; None without a dev split."""
+    """Returns the name that `best_metric` has in the scores; None if there is no dev split."""
     dev = splits_of(task, "dev")
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
 
 def print_scores(scores: Scores, task: Task) -> None:
-    """Prints the scores of all runs; with several, also their mean, deviation and the best."""
+    """Prints the scores of all runs; of several runs, also the mean, deviation and best run."""
     names = sorted({key for run in scores.values() for key in run})
     if not names:
         return
@@ -61,14 +61,14 @@ def print_scores(scores: Scores, task: Task) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats fractions in percent; counts and thresholds of SQuAD 2.0 are not fractions."""
+    """Formats a score as a percentage, except SQuAD 2.0's counts and thresholds."""
     return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
 
 
 def counted(
     pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
 ) -> Iterator[tuple[Example, Prediction]]:
-    """Yields the predictions and counts (label, prediction) of labelled examples."""
+    """Yields the predictions unchanged and counts the (label, prediction) pairs of a split."""
     for example, prediction in pairs:
         if example.label is not None:
             counts[example.label, prediction["label"]] += 1
@@ -76,11 +76,11 @@ def counted(
 
 
 def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Task) -> None:
-    """Prints a confusion matrix per split: labels in rows, predictions in columns."""
+    """Prints a confusion matrix per split, with labels in rows and predictions in columns."""
     for split, counts in confusion.items():
         if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
             continue
-        names = [escape(label) for label in task.labels]  # "[x]" would be markup
+        names = [escape(label) for label in task.labels]  # rich reads "[x]" as markup
         table = Table("label, predicted:", *names, title=f"{task.name} {split}")
         for name, gold in zip(names, task.labels, strict=True):
             table.add_row(name, *(f"{counts[gold, answer]:,}" for answer in task.labels))
@@ -90,7 +90,7 @@ def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Tas
 def model_facts(
     config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
 ) -> list[tuple[str, Any]]:
-    """The training facts on the model card of a fine-tuned model; `updates` led to its weights."""
+    """Returns facts for a fine-tuned model's card; `updates` is the number that its weights had."""
     return [
         ("task", config.task),
         ("started from", config.init),

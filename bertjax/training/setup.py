@@ -1,4 +1,4 @@
-"""What a config computes on a mesh, independent of its data: model, optimizer, compiled steps."""
+"""`Program`: the model, optimizer and compiled steps of a config on a mesh, without data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,20 +24,20 @@ class Program:
     """The model of a run, its optimizer and its compiled steps, for the devices of a mesh.
 
     Args:
-        config: precision, kernels and optimizer of the run.
-        model: with the head that is trained; precision and kernels are set here.
-        objective: the loss.
-        phases: they determine the learning-rate schedule and the lengths of rows.
-        mesh: of local devices, or of a topology that is only compiled for.
+        config: the config, which sets the precision, kernels and optimizer of the run.
+        model: the model to train; its precision and kernels are replaced by the config's.
+        objective: the objective to minimise.
+        phases: the phases, which determine the learning-rate schedule and the row lengths.
+        mesh: a mesh of local devices, or of a topology for which programs are only compiled.
         teacher: the model that is distilled, if any.
 
     Attributes:
-        rows: sharding of a batch.
-        attention: the chosen attention kernel, and why it was chosen.
-        state_sharding, state_shapes: of the `TrainState`.
+        rows: the sharding of a batch.
+        attention: the chosen attention kernel and the reason for the choice.
+        state_sharding, state_shapes: the shardings and the shapes of the `TrainState`.
 
     Raises:
-        ValueError: config, model and mesh do not fit together.
+        ValueError: the config, model and mesh do not fit together.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Program:
         return create_train_state(params, self.tx, self.model.frozen)
 
     def new_state(self, params: Any = None) -> TrainState:
-        """The state before the first step, on the devices of the mesh.
+        """Creates the state before the first step, on the devices of the mesh.
 
         Args:
-            params: numpy arrays to start from; None: random ones by the seed of the config.
+            params: numpy arrays to start from; None: random parameters from the config's seed.
         """
         if params is None:
             return jax.jit(self._random_state, out_shardings=self.state_sharding)()
@@ -96,11 +96,11 @@ class Program:
         return create(jax.device_put(params, self.state_sharding.params))
 
     def train_step(self, accumulation_steps: int, *constants: Any) -> Any:
-        """The jit-compiled update: (state, batch, seed, *constants) -> (state, metrics).
+        """Returns the jit-compiled update (state, batch, seed, *constants) -> (state, metrics).
 
         Args:
-            accumulation_steps: microbatches per update.
-            constants: shardings of the further arguments: the parameters of a teacher.
+            accumulation_steps: the number of microbatches per update.
+            constants: the shardings of the update's `constants`, the parameters of a teacher.
         """
         train_step = make_train_step(
             self.loss_fn,
@@ -116,13 +116,13 @@ class Program:
         return compile_train_step(within, self.state_sharding, self.rows, *constants)
 
     def eval_step(self) -> Any:
-        """The jit-compiled evaluation of a batch: (params, batch, *constants) -> sums."""
+        """Returns the jit-compiled evaluation (params, batch, *constants) -> metric sums."""
         eval_step = make_eval_step(self.loss_fn, self.objective.weights)
         return jax.jit(sharding.within(self.mesh, eval_step))
 
 
 def with_sharding(shapes: Any, shardings: Any) -> Any:
-    """A tree of shapes and a tree of shardings -> shapes that carry their sharding."""
+    """Adds the shardings in one tree to the shapes in another, as `jax.ShapeDtypeStruct`s."""
     return jax.tree.map(
         lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), shapes, shardings
     )

@@ -1,4 +1,4 @@
-"""The training state: step, parameters, optimizer state."""
+"""The training state: step, parameters and optimizer state."""
 
 from collections.abc import Collection
 from typing import Any
@@ -11,16 +11,16 @@ import optax
 
 @flax.struct.dataclass
 class TrainState:
-    """A pytree of what training changes."""
+    """A pytree of everything that an update changes."""
 
     step: jax.Array
-    """int32 scalar: the number of updates so far."""
+    """The number of updates so far, an int32 scalar."""
     params: Any
     opt_state: Any
 
 
 def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits parameters into the trained parts and the `frozen` parts."""
+    """Splits parameters into two dictionaries: the trained parts and the `frozen` parts."""
     trained = {name: part for name, part in params.items() if name not in frozen}
     return trained, {name: part for name, part in params.items() if name in frozen}
 
@@ -28,6 +28,6 @@ def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], 
 def create_train_state(
     params: Any, tx: optax.GradientTransformation, frozen: Collection[str] = ()
 ) -> TrainState:
-    """The state before the first step; the optimizer has no state for `frozen` parts."""
+    """Creates the state before the first step; `frozen` parts have no optimizer state."""
     opt_state = tx.init(split_params(params, frozen)[0])
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=opt_state)

@@ -18,13 +18,13 @@ Batch = dict[str, jax.Array]
 
 
 class DropoutKey(NamedTuple):
-    """The random key of dropout, and the indices of the rows in the global batch."""
+    """The random key of dropout, and the indices of the rows in the global batch, int [B]."""
 
     key: jax.Array
     rows: jax.Array
 
 
-# (params, batch, weights of the whole batch, dropout or None without it) -> (loss, sums of metrics)
+# (params, batch, weights of the whole batch, DropoutKey or None) -> (loss, sums of metrics)
 LossFn = Callable[[Any, Batch, dict[str, jax.Array], DropoutKey | None], tuple[jax.Array, Any]]
 WeightsFn = Callable[[Batch], dict[str, jax.Array]]
 # (params, batch, weights of the whole batch, key of the step, rows) -> (sums, gradients)
@@ -42,15 +42,13 @@ def make_train_step(
     frozen: Collection[str] = (),
     dropout_prng: str = "threefry2x32",
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
-    """Returns `train_step(state, batch, seed, *constants)`, for `compile_train_step`.
-
-    It returns (state, metrics).
+    """Returns `train_step(state, batch, seed, *constants) -> (state, metrics)`, not yet compiled.
 
     The loss is the mean over the global batch, and the dropout of a row depends on (seed, step,
     row) only, so neither depends on how rows are split over devices and microbatches. (With
     `dropout_prng` "rbg", dropout is faster and depends on the split.) The seed is an argument, so
     that runs with different seeds share a compiled program. Parts of the parameters that are
-    `frozen` have neither gradients nor moments. `constants`, at most one dictionary, are frozen
+    `frozen` have neither gradients nor moments. `constants` is empty or one dictionary of frozen
     parts that are not in the state: the parameters of a teacher.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
@@ -75,16 +73,16 @@ def make_train_step(
 
 
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
-    """(params, batch, weights, key, rows) -> sums and gradients of the global batch.
+    """Returns a function like `row_grads` that accumulates over the global batch's microbatches.
 
-    On a mesh with the data axis only, each device adds up the gradients of its microbatches, and
-    one all-reduce follows.
+    If the mesh shards only over the data axis, each device first adds up the gradients of its
+    microbatches, and one all-reduce follows.
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
         def cut(x: jax.Array) -> jax.Array:
             # [b, ...] -> [A, b/A, ...]. Reshaping [b] to [b/A, A] and not to [A, b/A] keeps each
-            # row on its device, also where the compiler shards the rows.
+            # row on its device, even if the compiler shards the rows.
             return x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1)
 
         def body(carry, micro):
@@ -100,9 +98,9 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 
     compute = row_grads if accumulation_steps == 1 else accumulate
     if mesh.shape["data"] == mesh.size > 1:
-        # Each position of the data axis computes alone until one all-reduce. Where parameters are
-        # sharded as well, the compiler places the communication: it cannot partition a gather
-        # inside a region that is manual over one axis only.
+        # Each position of the data axis computes alone until the all-reduce. If parameters are also
+        # sharded, the compiler places the communication instead, because it cannot partition a
+        # gather inside a region that is manual over only one axis.
         compute = jax.shard_map(
             lambda *args, inner=compute: jax.lax.psum(inner(*args), "data"),
             mesh=mesh,
@@ -117,7 +115,7 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
     """Returns `row_grads(params, batch, weights, key, rows) -> (sums, gradients)`."""
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Sums of the metrics of the rows with indices `rows` int [b], and gradients."""
+        """Computes metric sums and gradients of rows whose global indices are `rows`, int [b]."""
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
@@ -144,9 +142,9 @@ def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[s
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
-    """Compiles a train step for the shardings of state, batch (`rows`) and constants.
+    """Compiles a train step for the shardings of the state, the batch (`rows`) and the constants.
 
-    The state argument is donated.
+    The compiled function donates its state argument.
     """
     return jax.jit(
         train_step,
@@ -159,5 +157,5 @@ def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: 
 def with_seed(
     compiled_step: Any, seed: int, *constants: dict[str, Any]
 ) -> Callable[[TrainState, Batch], Any]:
-    """Binds seed and constants: (state, batch) -> (state, metrics)."""
+    """Binds seed and constants of a train step; returns (state, batch) -> (state, metrics)."""
     return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)

@@ -180,7 +180,7 @@ def save_tf1(
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
         if free < needed:  # TensorFlow would raise an error with a very long message.
             raise OSError(f"{free:,} bytes are free, but {needed:,} bytes are needed")
-        # The arrays are mapped from the file, since TensorFlow does not copy aligned arrays.
+        # To save memory, the arrays are mapped from the file; TensorFlow copies no aligned arrays.
         mapped = np.memmap(scratch, mode="r")
         arrays = {
             tf1: mapped[start : start + 4 * int(np.prod(shape))].view(np.float32).reshape(shape)

@@ -105,7 +105,7 @@ def test_a_phase_continues_the_curve_or_restarts_it():
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused():
-    with pytest.raises(ValueError, match="warmup_steps=100 leaves nothing of the 100 steps"):
+    with pytest.raises(ValueError, match="warmup_steps=100 must be less than the 100 steps"):
         make_schedule(
             OptimizerConfig(warmup_steps=100), [Phase(num_steps=100, max_length=8, batch_size=1)]
         )

@@ -90,7 +90,7 @@ def test_steps_can_be_added_where_the_steps_that_are_done_stay_what_they_were(st
     reason = difference_before(config, PHASES, after, done)
     assert (reason is None) == allowed
     if not allowed:
-        assert "the learning rate of step 3, which is done, would change from" in reason
+        assert "the learning rate of the finished step 3 would change from" in reason
         assert "learning_rate_curve='restart'" in reason
 
 
