@@ -122,7 +122,7 @@ def decode_row(record: bytes) -> Row:
 def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
     """Writes a shard to a temporary file, checks the number of records, and renames the file.
 
-    Returns the number of records; if it is 0, there is no file.
+    Returns the number of records written; without records, no file is written.
 
     Raises:
         OSError: the disk is full or fails; the file `path` is then not created.

@@ -117,7 +117,7 @@ def _repeat(
     dy: jax.Array,
     repeats: jax.Array,
 ):
-    """x [..., m, k] w [..., k, n] -> [..., m, n] and both gradients, `repeats` times."""
+    """Computes x [..., m, k] @ w [..., k, n] and the gradients of x and w, `repeats` times."""
 
     def products(x, w, dy):
         product, gradients_of = jax.vjp(multiply, x, w)

@@ -12,7 +12,9 @@ BATCHES_AHEAD = 2
 def evaluate(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, float]:
-    """Adds up the sums that `eval_step(params, batch)` returns, and returns their means.
+    """Returns the means of metrics: sums over all batches, divided by sums of their weights.
+
+    `eval_step(params, batch)` returns a pair (sum, weight) per metric.
 
     The sums are copied to the host once, at the end, so that the device never waits for the host.
     """

@@ -291,8 +291,9 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     tagger = config.feature_tagger
     if tagger is not None and task.label_kind != "tokens":
         raise ValueError(
-            f"feature_layers={list(config.feature_layers)}: a tagger on a frozen encoder needs a "
-            f"tagging task (conll or tag), but {task.name} is not one: leave it out."
+            f"feature_layers={list(config.feature_layers)} trains a tagger on a frozen encoder, "
+            f"which needs a tagging task (conll or tag). {task.name} is not one: leave "
+            "feature_layers out."
         )
     loaded = load_model(
         config.init,

@@ -23,7 +23,8 @@ Schedule = Callable[[Any], jax.Array]
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
     """Chains gradient clipping, Adam, decoupled weight decay, LAMB's trust ratio, learning rate.
 
-    The weight decay is added to Adam's update before the trust ratio and the rate scale both.
+    The weight decay is added to Adam's update; the trust ratio and the learning rate then multiply
+    the sum.
     """
     corrected = config.recipe in ("adamw", "lamb")
     adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam

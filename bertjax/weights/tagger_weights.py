@@ -1,8 +1,8 @@
 """Reads taggers on frozen encoders from `tagger.safetensors`.
 
-Hugging Face has no such model. So transformers can load the model directory as a plain encoder,
-while `tagger.safetensors` holds the tagger's parameters under the names of `torch.nn.LSTM`
-(lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight), and `task.json` describes it.
+transformers has no such model and loads the model directory as a plain encoder. The parameters of
+the tagger are in `tagger.safetensors`, under the names of `torch.nn.LSTM` (lstm.weight_ih_l0, ...)
+and `torch.nn.Linear` (classifier.weight); `task.json` describes the tagger.
 """
 
 from collections.abc import Mapping

@@ -213,7 +213,9 @@ _FIXED = {  # Fields that Google's code cannot set, with the values that it supp
 
 def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if missing := [field for field in _CONFIG_FIELDS if field not in config]:
-        raise ValueError(f"The config lacks the fields {missing}: give all fields of Google's.")
+        raise ValueError(
+            f"The config lacks the fields {missing}: add them, as bert_config.json has them."
+        )
     problems = [
         f"{field}={config[field]!r} (only {', '.join(map(repr, known))})"
         for field, known in _FIXED.items()
