@@ -375,7 +375,7 @@ def test_another_config_in_the_same_workdir_is_refused_by_name(config, whole):
         ({"data": "nowhere"}, "contains no metadata.json"),
         (
             {"phases": (Phase(num_steps=9, max_length=64, batch_size=8),)},
-            r"holds rows of \[16, 32\] tokens, the config wants max_length=64",
+            r"holds rows of \[16, 32\] tokens, but the config has max_length=64",
         ),
         (
             {"phases": (Phase(num_steps=9, max_length=16, batch_size=12),)},

@@ -1,4 +1,4 @@
-"""The persistent compilation cache: the next run with the same shapes does not compile again."""
+"""The persistent compilation cache, with which runs of the same shapes compile only once."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def use_compilation_cache() -> None:
 
 @contextlib.contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """Within it, programs are compiled anew and not cached."""
+    """A context in which programs are compiled without reading or writing the cache."""
     config: Any = jax.config
     before = config.jax_enable_compilation_cache
     config.update("jax_enable_compilation_cache", False)

@@ -1,4 +1,4 @@
-"""FLOP of a training step, and peak FLOP/s of devices: MFU is achieved / peak FLOP/s."""
+"""Counts FLOP of a training step and looks up peak FLOP/s of devices, for MFU (their ratio)."""
 
 import time
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from bertjax.config.model import BertConfig
 
-# Peak dense bfloat16 TFLOP/s of each jax device, from the data sheets (a device of TPU v2,
-# v3 or 7x is one of the two cores of a chip).
+# Peak dense bfloat16 TFLOP/s per jax device, from the data sheets. (A device of TPU v2, v3 or 7x
+# is one of the two cores of a chip.)
 PEAK_TFLOPS = {
     "TPU v2": 22.5,
     "TPU v3": 61.5,
@@ -29,17 +29,18 @@ PEAK_TFLOPS = {
 def train_flops_per_row(
     config: BertConfig, row_length: int, predictions: int, attended: float | None = None
 ) -> float:
-    """FLOP of the forward and the backward pass of one row.
+    """Counts the FLOP of the forward and the backward pass of one row.
 
-    Counts the matrix multiplications of QKV, output and feed-forward layers, attention over all
-    pairs of tokens, and the MLM head at the predicted positions; embedding lookups are not counted.
+    The count includes the matrix multiplications of QKV, output and feed-forward layers, attention
+    over all pairs of tokens, and the MLM head at the predicted positions, but no embedding lookups.
     A multiply-add is two FLOP.
 
     Args:
-        row_length: tokens per row.
-        predictions: predicted tokens per row.
-        attended: tokens that a token attends to on average, E[length^2] / E[length] of the
-            sequences in packed rows; None: the whole row.
+        config: the architecture.
+        row_length: the number of tokens per row.
+        predictions: the number of predicted tokens per row.
+        attended: the mean number of tokens that a token attends to, which for the sequences of
+            packed rows is E[length^2] / E[length]; None: the whole row.
     """
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + 2 * d * f)
@@ -51,7 +52,11 @@ def train_flops_per_row(
 
 
 def peak_flops(peak_tflops: float | None) -> float:
-    """Peak FLOP/s of all devices: `peak_tflops` of each, or by data sheet, or measured now."""
+    """Returns the peak FLOP/s of all devices together.
+
+    The peak of one device is `peak_tflops` TFLOP/s if set; otherwise it is taken from the data
+    sheet, or measured if the device is unknown.
+    """
     if peak_tflops is None:
         kind = jax.devices()[0].device_kind
         known = [key for key in PEAK_TFLOPS if kind.startswith(key)]
@@ -60,7 +65,7 @@ def peak_flops(peak_tflops: float | None) -> float:
 
 
 def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
-    """TFLOP/s of one device in the fastest of a few float32 matrix multiplications."""
+    """Measures the TFLOP/s of one device in the fastest of a few float32 matrix multiplications."""
     product = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size)), jax.local_devices()[0])
     product(x).block_until_ready()
@@ -69,6 +74,6 @@ def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
         start = time.perf_counter()
         product(x).block_until_ready()
         times.append(time.perf_counter() - start)
-    # Simulated devices share one processor.
+    # Simulated devices share one processor, so each has a fraction of its FLOP/s.
     shared = jax.local_device_count() if jax.default_backend() == "cpu" else 1
     return 2 * size**3 / min(times) / 1e12 / shared

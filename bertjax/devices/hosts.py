@@ -1,4 +1,4 @@
-"""Multi-host runs: joining, agreement between hosts, stop signals, work of the first host.
+"""Coordinates the hosts of a run: joining, consistency checks, stop signals, work of one host only.
 
 Every host runs the same program with the same config. Only the first host (process 0) writes files
 and prints.
@@ -30,14 +30,14 @@ RENEW_SECONDS = 2.0
 
 
 def connect(config: DistributedConfig, meeting_place: Path) -> None:
-    """Joins the other hosts, if there are any; must be called before jax is asked for devices.
+    """Joins the other hosts, if there are any; must be called before jax lists its devices.
 
     TPU pods, SLURM and Open MPI are detected automatically; other clusters need the config.
 
     Args:
-        config: address and number of the processes, where they are not detected.
-        meeting_place: a folder that all hosts share. Each host leaves a mark there while it waits,
-            so that a host that never joins can be named.
+        config: the address and number of the processes, if they are not detected.
+        meeting_place: a folder that all hosts share. Each host keeps a file there while it waits,
+            so that an error can name a host that never joins.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
     if alone or jax.distributed.is_initialized():
@@ -51,7 +51,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
             config.coordinator_address,
             config.num_processes,
             config.process_id,
-            # Longer than our own timeout, whose message names the missing host.
+            # jax's timeout is longer than ours, because our message names the missing host.
             initialization_timeout=config.timeout_seconds + 60,
             cluster_detection_method=None if config.coordinator_address is None else "deactivate",
         )
@@ -62,7 +62,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Whether jax detects the other hosts."""
+    """Whether jax detects a cluster and so the other hosts."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -77,7 +77,7 @@ def _on_tpu() -> bool:
 
 
 def _rank(config: DistributedConfig) -> tuple[int, int] | None:
-    """Rank of this process and number of processes; None if only joining tells them."""
+    """Returns the rank of this process and the number of processes; None if not known yet."""
     if config.coordinator_address is not None:
         assert config.process_id is not None and config.num_processes is not None
         return config.process_id, config.num_processes
@@ -91,9 +91,9 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
 
 
 class Waiting:
-    """Marks of the hosts that wait: files named by rank, renewed every few seconds.
+    """Files that show which hosts are waiting: one per rank, which is touched every few seconds.
 
-    Their times are those of the shared file system, so the clocks of the hosts may differ.
+    The times of the files come from the shared file system, so the clocks of hosts may differ.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
@@ -102,11 +102,11 @@ class Waiting:
         self.renew()
 
     def renew(self) -> None:
-        """Renews the mark of this host."""
+        """Touches the file of this host."""
         (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
-        """Ranks of the hosts whose mark is missing or old."""
+        """Returns the ranks of the hosts whose file is missing or old."""
         times = {rank: self._last_seen(rank) for rank in range(self._count)}
         return [r for r, seen in times.items() if seen < times[self._rank] - 4 * RENEW_SECONDS]
 
@@ -117,7 +117,7 @@ class Waiting:
             return float("-inf")
 
     def remove(self) -> None:
-        """Removes the mark of this host."""
+        """Removes the file of this host."""
         (self._folder / str(self._rank)).unlink(missing_ok=True)
 
 
@@ -127,9 +127,9 @@ def _watch(
     mark: Waiting | None,
     arrived: threading.Event,
 ) -> None:
-    """Renews the mark until all hosts have joined; ends the process with a message after a timeout.
+    """Touches this host's file until all hosts have joined; ends the process after a timeout.
 
-    jaxlib waits in C++ and would end the process without naming the missing host.
+    The message at the end names the missing host. jaxlib, which waits in C++, would not name it.
     """
     deadline = time.monotonic() + config.timeout_seconds
     while time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def _watch(
     print(
         f"error: {who} waited {config.timeout_seconds} s for all others at "
         f"{config.coordinator_address or 'the coordinator of the cluster'}: {absent}. Look at its "
-        "log and check that it can reach the address; --distributed.timeout_seconds waits longer.",
+        "log and check that it can reach the address, or raise --distributed.timeout_seconds.",
         file=sys.stderr,
         flush=True,
     )
@@ -151,23 +151,23 @@ def _watch(
 
 
 def is_first() -> bool:
-    """Whether this is the first host, which writes files and prints."""
+    """Whether this is the first host, the only one that writes files and prints."""
     return jax.process_index() == 0
 
 
 def say(text: str) -> None:
-    """Prints on the first host only."""
+    """Prints a text on the first host only."""
     if is_first():
         print(text, flush=True)
 
 
 def on_all(action: Callable[[], Result]) -> Result:
-    """Calls `action` on every host and returns its result; fails on all hosts if it fails on one.
+    """Calls `action` on every host and returns its result; an error on one host stops all hosts.
 
-    Otherwise the other hosts would wait for a host that has ended.
+    Without this, the other hosts would wait for a host that has ended.
 
     Raises:
-        ValueError, OSError, ImportError: the error of `action`, or that another host had one.
+        ValueError, OSError, ImportError: `action` failed on this host, or (ValueError) on another.
     """
     result, error = None, None
     try:
@@ -185,18 +185,18 @@ def on_all(action: Callable[[], Result]) -> Result:
 
 
 def on_first(action: Callable[[], None]) -> None:
-    """Calls `action` on the first host while the others wait; fails on all hosts if it fails."""
+    """Calls `action` on the first host while the others wait; an error in it stops all hosts."""
     on_all(action if is_first() else lambda: None)
 
 
 def check_equal(facts: Mapping[str, str]) -> None:
-    """Checks that facts are the same on all hosts.
+    """Checks that all hosts have the same `facts`.
 
     Args:
-        facts: name -> value, such as the hash of the data.
+        facts: {name: value}, such as the hash of the data.
 
     Raises:
-        ValueError: hosts differ; the message names the facts and the hosts.
+        ValueError: the facts differ; the message names them and the hosts.
     """
     digests = [hashlib.sha256(value.encode()).digest() for value in facts.values()]
     mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
@@ -216,7 +216,7 @@ def check_equal(facts: Mapping[str, str]) -> None:
 
 
 def code_fingerprint() -> str:
-    """A hash of the files of this package and of the versions of jax and Python."""
+    """Computes a hash of the files of this package and of the versions of jax and Python."""
     found = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
     for file in sorted(PACKAGE.rglob("*.py")):
         found.update(str(file.relative_to(PACKAGE)).encode())
@@ -232,7 +232,7 @@ def fetch(tree: Any, mesh: Mesh) -> Any:
 
 
 class StopSignal:
-    """Turns the first SIGINT or SIGTERM into a request to stop after the step under way."""
+    """Turns the first SIGINT or SIGTERM into a request to stop after the current step."""
 
     def __init__(self):
         self.received = False
@@ -245,7 +245,7 @@ class StopSignal:
         del frame
         if self.received:
             raise KeyboardInterrupt
-        # Not print: the signal may have come in the middle of one.
+        # This does not call print, since the signal may have interrupted a call of print.
         os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
         self.received = True
 
@@ -262,14 +262,14 @@ class StopSignal:
 
 
 class AgreedStop:
-    """Asks after each step whether a host was told to stop; all hosts learn it at the same step.
+    """A request to stop that takes effect on all hosts after the same step.
 
-    jax's own service watches for SIGTERM and finds a step that no host has passed. Ctrl-C becomes
-    a SIGTERM.
+    jax's preemption service watches for SIGTERM on all hosts and chooses a step that no host has
+    passed yet. Ctrl-C is turned into a SIGTERM.
     """
 
-    # The service counts the calls of a process and expects them to grow, whatever step a run
-    # resumes at and however many runs a process has.
+    # The service expects a counter that grows during the life of a process. Steps are no such
+    # counter, because a process may resume at any step and may have several runs.
     _calls = itertools.count(1)
 
     def __init__(self) -> None:
@@ -294,5 +294,5 @@ class AgreedStop:
 
 
 def stop_signal() -> StopSignal | AgreedStop:
-    """Turns a stop signal into a request to stop after a step: the same step on all hosts."""
+    """Returns a context that turns a stop signal into a request to stop all hosts after a step."""
     return AgreedStop() if jax.process_count() > 1 else StopSignal()

@@ -8,12 +8,12 @@ from jax.sharding import Mesh
 from bertjax.config.model import BertConfig
 from bertjax.model.fused_attention import FUSED
 
-# Shorter rows have few attention scores, which the attention that XLA compiles handles well.
+# The row length, in tokens, from which a fused kernel pays off; shorter rows have few scores.
 LONG_ROW = 512
 
 
 class Choice(NamedTuple):
-    """The chosen kernel and the reason for the choice."""
+    """The chosen attention kernel and the reason for the choice."""
 
     kernel: str
     reason: str
@@ -22,13 +22,13 @@ class Choice(NamedTuple):
 def choose_attention(
     requested: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str, dtype: str
 ) -> Choice:
-    """The attention kernel for rows of these lengths on a device of a kind (jax's `device_kind`).
+    """Chooses the attention kernel for the given row lengths and jax's `device_kind`.
 
-    A kernel without attention dropout is never chosen for a model with it. "auto" chooses between
-    splash and xla.
+    No fused kernel supports attention dropout, so none is chosen for a model that has it. "auto"
+    chooses between "splash" and "xla".
 
     Raises:
-        ValueError: the device, the type or a row length does not allow the requested kernel.
+        ValueError: the requested kernel does not support the device, the dtype or a row length.
     """
     if requested == "xla":
         return Choice("xla", "requested")
@@ -36,42 +36,44 @@ def choose_attention(
     fused = FUSED[name]
     obstacles = []
     if not device_kind.startswith(fused.devices):
-        obstacles.append(f"no {name} for {device_kind}, only for {', '.join(fused.devices)}")
+        obstacles.append(f"{name} runs on {', '.join(fused.devices)}, not on {device_kind}")
     if dtype not in fused.types:
-        obstacles.append(f"no {name} in {dtype}, only in {', '.join(fused.types)}")
+        obstacles.append(f"{name} supports {', '.join(fused.types)}, not {dtype}")
     if odd := [length for length in row_lengths if length % fused.tokens]:
-        obstacles.append(f"rows of {odd} tokens are no multiples of {fused.tokens}")
+        obstacles.append(f"row lengths {odd} are not multiples of {fused.tokens}")
     if requested != "auto" and obstacles:
         raise ValueError(
             f"attention={requested!r}: {'; '.join(obstacles)}. Use attention='auto' or 'xla'."
         )
     rate = model.attention_probs_dropout_prob
     if rate:
-        obstacles.append(f"no fused kernel has attention_probs_dropout_prob={rate}")
+        obstacles.append(f"no fused kernel supports attention_probs_dropout_prob={rate}")
     if requested == "auto" and max(row_lengths, default=0) < LONG_ROW:
-        obstacles.append(f"no row has {LONG_ROW} tokens")
+        obstacles.append(f"all rows have fewer than {LONG_ROW} tokens")
     if obstacles:
         return Choice("xla", obstacles[0])
     return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")
 
 
 def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh) -> int:
-    """The unroll factor of the scan over layers.
+    """Chooses the unroll factor of the scan over layers.
 
     Args:
-        requested: by the config; None: all layers on CPUs, where a loop copies weights,
-            activations and gradients, otherwise 1; with remat always 1.
-        remat: the policy of the backward pass.
+        requested: the factor in the config. None: 1 on accelerators or with remat; otherwise all
+            layers, because on CPUs a loop copies weights, activations and gradients.
+        remat: the rematerialisation policy of the config.
+        num_layers: the number of layers.
+        mesh: the mesh, whose devices determine the platform.
 
     Raises:
-        ValueError: the factor would undo remat.
+        ValueError: the factor would undo the rematerialisation.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if requested is None:
         return num_layers if on_cpu and remat == "none" else 1
     if on_cpu and remat != "none" and requested > 1:
         raise ValueError(
-            f"unroll={requested}, remat={remat!r}: on CPUs the compiler keeps the activations that "
-            "unrolled layers should recompute. Give --unroll 1 or --remat none."
+            f"unroll={requested}, remat={remat!r}: on CPUs, the compiler stores the activations "
+            "that unrolled layers should recompute. Give --unroll 1 or --remat none."
         )
     return requested

@@ -1,6 +1,6 @@
-"""Roofline: the time of the matrix multiplications of a step when they are run alone.
+"""Measures the roofline: the time that a step's matrix multiplications take when run alone.
 
-No step on this device can be faster. The roofline ratio is this time over the time of a step.
+No step on this device can be faster. The roofline ratio is this time divided by a step's time.
 """
 
 import functools
@@ -17,14 +17,17 @@ from jax.typing import DTypeLike
 from bertjax.config.model import BertConfig
 from bertjax.model.matmul import matmul
 
-# Implementations of matrix multiplication; the faster one is taken for each shape.
+# Implementations of matrix multiplication; for each shape, the faster one is used.
 CANDIDATES = (jnp.matmul, matmul)
-# Duration of a measured loop, long enough that starting it costs nothing.
+# The duration of a measured loop in seconds, so long that the time to start it does not matter.
 SECONDS_OF_A_LOOP = 0.05
 
 
 class Product(NamedTuple):
-    """The matrix multiplication [batch, rows, inner] x [batch, inner, columns]; batch 0: none."""
+    """A matrix multiplication [batch, rows, inner] x [batch, inner, columns].
+
+    With batch=0 the matrices have no batch axis.
+    """
 
     batch: int
     rows: int
@@ -33,17 +36,17 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """FLOP of the multiplication, which are also those of the gradient of each operand."""
+        """The FLOP of the multiplication; each operand's gradient needs the same number."""
         return 2 * max(self.batch, 1) * self.rows * self.inner * self.columns
 
 
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
-    """The matrix multiplications of a forward pass, and how often each occurs.
+    """Returns {matrix multiplication: how often it occurs} for a forward pass.
 
-    They are those that `devices.flops` counts: projections, attention over whole rows, feed-forward
-    layers, and the masked LM head at `predictions` positions of each of the `rows`.
+    The multiplications are the same as in `devices.flops`: projections, attention over whole rows,
+    feed-forward layers, and the masked LM head at `predictions` positions per row.
     """
     d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
@@ -66,8 +69,8 @@ class Roofline:
     """Loops over all matrix multiplications of a training step, on the default device.
 
     Args:
-        products: those of the forward pass; the gradients are run as well.
-        dtype: of the operands.
+        products: the multiplications of the forward pass; their gradients are added.
+        dtype: the dtype of the operands.
     """
 
     def __init__(self, products: Counter[Product], dtype: DTypeLike):
@@ -76,11 +79,11 @@ class Roofline:
 
     @property
     def flops(self) -> int:
-        """FLOP of all multiplications, forward and backward."""
+        """Returns the FLOP of all multiplications, forward and backward."""
         return sum(3 * product.flops * times for product, times in self._times.items())
 
     def seconds(self) -> float:
-        """Measures the time of all multiplications, one after the other."""
+        """Measures the total time in seconds of all multiplications, run one after the other."""
         return sum(times * self._loops[product]() for product, times in self._times.items())
 
 
@@ -92,14 +95,14 @@ class _Loop:
         lead = (batch,) if batch else ()
         shapes = [(*lead, m, k), (*lead, k, n), (*lead, m, n)]
         self._operands = [jnp.full(shape, 0.01, dtype) for shape in shapes]
-        # XLA may be slow with one of the implementations; the model then uses the other.
+        # XLA may be slow with one implementation, which the model then avoids.
         programs = [jax.jit(functools.partial(_repeat, multiply)) for multiply in CANDIDATES]
         self._program = min(programs, key=lambda program: self._time(program, 1))
         once = self._time(self._program, 1)
         self._repeats = max(1, round(SECONDS_OF_A_LOOP / once))
 
     def _time(self, program: Callable[..., Any], repeats: int) -> float:
-        """Seconds per repetition; the first call of a program compiles and is not counted."""
+        """Measures the seconds per repetition after a first call, which compiles the program."""
         jax.block_until_ready(program(*self._operands, 1))
         begin = time.perf_counter()
         jax.block_until_ready(program(*self._operands, repeats))
@@ -124,7 +127,8 @@ def _repeat(
         return product.astype(x.dtype), *gradients_of(dy.astype(product.dtype))
 
     def body(i, carry):
-        # Multiplications whose operands depend on the counter are not moved out of the loop.
+        # The operands depend on the counter, so that XLA does not move the multiplications out of
+        # the loop.
         operands, _ = jax.lax.optimization_barrier(((x, w, dy), i))
         del carry
         return products(*operands)

@@ -1,7 +1,7 @@
-"""Sharding: the mesh, the table of parameter shardings, the rows of a batch on each device.
+"""Sharding: the mesh, the shardings of parameters, and the rows of a batch on each device.
 
-Rows are sharded over the axes data and fsdp, matrices over fsdp and tensor. The model does not know
-the shardings; the compiler inserts the communication.
+Rows are sharded over the axes data and fsdp, and matrices over fsdp and tensor. The model does not
+know the shardings; the compiler inserts the communication.
 """
 
 import functools
@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import MeshConfig
 
-# The first pattern that matches a parameter's path applies. Axis 0 of the layers is the layer.
-# Paths of the optimizer's moments end like those of their parameters, so they are sharded alike.
+# The first pattern that matches a parameter's path applies. Axis 0 of "layers" is the layer. The
+# path of an optimizer moment ends with its parameter's path, so both have the same sharding.
 PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"word_embeddings/embedding$", P("tensor", "fsdp")),
     (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),
@@ -35,10 +35,10 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh ("data", "fsdp", "tensor") over all devices.
+    """Creates a mesh with the axes ("data", "fsdp", "tensor") over all devices.
 
     Raises:
-        ValueError: the axes do not multiply to the number of devices.
+        ValueError: the product of the axis sizes is not the number of devices.
     """
     devices = list(jax.devices() if devices is None else devices)
     inner = config.fsdp * config.tensor
@@ -46,7 +46,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     if min(data, config.fsdp, config.tensor) < 1 or data * inner != len(devices):
         raise ValueError(
             f"A mesh of data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not "
-            f"cover {len(devices)} devices: make the product equal to it (data=-1 takes the rest)."
+            f"cover {len(devices)} devices: make the product equal to the number of devices "
+            "(data=-1 uses all that remain)."
         )
     return jax.make_mesh(
         (data, config.fsdp, config.tensor),
@@ -57,7 +58,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `function` traced under the mesh, which kernels in a `shard_map` look up."""
+    """Returns `function` such that it is traced under the mesh, which the kernels look up."""
 
     @functools.wraps(function)
     def traced(*args: Any) -> Any:
@@ -68,20 +69,20 @@ def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Sharding of a batch: rows (axis 0) over data and fsdp; other axes are not sharded."""
+    """Returns the sharding of a batch: axis 0, the rows, is sharded over data and fsdp."""
     return NamedSharding(mesh, P(("data", "fsdp")))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Replicated sharding: every device holds the whole array."""
+    """Returns the replicated sharding, in which every device holds the whole array."""
     return NamedSharding(mesh, P())
 
 
 def state_sharding(mesh: Mesh, state: Any) -> Any:
-    """A tree of NamedShardings for a tree of arrays or shapes, by PARTITION_RULES.
+    """Applies PARTITION_RULES to a tree of arrays or shapes; returns a tree of NamedShardings.
 
     Raises:
-        ValueError: a split axis does not divide; all such parameters are listed.
+        ValueError: a mesh axis does not divide an array axis; the message lists all such arrays.
     """
     problems: list[str] = []
 
@@ -108,7 +109,7 @@ def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> No
     """Checks that a batch divides equally over devices and microbatches.
 
     Raises:
-        ValueError: it does not; the message names sizes that do.
+        ValueError: the batch does not divide; the message suggests a batch size.
     """
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * accumulation_steps
     if batch_size % unit:
@@ -120,7 +121,7 @@ def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> No
 
 
 def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
-    """Sorted indices of the rows of a global batch that the devices of this host hold."""
+    """Returns the sorted indices of the rows of a global batch that are on this host's devices."""
     slices = sharding.addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
 

@@ -1,1 +1,1 @@
-"""Plans: the training step compiled ahead of time for hardware that is not at hand."""
+"""Planning: compiles the training step ahead of time for hardware that is not available."""

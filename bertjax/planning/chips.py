@@ -1,7 +1,7 @@
 """TPU versions and slices: number of devices, memory, bandwidth and peak FLOP/s.
 
-Sources: Google's pages on each TPU version; for v2 Norrie et al. 2021, for the links of v3 and v4
-Jouppi et al. 2023, table 4. Peak FLOP/s are those of `devices.flops`.
+The sources are Google's pages on each TPU version, Norrie et al. 2021 for v2, and Jouppi et al.
+2023, table 4, for the links of v3 and v4. Peak FLOP/s are taken from `devices.flops`.
 """
 
 import os
@@ -20,12 +20,13 @@ class Chip(NamedTuple):
     """A TPU version.
 
     Attributes:
-        kind: jax's `device_kind`.
-        devices: jax devices per chip.
-        hbm_gib: memory per chip, GiB.
-        hbm_gb_per_s: memory bandwidth per chip, GB/s.
-        ici_gb_per_s: bandwidth of all links of a chip to its neighbours, GB/s in one direction.
-        megacore: whether the two cores of a chip are one device, which the compiler must be told.
+        kind: the `device_kind` in jax.
+        devices: the number of jax devices per chip.
+        hbm_gib: the memory per chip in GiB.
+        hbm_gb_per_s: the memory bandwidth per chip in GB/s.
+        ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
+            GB/s.
+        megacore: whether the two cores of a chip are one device; the compiler needs this setting.
         examples: shapes of slices that exist.
     """
 
@@ -39,7 +40,7 @@ class Chip(NamedTuple):
 
     @property
     def tflops(self) -> float:
-        """Peak dense bfloat16 TFLOP/s of one device."""
+        """The peak dense bfloat16 TFLOP/s of one device."""
         return PEAK_TFLOPS[self.kind]
 
 
@@ -63,22 +64,22 @@ class Topology(NamedTuple):
 
     @property
     def num_chips(self) -> int:
-        """Number of chips."""
+        """The number of chips in the slice."""
         return len(self.devices) // self.chip.devices
 
     @property
     def hbm_bytes(self) -> int:
-        """Memory of one device in bytes."""
+        """The memory of one device in bytes."""
         return int(self.chip.hbm_gib * GIB) // self.chip.devices
 
     @property
     def ici_bytes_per_s(self) -> float:
-        """Bandwidth of one device; the devices of a chip share its links."""
+        """The link bandwidth of one device in bytes/s; the devices of a chip share its links."""
         return self.chip.ici_gb_per_s * 1e9 / self.chip.devices
 
 
 def known_topologies() -> list[str]:
-    """Names of common slices, as `get_topology` takes them."""
+    """Returns the names of common slices, in the form that `get_topology` accepts."""
     return [f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples]
 
 
@@ -96,7 +97,7 @@ def _parse(name: str) -> tuple[str, str]:
 
 
 def get_topology(name: str) -> Topology:
-    """The slice with a name such as v3:4x4: the version, and the chips in two or three dimensions.
+    """Returns the slice VERSION:CHIPS, such as v3:4x4; chips have two or three dimensions.
 
     Raises:
         ValueError: there is no such slice.
@@ -110,12 +111,12 @@ def get_topology(name: str) -> Topology:
     extra = {"chip_config_name": "megacore"} if chip.megacore else {}
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **extra)
-    except Exception as error:  # jaxlib has no more specific type
+    except Exception as error:  # jaxlib raises no more specific type
         if "divisible" not in str(error) and "INVALID_ARGUMENT" not in str(error):
             raise
         shapes = ", ".join(f"{version}:{shape}" for shape in chip.examples)
         raise ValueError(
-            f"There is no slice {name!r} ({str(error).splitlines()[0]}). Some that exist: {shapes}."
+            f"There is no slice {name!r} ({str(error).splitlines()[0]}). Use one such as {shapes}."
         ) from error
     topology = Topology(name, chip, found.devices)
     expected = int(np.prod([int(n) for n in _parse(name)[1].split("x")]))
@@ -128,7 +129,7 @@ def get_topology(name: str) -> Topology:
 
 
 def _prepare_libtpu() -> None:
-    """Sets environment variables with which libtpu compiles without a TPU.
+    """Sets the environment variables with which libtpu compiles on a machine without a TPU.
 
     Raises:
         ImportError: libtpu is not installed.

@@ -1,7 +1,7 @@
-"""Communication of a compiled program: kinds, counts and bytes of its collectives.
+"""Lists the collectives of a compiled program: their kinds, counts and bytes.
 
-They are read from the text of the program. Collectives in the body of a loop are multiplied by its
-trip count, which the cost analysis of XLA does not do.
+They are read from the text of the program. The count of collectives in the body of a loop is
+multiplied by the loop's trip count, which XLA's cost analysis does not do.
 """
 
 import math
@@ -28,7 +28,8 @@ _CALLED = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
-# Newer versions of XLA name axes of the mesh, mesh['data'=2,'fsdp'=4] {'fsdp'}, or parts: 'x':(1)2.
+# Newer versions of XLA describe groups by axes of the mesh, as in mesh['data'=2,'fsdp'=4] {'fsdp'},
+# or by parts of axes, as in 'x':(1)2.
 _MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 _AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
 _AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
@@ -38,11 +39,11 @@ class Collective(NamedTuple):
     """Collectives of one kind over groups of one size.
 
     Attributes:
-        kind: XLA's name.
-        group: devices that take part in each.
-        times: number per step.
-        payload: bytes per device and step of the whole array: the operand of an all-reduce or a
-            reduce-scatter, the result of an all-gather.
+        kind: XLA's name of the collective, such as "all-reduce".
+        group: the number of devices that take part in each collective.
+        times: the number of these collectives per step.
+        payload: the bytes of the whole arrays per device and step. The whole array is the operand
+            of an all-reduce or a reduce-scatter, and the result of an all-gather.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class Collective(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """Bytes that each device sends at least, with the best algorithms on a ring."""
+        """The minimum number of bytes that each device sends, with the best ring algorithm."""
         share = (self.group - 1) / self.group if self.group > 1 else 0.0
         if self.kind == "all-reduce":
             return 2 * share * self.payload
@@ -60,7 +61,7 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str, num_devices: int) -> list[Collective]:
-    """The collectives of a compiled program, `compiled.as_text()`, over `num_devices`."""
+    """Returns the collectives in the `text` of a program compiled for `num_devices` devices."""
     computations, entry = _split(text)
     if entry is None:
         raise ValueError(
@@ -91,7 +92,7 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
 
 
 def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None]:
-    """Computation -> its instructions as (result type, opcode, rest); the name of the entry."""
+    """Returns {computation: instructions (result type, opcode, rest)} and the entry's name."""
     computations: dict[str, list[tuple[str, str, str]]] = {}
     entry = current = None
     for line in text.splitlines():
@@ -105,7 +106,7 @@ def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None
 
 
 def _sizes(result: str) -> list[int]:
-    """Bytes of each array in a type."""
+    """Returns the bytes of each array in a result type, which may be a tuple."""
     sizes = []
     for dtype, shape in _ARRAY.findall(result):
         width = _BYTES.get(dtype)
@@ -122,7 +123,7 @@ def _sizes(result: str) -> list[int]:
 def _payload(kind: str, opcode: str, result: str, group: int) -> int:
     sizes = _sizes(result)
     if opcode.endswith("-start") and kind != "all-reduce":
-        # (operand, result, ...): the larger is the whole array.
+        # The result type is (operand, result, ...); the larger array is the whole one.
         return max(sizes)
     total = sum(sizes)
     return total * group if kind == "reduce-scatter" else total

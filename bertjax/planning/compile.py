@@ -1,4 +1,4 @@
-"""Compiles the train step of a pretraining for a TPU slice and reports what it needs there."""
+"""Compiles the train step of pretraining for a TPU slice and reports its memory and time."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ from bertjax.training.setup import with_sharding
 from bertjax.weights import init_params, load_model
 
 GB = 1e9
-# Messages of two compiler passes: (used, available).
+# Error messages of two compiler passes about the used and the available memory.
 _OUT_OF_MEMORY = (
     re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
     re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
@@ -37,15 +37,15 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one phase of a config needs on a slice; bytes and FLOP are those of one device.
+    """The resources that one phase of a config needs on a slice; bytes and FLOP are per device.
 
     Attributes:
-        fits: whether it compiled within the memory of the device.
+        fits: whether the train step compiled within the memory of the device.
         memory: `arguments` (state and batch), `temporaries`, `outputs`, `aliased` (outputs that
-            reuse the memory of arguments: the donated state), `peak` (their sum, an upper bound of
-            the memory in use) and `available`; of a program that does not fit, the last two.
-        flops: FLOP of a step, by the formula of `devices.flops`.
-        advice: changes that make it fit; each of them was compiled.
+            reuse the memory of arguments: the donated state), `peak` (an upper bound of the memory
+            in use) and `available`. If the step does not fit, only the last two are known.
+        flops: the FLOP of a step by the formula of `devices.flops`.
+        advice: changes of the config that make it fit; each of them was compiled.
     """
 
     topology: str
@@ -70,9 +70,9 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """Seconds per step at the chip's published figures, with communication hidden and not.
+        """The seconds per step at the chip's peaks, with and without overlapped communication.
 
-        Both are lower bounds, since no step reaches the peaks.
+        Both numbers are lower bounds, since no step reaches the peaks.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
         return max(compute, communication), compute + communication
@@ -87,10 +87,10 @@ class DoesNotFit(Exception):
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
-    """Compiles phase `index` of a config for a slice; advises changes if it does not fit.
+    """Compiles phase `index` of a config for a slice; suggests changes if it does not fit.
 
     Raises:
-        ValueError: config and slice do not fit together.
+        ValueError: the config and the slice do not fit together.
     """
     plan = _try(config, index, topology)
     if plan.fits or not advise:
@@ -137,7 +137,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """The program of a config, and the shapes of the constants of its steps."""
+    """Returns the program of a config, and the shapes of its steps' constant arguments."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
@@ -162,7 +162,7 @@ def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ..
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, *constants)
     try:
-        with no_compilation_cache():  # no local device can load the program from the cache
+        with no_compilation_cache():  # local devices cannot load the program from the cache
             return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)
@@ -188,7 +188,7 @@ def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
-    """Changes of the config that make it fit, the best first; each of them was compiled."""
+    """Yields changes with which the config fits, the best first; each of them was compiled."""
     fits = False
     for flags, changed in _first_that_fit(config, index, topology, plan):
         fits = True
@@ -204,12 +204,12 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """The first fitting change of each kind, with its flags."""
+    """Yields the first change of each kind that fits, with its flags."""
     for changes in _kinds_of_change(config, index, plan):
         for flags, changed in changes:
             try:
                 tried = _try(changed, index, topology)
-            except ValueError:  # does not divide
+            except ValueError:  # the sizes do not divide over the devices
                 continue
             if tried.fits:
                 yield flags, tried
@@ -219,13 +219,13 @@ def _first_that_fit(
 def _kinds_of_change(
     config: PretrainConfig, index: int, plan: Plan
 ) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
-    """Rematerialisation; smaller microbatches; a smaller batch; parameters sharded by fsdp."""
+    """Yields four kinds of change: remat, smaller microbatches, smaller batch, fsdp sharding."""
     policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)
 
     phase = config.phases[index]
     rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
-    # Memory grows at most linearly with the rows, so smaller divisors cannot suffice.
+    # Memory grows at most linearly with the rows of a microbatch, so smaller cuts cannot suffice.
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
     cuts = [1 << n for n in range(1, 20) if 1 << n >= least]
     finer = [phase.accumulation_steps * n for n in cuts if phase.accumulation_steps * n <= rows]

@@ -21,7 +21,7 @@ from bertjax.tokenization import Tokenizer
 from bertjax.training.distillation import distilled_pretraining
 from bertjax.training.setup import Program
 
-# The range of token ids in random rows; the ids do not affect the time of a step.
+# The ids of special tokens in random rows; their values do not affect the time of a step.
 CLS, SEP, MASK = 1, 2, 3
 
 

@@ -90,7 +90,7 @@ def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Tas
 def model_facts(
     config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
 ) -> list[tuple[str, Any]]:
-    """Returns facts for a fine-tuned model's card; `updates` is the number that its weights had."""
+    """Returns (name, value) facts for a model card; `updates` is the model's number of updates."""
     return [
         ("task", config.task),
         ("started from", config.init),

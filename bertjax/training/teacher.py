@@ -1,4 +1,4 @@
-"""Teachers of a distillation: read anew at every start, never part of a checkpoint."""
+"""Loads teachers for distillation, at every start of a run; checkpoints do not contain them."""
 
 from typing import Any, NamedTuple
 
@@ -20,11 +20,11 @@ class Teacher(NamedTuple):
 
 
 def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teacher | None:
-    """The teacher of a pretraining run, None without one.
+    """Loads the teacher of a pretraining run; returns None if the config names none.
 
     Raises:
         FileNotFoundError: the directory or hub name does not exist.
-        ValueError: the model has no MLM head, or does not fit the student or the data.
+        ValueError: the teacher has no MLM head, or does not fit the student or the data.
     """
     if config.distillation.teacher is None:
         return None
@@ -44,17 +44,18 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
     if loaded.tokenizer.fingerprint != tokenizer.fingerprint:
         raise ValueError(
             f"The tokenizer of {name} is not the one that {config.data} was prepared with: prepare "
-            "the data with --tokenizer naming the teacher."
+            f"the data with --tokenizer {distillation.teacher}."
         )
     if teacher.vocab_size != student.vocab_size:
         raise ValueError(
-            f"{name} has vocab_size={teacher.vocab_size}, the student {student.vocab_size}: give "
-            f"--model.vocab_size={teacher.vocab_size}."
+            f"{name} has vocab_size={teacher.vocab_size}, but the student has "
+            f"{student.vocab_size}: give --model.vocab_size={teacher.vocab_size}."
         )
     if distillation.cosine and teacher.hidden_size != student.hidden_size:
         raise ValueError(
-            f"{name} has hidden_size={teacher.hidden_size}, the student {student.hidden_size}: the "
-            "cosine of hidden states needs equal widths. Give --distillation.cosine=0 or "
+            f"{name} has hidden_size={teacher.hidden_size}, but the student has "
+            f"{student.hidden_size}: the cosine loss needs equal sizes. Give "
+            "--distillation.cosine=0 or "
             f"--model.hidden_size={teacher.hidden_size}."
         )
     longest = max(phase.max_length for phase in config.phases)
@@ -66,10 +67,10 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
 
 
 def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
-    """A student that starts from the chosen layers, the embeddings and the heads of its teacher.
+    """Initialises a student with the embeddings, chosen layers and heads of its teacher.
 
     Raises:
-        ValueError: they do not fit the student.
+        ValueError: the teacher's parameters do not fit the student.
     """
     distillation = config.distillation
     teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
@@ -78,30 +79,30 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
 
 
 def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Teacher | None:
-    """The teacher of a fine-tuning run with its classes in the task's order, None without one.
+    """Loads the teacher of a fine-tuning run, with its classes in the task's order, or None.
 
     Raises:
         FileNotFoundError: the model does not exist.
-        ValueError: it was fine-tuned on another task, has other classes or another tokenizer.
+        ValueError: the teacher has another kind of task, other classes or another tokenizer.
     """
     if config.teacher is None:
         return None
     name = f"--teacher {config.teacher}"
     if task.label_kind == "regression" and config.temperature is not None:
         raise ValueError(
-            f"temperature={config.temperature}: the labels of {task.name} are numbers, and numbers "
-            "have no temperature; leave it out."
+            f"temperature={config.temperature}: the labels of {task.name} are numbers, for which "
+            "temperature has no meaning; leave it out."
         )
     loaded, teacher_task, _ = load_with_task(config.teacher)
     if teacher_task.label_kind != task.label_kind:
         raise ValueError(
-            f"{name} predicts {teacher_task.label_kind}, {task.name} needs {task.label_kind}: name "
-            "a model that was fine-tuned on this task."
+            f"{name} predicts {teacher_task.label_kind}, but {task.name} needs {task.label_kind}: "
+            "name a model that was fine-tuned on this task."
         )
     if loaded.tokenizer.fingerprint != student.tokenizer.fingerprint:
         raise ValueError(
-            f"The tokenizer of {name} is not that of --init {config.init}, and both must read the "
-            "same tokens: choose a teacher or a student with the tokenizer of the other."
+            f"{name} and --init {config.init} have different tokenizers, but both must read the "
+            "same tokens: choose two models with the same tokenizer."
         )
     longest, max_length = loaded.config.max_length, config.max_length or task.max_length
     if max_length > longest:
@@ -120,11 +121,11 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
 def _reordered(
     classifier: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
 ) -> dict[str, Any]:
-    """The parameters of a classifier with its classes in the order of `labels`."""
+    """Returns the parameters of a classifier with its classes in the order of `labels`."""
     if sorted(teacher_labels) != sorted(labels):
         raise ValueError(
-            f"{name} has the classes {', '.join(teacher_labels)}, the task has "
-            f"{', '.join(labels)}: they must be the same, in any order. Where only their names "
+            f"{name} has the classes {', '.join(teacher_labels)}, but the task has "
+            f"{', '.join(labels)}: they must be the same, in any order. If only their names "
             "differ, correct id2label in the config.json of the teacher."
         )
     order = [teacher_labels.index(label) for label in labels]

@@ -1,4 +1,4 @@
-"""Measures a pretraining step: tokens per second, MFU, roofline ratio, memory."""
+"""Measures a pretraining step: tokens per second, MFU, roofline ratio and memory."""
 
 import dataclasses
 import importlib.metadata
@@ -36,21 +36,21 @@ ROUNDS = 5
 def measure(
     config: PretrainConfig, index: int, steps: int, profile: str | None = None
 ) -> dict[str, Any]:
-    """Measures phase `index` in rounds of `steps` steps; returns the medians by name.
+    """Measures a phase in rounds of `steps` steps; returns {name: median over the rounds}.
 
     Args:
-        config: the run; without data its rows are random.
-        index: the phase, from 0.
-        steps: steps per round.
-        profile: directory for a trace of a further round.
+        config: the config of the run; if it names no data, the rows are random.
+        index: the index of the phase, from 0.
+        steps: the number of steps per round.
+        profile: the directory for a profiler trace of one additional round.
 
     Raises:
-        ValueError: there is no such phase, or config, data and devices do not fit together.
+        ValueError: there is no such phase, or the config, data and devices do not fit together.
     """
     if not 0 <= index < len(config.phases):
         raise ValueError(
-            f"phase={index}, and the config has {len(config.phases)}: give --config FILE and one "
-            "of its phases, from 0."
+            f"phase={index}, but the config has {len(config.phases)} phases: give --config FILE "
+            "and one of its phases, which are numbered from 0."
         )
     phase = config.phases[index]
     subject = Subject(config, index)
@@ -68,10 +68,10 @@ def measure(
 
 
 class Subject:
-    """A phase of a run, with batches of its data, or with random full rows if it has none.
+    """The phase that is measured, with batches of its data or, without data, of random full rows.
 
     Raises:
-        ValueError: config, data and devices do not fit together.
+        ValueError: the config, data and devices do not fit together.
     """
 
     def __init__(self, config: PretrainConfig, index: int):
@@ -87,8 +87,8 @@ class Subject:
             return
         if config.distillation.teacher is not None:
             raise ValueError(
-                f"distillation.teacher={config.distillation.teacher!r} without --data: a teacher "
-                "needs the tokenizer of the data; give --data."
+                f"distillation.teacher={config.distillation.teacher!r} needs the tokenizer of the "
+                "data: give --data."
             )
         config = with_head(config, config.model.type_vocab_size > 1)
         program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
@@ -105,8 +105,11 @@ class Subject:
         return itertools.repeat(placed)
 
     def block(self, steps: int) -> dict[str, float]:
-        """Runs steps as training does; returns, per step, seconds and real tokens, and the share
-        of the time that it waited for input."""
+        """Runs steps as training does.
+
+        Returns the seconds and real tokens per step, and the fraction of time spent waiting for
+        input.
+        """
         waited, tokens = 0.0, []
 
         def batches() -> Iterator[Any]:
@@ -134,7 +137,7 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """The matrix multiplications of one device; None if the mesh splits them over devices."""
+    """Returns one device's roofline; None if a teacher is used or the mesh splits matrices."""
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:
         return None
@@ -150,7 +153,7 @@ def _figures(
     rounds: list[dict[str, Any]],
     first: float,
 ) -> dict[str, Any]:
-    """The medians of the rounds, by the names that `measure` returns."""
+    """Returns the result of `measure`: {name: median over the rounds}."""
 
     def median(key: str) -> float:
         return statistics.median(values[key] for values in rounds)
@@ -177,7 +180,7 @@ def _figures(
 
 
 def _peak_memory() -> int:
-    """Bytes of the first device, or of this process where devices share the host's memory."""
+    """Returns the peak memory in bytes of the first device, or if it is a CPU, of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(stats.get("peak_bytes_in_use", in_kib * 1024))

@@ -1,7 +1,7 @@
-"""The trainer: one run, from its newest checkpoint or its start to the end of its last phase.
+"""`Run`: one training run, from its newest checkpoint or its start to the end of its last phase.
 
-`Run` is what pretraining and fine-tuning share: workdir, checkpoints, metrics, resuming, stopping
-and writing the model. Its subclasses say what differs: data, objective, evaluation, results.
+`Run` holds what pretraining and fine-tuning share: workdir, checkpoints, metrics, resuming and
+stopping. Its subclasses define what differs: data, objective, evaluation and results.
 """
 
 import abc
@@ -28,7 +28,7 @@ from bertjax.training.teacher import Teacher
 from bertjax.training.workdir import Workdir
 from bertjax.training.writers import MetricWriter
 
-# Fields that may differ between the hosts of a run.
+# Names of config fields whose values may differ between the hosts of a run.
 PER_HOST = ("data", "workdir", "distributed", "reader_threads")
 
 
@@ -36,10 +36,10 @@ class Run(abc.ABC):
     """One training run.
 
     Attributes:
-        name: shown by the progress bar.
-        best_metric: the metric of the evaluation that chooses the best checkpoint.
-        higher_is_better: whether its highest value is the best.
-        keep_checkpoints: how many of the last checkpoints are kept, besides the best.
+        name: the name that the progress bar shows.
+        best_metric: the evaluation metric that chooses the best checkpoint.
+        higher_is_better: whether the highest value of `best_metric` is the best.
+        keep_checkpoints: how many of the last checkpoints are kept in addition to the best one.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def identity(self) -> dict[str, Any]:
-        """The config as run.json keeps it; a teacher is identified by a hash of its weights."""
+        """The config as it is stored in run.json, with a hash of the teacher's weights."""
 
     @property
     @abc.abstractmethod
@@ -75,26 +75,26 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def initial_params(self) -> Any:
-        """Numpy parameters to start from; None: random ones by the seed."""
+        """Returns numpy parameters to start from; None: start from random parameters."""
 
     @abc.abstractmethod
     def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
-        """Global batches of a phase on the devices, from step `first_step` of the phase on."""
+        """Yields global batches of a phase on the devices, from its step `first_step` on."""
 
     @abc.abstractmethod
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Metrics under names that begin with "eval/"; empty without data to evaluate on."""
+        """Returns metrics whose names begin with "eval/"; empty if there is no evaluation data."""
 
     @abc.abstractmethod
     def eval_and_save_every(self) -> tuple[int, int]:
-        """Steps between evaluations (0: only at the end of a phase) and between checkpoints."""
+        """The steps between evaluations (0: only at the end of a phase) and between checkpoints."""
 
     @abc.abstractmethod
     def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
-        """The position in the data, as JSON; each checkpoint stores it."""
+        """Returns the position in the data as JSON values, which each checkpoint stores."""
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Takes back what `progress` stored besides the position in the data."""
+        """Restores what `progress` returned in addition to the position in the data."""
         del progress
 
     def is_finished(self) -> bool:
@@ -102,15 +102,15 @@ class Run(abc.ABC):
         return False
 
     def accumulation_steps(self, phase: Phase) -> int:
-        """Microbatches per update."""
+        """Returns the number of microbatches per update."""
         return phase.accumulation_steps
 
     def flops_per_step(self, phase: Phase) -> float:
-        """FLOP per update, for MFU; 0: not known."""
+        """Returns the FLOP per update, from which MFU is computed; 0 if unknown."""
         return 0.0
 
     def constants(self) -> tuple[dict[str, Any], ...]:
-        """Arguments of the steps besides state and batch: the parameters of the teacher, if any."""
+        """Returns the constant arguments of a step: the parameters of the teacher, if any."""
         if self._constants is None:
             self._constants = ()
             if self.teacher is not None:
@@ -120,32 +120,32 @@ class Run(abc.ABC):
         return self._constants
 
     def new_state(self) -> TrainState:
-        """The state before the first step, on the devices."""
+        """Creates the state before the first step, on the devices."""
         return self.program.new_state(self.initial_params())
 
     def train_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
-        """The compiled update of a phase: (state, batch) -> (state, metrics)."""
+        """Returns the compiled update of a phase: (state, batch) -> (state, metrics)."""
         constants = self.constants()
         where = jax.tree.map(lambda x: x.sharding, constants)
         compiled = self.program.train_step(self.accumulation_steps(phase), *where)
         return with_seed(compiled, self._training.seed, *constants)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Which differences from the config that a run was started with prevent resuming it.
+        """Returns those differences from the saved config that prevent resuming the run.
 
         Args:
-            changed: names and values of the fields that differ.
-            saved: the config that the run was started with.
-            step: of the newest checkpoint.
+            changed: descriptions of the differences, one per field.
+            saved: the config with which the run was started.
+            step: the step of the newest checkpoint.
         """
         del saved, step
         return changed
 
     def claim_workdir(self) -> None:
-        """Takes the workdir for this run, or finds that its run can be resumed; see `workdir`.
+        """Claims the workdir for this run, which must be new there or can be resumed.
 
         Raises:
-            ValueError: it holds another run, or the hosts do not run the same thing.
+            ValueError: the workdir holds another run, or the hosts differ in code, config or data.
         """
         identity, fingerprint = self.identity, self.data_fingerprint
         if jax.process_count() > 1:
@@ -190,7 +190,7 @@ class Run(abc.ABC):
             self.workdir.release()
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """The state that becomes the model: the last one, unless a subclass chooses the best."""
+        """Returns the state to export: the last one, unless a subclass chooses the best one."""
         del checkpointer
         return state
 
@@ -198,7 +198,7 @@ class Run(abc.ABC):
         config = self._training
         progress: Mapping[str, Any] = {}
         if checkpointer.latest_step is None:
-            # The step is not read from the state, which is still being computed.
+            # The step is not read from the state, because that would wait for its computation.
             state, step = self.new_state(), 0
         else:
             state, progress = checkpointer.restore(self.program.state_shapes)
@@ -238,7 +238,7 @@ class Run(abc.ABC):
         logger: MetricLogger,
         stop: hosts.StopSignal | hosts.AgreedStop,
     ) -> tuple[TrainState, int]:
-        """Trains phase `index`, which begins at step `start`, from `step` to its end."""
+        """Trains from `step` to the end of phase `index`, whose first step is `start`."""
         phase = self.phases[index]
         flops = self.flops_per_step(phase)
         logger.start_phase(flops, peak_flops(self._training.peak_tflops) if flops else 1.0)
@@ -282,6 +282,6 @@ class Run(abc.ABC):
 
 
 def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:
-    """The config as run.json keeps it, with a hash of the teacher's weights if there is one."""
+    """Returns the config as it is stored in run.json, with a hash of any teacher's weights."""
     identity = dataclasses.asdict(config)
     return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}

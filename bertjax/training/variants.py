@@ -1,4 +1,4 @@
-"""One call of fine-tuning: a single run, one run per seed, or a sweep over the paper's grid."""
+"""`finetune` trains a single run, one run per seed, or a sweep over BERT's published grid."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from bertjax.training.trainer import identity_of
 from bertjax.training.workdir import Workdir
 from bertjax.weights import LoadedModel
 
-# Devlin et al. 2018, A.3.
+# The grid of the sweep (Devlin et al. 2018, A.3).
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
@@ -34,12 +34,12 @@ SWEEP_EPOCHS = (2, 3, 4)
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneResult:
-    """What fine-tuning returns.
+    """The result of fine-tuning.
 
     Attributes:
-        runs: scores of each run, by its name; a single run has the name "".
+        runs: {name of a run: its scores}; a single run has the name "".
         best: the name of the run that became the model.
-        directory: the model directory.
+        directory: the path of the model directory.
     """
 
     runs: dict[str, dict[str, float]]
@@ -48,12 +48,12 @@ class FinetuneResult:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores of the model by split and metric, as fractions: {"dev/accuracy": 0.9}."""
+        """The scores of the model as fractions, {split/metric: score}: {"dev/accuracy": 0.9}."""
         return self.runs[self.best]
 
     @functools.cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl of the best run: training losses and evaluations by step."""
+        """The best run's lines of metrics.jsonl: training losses and evaluations at each step."""
         file = self.directory.parent / self.best / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
@@ -68,14 +68,14 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
 
     Raises:
         Interrupted: a stop signal arrived; the state is saved.
-        ValueError: config, data and workdir do not fit together.
+        ValueError: the config, data and workdir do not fit together.
     """
     config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
     use_compilation_cache()
     workdir = Path(config.workdir)
     hosts.connect(config.distributed, Workdir(workdir).meeting_place)
     runs = variants(config)
-    # Of several runs, only the best is submitted, at the end.
+    # If there are several runs, a submission is made only of the best one, at the end.
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with tempfile.TemporaryDirectory() as folder:
         task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, Path(folder)))
@@ -96,10 +96,10 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
 def _load(
     config: FinetuneConfig, options: FinetuneConfig, folder: Path
 ) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
-    """Task, model, features and teacher, which all runs share."""
+    """Loads what all runs share: task, model, features and teacher."""
     task = make_task(config.task, task_options(options))
     if (options.sweep or options.patience) and not splits_of(task, "dev"):
-        raise ValueError("--sweep and --patience choose by a dev split, and there is none.")
+        raise ValueError("--sweep and --patience need a dev split: give one, or leave them out.")
     loaded = load_for_task(config, task)
     teacher = load_task_teacher(config, task, loaded)
     max_length = config.max_length or task.max_length
@@ -118,7 +118,7 @@ def _train(
     teacher: Teacher | None,
     name: str,
 ) -> dict[str, float]:
-    """Trains one run, unless it is one of several and finished before; returns its scores."""
+    """Trains one run and returns its scores; skips a run of several that is finished already."""
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():
@@ -126,7 +126,7 @@ def _train(
         return read_json(finished)
     run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
     scores = run.write_results(run.train())
-    if name:  # The checkpoints of one run of many are not needed again.
+    if name:  # The run is one of several; its checkpoints are not needed again.
         hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
     return scores
 
@@ -134,20 +134,20 @@ def _train(
 def _publish(
     workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
 ) -> None:
-    """Copies model and predictions of the best run to the top of the workdir."""
+    """Copies the model and predictions of the best run to the top folder of the workdir."""
     for part in ("model", "predictions"):
         with replacing_folder(workdir / part) as folder:
             shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
     write_json(workdir / SCORES, scores)
     made = workdir / "predictions" / SUBMISSION
-    if submission and made.is_file():  # The task has a test split.
+    if submission and made.is_file():  # There is no file if the task has no test split.
         with zipfile.ZipFile(made) as files:
             texts = {name: files.read(name).decode() for name in files.namelist()}
         add_to_submission_zip(submission, texts)
 
 
 def task_options(config: FinetuneConfig) -> TaskOptions:
-    """What the config says of the task's data."""
+    """Returns the options of the task's data that the config sets."""
     return TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
@@ -172,7 +172,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
 
 
 def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
-    """The runs of a command: (name of its folder, config); one run alone has no name."""
+    """Returns (name of the folder, config) of each run; the name of a single run is empty."""
     if config.sweep:
         grid = itertools.product(SWEEP_BATCH_SIZES, SWEEP_LEARNING_RATES, SWEEP_EPOCHS)
         return [

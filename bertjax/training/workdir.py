@@ -1,12 +1,12 @@
-"""The folder of a run: which run it belongs to, and where its files are.
+"""The workdir of a run: its files, the config that identifies the run, and a lock.
 
 run.json         the config, and a hash of the data
-run.lock         held by the process that writes here; names that process
+run.lock         the lock file, which names the process that writes here
 tokenizer/       the tokenizer that the data was prepared with
 checkpoints/     Orbax checkpoints
 metrics.jsonl, events.out.tfevents.*
 model/           the Hugging Face directory
-hosts/           marks of hosts that wait for each other
+hosts/           files with which waiting hosts announce themselves
 """
 
 import json
@@ -24,8 +24,8 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# Fields that may differ between a run and its continuation, since no update depends on them. Files
-# and a teacher may have moved: hashes of their content identify them.
+# Fields that may differ when a run is resumed, since no update depends on them. Files and a teacher
+# may have moved, because hashes of their content identify them.
 MAY_CHANGE = (
     "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
     "save_every keep_checkpoints reader_threads peak_tflops submission train dev test data_dir "
@@ -34,7 +34,7 @@ MAY_CHANGE = (
 
 
 class Workdir:
-    """Paths in the folder of a run, and the lock on it."""
+    """The paths in the folder of a run, and the lock on the folder."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -49,11 +49,11 @@ class Workdir:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is a checkpoint that was written whole."""
+        """Whether there is a complete checkpoint."""
         return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """The content of run.json: the config of the run and the hash of its data.
+        """Reads run.json, which holds the config of the run and the hash of its data.
 
         Raises:
             ValueError: run.json is damaged.
@@ -61,7 +61,7 @@ class Workdir:
         return read_json(self._run, "restore it from a copy, or choose another --workdir")
 
     def last_evaluation(self) -> dict[str, Any] | None:
-        """The newest line of held-out metrics, None before the first."""
+        """Returns the metrics of the last evaluation; None if there was no evaluation yet."""
         if not self.metrics.is_file():
             return None
         with self.metrics.open(encoding="utf-8") as lines:
@@ -70,7 +70,7 @@ class Workdir:
 
     @property
     def newest_step(self) -> int:
-        """The step of the newest whole checkpoint; 0 without one."""
+        """The step of the newest complete checkpoint; 0 if there is none."""
         names = (entry.name for entry in self.checkpoints.glob("*"))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -82,17 +82,17 @@ class Workdir:
         defaults: Mapping[str, Any] | None = None,
         allow: Callable[[list[str], dict[str, Any], int], list[str]] | None = None,
     ) -> None:
-        """Compares the run in this folder with a config, and with its data if they are known.
+        """Checks that the run in this folder has the given config and data.
 
         Args:
             config: the identity of the run; see `trainer.Run.identity`.
-            data_fingerprint: a hash of the training data.
+            data_fingerprint: a hash of the training data; None: the data is not checked.
             defaults: values of fields that run.json may lack because they are newer than the run.
-            allow: (differences, saved config, newest step) -> the differences that are refused,
-                with reasons; None: all of them.
+            allow: a function (differences, saved config, newest step) -> the refused differences,
+                with reasons; None: all differences are refused.
 
         Raises:
-            ValueError: it is the run of another config or data.
+            ValueError: the run in the folder has another config or other data.
         """
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
@@ -100,7 +100,7 @@ class Workdir:
             changed = allow(changed, saved["config"], self.newest_step)
         if data_fingerprint not in (None, saved["data_fingerprint"]):
             where = saved["config"].get("data") or saved["config"].get("train")
-            changed.append("the data is not that of " + (where or "the task's files"))
+            changed.append("the data differs from that of " + (where or "the task's files"))
         if changed:
             raise ValueError(
                 f"{self.path} holds a run of another config: {'; '.join(changed)}. Choose another "
@@ -115,28 +115,28 @@ class Workdir:
         """Checks that this host sees the files of the first host.
 
         Raises:
-            ValueError: it does not.
+            ValueError: this host does not see them.
         """
         if not self._run.is_file():
             raise ValueError(
-                f"{self.path} is empty here, but the first process has claimed it: --workdir must "
-                "lie where all hosts see it, on a shared file system."
+                f"{self.path} is empty here, but the first process has claimed it: choose a "
+                "--workdir on a file system that all hosts share."
             )
 
     def claim(self, config: Mapping[str, Any], data_fingerprint: str, **checks: Any) -> None:
-        """Takes the folder for a config, or finds that its run is to be resumed.
+        """Claims the folder for a config, whose run must be new there or can be resumed.
 
-        Without a checkpoint nothing can be lost, so another config may take the folder. No other
+        If there is no checkpoint, nothing can be lost, so any config may claim the folder. No other
         process can claim it until `release`. `checks` are the keyword arguments of `check`.
 
         Raises:
-            ValueError: it holds the run of another config or data, or files that are not those of
-                a run; or another process writes here.
+            ValueError: the folder holds a run with another config or other data, or files but no
+                run; or another process writes there.
         """
         if self.has_checkpoints and self._run.is_file():
             self.check(config, data_fingerprint, **checks)
             self._take_lock()
-            # A run that was extended has the new phases from now on.
+            # If the phases of the run have changed, run.json stores the new phases from now on.
             self._write_run(config, data_fingerprint)
         elif self.path.exists() and not self._run.is_file() and self._holds_something():
             raise ValueError(
@@ -165,13 +165,13 @@ class Workdir:
                 "it, or choose another --workdir."
             ) from None
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system does not support locks
         self._held.truncate(0)
         self._held.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._held.flush()
 
     def release(self) -> None:
-        """Lets other processes claim the folder, as the end of this process also does."""
+        """Lets other processes claim the folder; the end of this process has the same effect."""
         if self._held is not None:
             self._held.close()
             self._held = None

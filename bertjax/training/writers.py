@@ -1,4 +1,4 @@
-"""Writers of metrics: JSON lines and TensorBoard events, cut back to the step of a resumed run."""
+"""Writes metrics as JSON lines and TensorBoard events; a resumed run removes later entries."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from bertjax.files import write_bytes
 
 @contextlib.contextmanager
 def _without(module: str) -> Iterator[None]:
-    """Within it, importing `module` raises ImportError, unless it is imported already."""
+    """A context in which importing `module` raises ImportError, unless it is imported already."""
     if module in sys.modules:
         yield
         return
@@ -25,8 +25,8 @@ def _without(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-# tensorboardX imports torch where it is installed, for types of values that are not used here; that
-# takes more than a second.
+# If torch is installed, tensorboardX imports it, which takes more than a second. It needs torch
+# only for types of values that are not used here.
 with _without("torch"):
     from tensorboardX import SummaryWriter
     from tensorboardX.proto.event_pb2 import (  # generated at import
@@ -38,8 +38,9 @@ class MetricWriter:
     """Appends metrics to `metrics.jsonl` and to event files in a directory.
 
     Args:
-        directory: holds the files; it is created if needed.
-        step: lines and events of later steps are removed first, since they will be written again.
+        directory: the directory of the files; it is created if needed.
+        step: the step that the run resumes at. Lines and events of later steps are removed first,
+            since they will be written again.
     """
 
     def __init__(self, directory: Path, step: int):
@@ -49,7 +50,8 @@ class MetricWriter:
         for events in directory.glob("events.out.tfevents.*"):
             cut_events(events, step)
         self._lines = self._path.open("a", encoding="utf-8")
-        # File names contain seconds: without the suffix, a run resumed at once would overwrite one.
+        # File names contain the time in seconds. Without the suffix, a run that is resumed within
+        # a second would overwrite a file.
         self._events = SummaryWriter(
             str(directory), flush_secs=30, filename_suffix=f".{os.getpid()}.{step}"
         )
@@ -63,7 +65,7 @@ class MetricWriter:
                 self._events.add_scalar(key, value, step)
 
     def close(self) -> None:
-        """Flushes and closes both."""
+        """Flushes and closes both files."""
         self._lines.close()
         self._events.close()
 
@@ -78,14 +80,14 @@ def cut_json_lines(path: Path, step: int) -> None:
 
 
 def cut_events(path: Path, step: int) -> None:
-    """Removes events of later steps from an event file, and an incomplete last one."""
+    """Removes events of later steps from an event file, and an incomplete last event."""
     content = path.read_bytes()
     kept = [record for record in _records(content) if _step(record) <= step]
     write_bytes(path, b"".join(kept))
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    """Complete TFRecords: length (8 bytes), its CRC (4 bytes), data, its CRC (4 bytes)."""
+    """Yields complete TFRecords: length (8 bytes), its CRC (4 bytes), data, its CRC (4 bytes)."""
     at = 0
     while at + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, at)

@@ -164,7 +164,7 @@ def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(
     assert all("differ in the config" in text and "process 1 has" in text for text in texts)
     each = ((), ("--workdir", str(tmp_path / "elsewhere")))
     texts = outputs(job(tmp_path / "run", 2, 1, each=each), status=1)
-    assert "must lie where all hosts see it" in texts[1]
+    assert "on a file system that all hosts share" in texts[1]
     assert "Process 1 stopped with an error" in texts[0]
 
 

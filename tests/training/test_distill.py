@@ -155,7 +155,7 @@ def teachers(tmp_path_factory, encoder, tokenizer, sentences):
         ("headless", {}, "has no predictions: only a masked LM has soft targets"),
         ("short", {}, "max_length=16, but .* reads at most 8 tokens"),
         ("wider", {}, r"give --model.vocab_size="),
-        ("foreign", {}, "prepare the data with --tokenizer naming the teacher"),
+        ("foreign", {}, "prepare the data with --tokenizer .*foreign"),
         (None, {"hidden_size": 64}, r"Give --distillation.cosine=0 or --model.hidden_size=32"),
     ],
 )

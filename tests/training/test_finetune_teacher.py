@@ -100,9 +100,9 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
         here = dataclasses.replace(config, teacher=saved_teacher(labels, **given), **fields)
         load_task_teacher(here, task, loaded)
 
-    with pytest.raises(ValueError, match="has the classes low, mid, the task has high, low"):
+    with pytest.raises(ValueError, match="has the classes low, mid, but the task has high, low"):
         teach(["low", "mid"])
-    with pytest.raises(ValueError, match="predicts multi_label, classify needs classes"):
+    with pytest.raises(ValueError, match="predicts multi_label, but classify needs classes"):
         teach(["low", "high"], problem="multi_label_classification")
     with pytest.raises(ValueError, match="reads at most 64 tokens"):
         teach(["low", "high"], max_length=80)
@@ -112,7 +112,7 @@ def test_teachers_that_do_not_fit_are_refused(config, saved_teacher, files, sent
     numbers = dataclasses.replace(
         config, task="regress", **files["regress"], temperature=3.0, teacher="anywhere"
     )
-    with pytest.raises(ValueError, match="are numbers, and numbers have no temperature"):
+    with pytest.raises(ValueError, match="are numbers, for which temperature has no meaning"):
         load_task_teacher(numbers, *loaded_for(numbers))
 
 
