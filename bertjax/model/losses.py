@@ -177,9 +177,9 @@ def _tokens_of_sequences(batch: Arrays) -> jax.Array:
 
 
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the cross entropy of answer spans: the mean of the losses of first and last token.
+    """Sums the cross entropy of the answer's first token and of its last token, averaged over both.
 
-    Each of the two losses has a softmax over the tokens of the sequence that holds the answer.
+    Each softmax is over the tokens of one sequence.
 
     Args:
         outputs: start_logits and end_logits [B, L].

@@ -184,9 +184,9 @@ class PretrainingRun(Run):
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
 
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Computes mean losses and metrics on held-out rows, and the unigram entropy of these rows.
+        """Returns the mean losses and metrics over held-out rows, and these rows' unigram entropy.
 
-        The rows have the phase's length; the result is empty if the data has no such rows.
+        The rows have the phase's length. If the data has no such rows, the result is empty.
         """
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:

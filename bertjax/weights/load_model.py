@@ -278,7 +278,7 @@ def find_head(source: Source) -> str:
 
 
 def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
-    """Returns {name of a tensor outside the encoder: name of the head's part it belongs to}."""
+    """Maps the name of each tensor outside the encoder to the part of the model it belongs to."""
     parts = {}
     for stored in source.tensors:
         name = names.normalized(stored, config)
