@@ -68,7 +68,7 @@ def choose_positions(
 def _choose_whole_words(
     candidates: np.ndarray, masking: Masking, starts: np.ndarray, wanted: int, rng
 ) -> np.ndarray:
-    """Draws whole words or n-grams of words (Lan et al. 2019, 4.2) until `wanted` tokens are masked."""
+    """Masks whole words, or n-grams of words (Lan et al. 2019, 4.2), up to `wanted` tokens."""
     # A piece within a word joins the candidate before it, even across [SEP]; the first starts one.
     first_of_word = np.flatnonzero(starts[1:]) + 1
     words = np.split(candidates, first_of_word)
