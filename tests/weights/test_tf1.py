@@ -387,7 +387,7 @@ def test_a_full_disk_leaves_the_old_directory_whole(tmp_path, tf, monkeypatch, f
     monkeypatch.setattr("bertjax.weights.tf1.shutil.disk_usage", lambda path: usage)
     monkeypatch.setattr(tf.compat.v1.Session, "run", full)
     found = r"0 bytes are free" if not free else "ResourceExhaustedError"
-    with pytest.raises(OSError, match=f"{found}.*what was there is as it was"):
+    with pytest.raises(OSError, match=f"{found}.*its old content is unchanged"):
         save(tmp_path / "model", random_tensors("classifier"))
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     assert_same_bits(open_tf1(tmp_path / "model"), tensors)
@@ -410,14 +410,14 @@ def test_a_directory_is_replaced_whole_even_by_itself(tmp_path):
         ({"layer_norm_eps": 1e-5}, r"layer_norm_eps=1e-05 \(only 1e-12\)"),
         ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'"),
         ({"model_type": "roberta"}, "model_type='roberta'"),
-        ({"vocab_size": 9}, "10 tokens with vocab_size=9"),
+        ({"vocab_size": 9}, "10 tokens, and vocab_size=9"),
     ],
 )
 def test_a_model_that_google_s_code_could_not_compute_is_refused(tmp_path, change, message):
     config = CONFIG.to_dict() | change
     with pytest.raises(ValueError, match=message):
         save_tf1(tmp_path / "model", random_tensors("squad").items(), config, VOCAB)
-    with pytest.raises(ValueError, match=r"lacks \['hidden_size'\]"):
+    with pytest.raises(ValueError, match=r"lacks the fields \['hidden_size'\]"):
         save_tf1(tmp_path, [], {k: v for k, v in config.items() if k != "hidden_size"}, VOCAB)
 
 
