@@ -58,24 +58,27 @@ def shared() -> Path:
     return SHARED
 
 
+TINY = BertConfig(
+    vocab_size=120,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=64,
+    initializer_range=0.2,
+)
+
+
 @pytest.fixture(scope="session")
 def tiny_config() -> BertConfig:
     """An encoder that compiles in a second; large weights, so that attention is not uniform."""
-    return BertConfig(
-        vocab_size=120,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        initializer_range=0.2,
-    )
+    return TINY
 
 
 @pytest.fixture(scope="session")
-def one_layer_config(tiny_config) -> BertConfig:
+def one_layer_config() -> BertConfig:
     """`tiny_config` with one layer, for what says nothing more with two: it compiles faster."""
-    return dataclasses.replace(tiny_config, num_hidden_layers=1)
+    return dataclasses.replace(TINY, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="session")

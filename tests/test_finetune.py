@@ -34,11 +34,11 @@ def json_lines(path: Path):
 
 
 @pytest.fixture(scope="session")
-def config(one_layer, files) -> FinetuneConfig:
+def config(encoder, files) -> FinetuneConfig:
     """Two epochs of four updates of classification, dropout on."""
     return FinetuneConfig(
         task="classify",
-        init=str(one_layer),
+        init=str(encoder),
         **files["classify"],
         max_length=32,
         batch_size=16,

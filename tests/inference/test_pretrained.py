@@ -269,7 +269,7 @@ def test_padding_to_buckets_changes_no_output_and_no_shape(
             expected = expected[:, 0] if name.startswith(("pooler", "seq_rel")) else expected
             assert outputs[name].shape == expected.shape, name
             scale = max(1.0, np.abs(expected).max())
-            np.testing.assert_allclose(outputs[name] / scale, expected / scale, atol=1e-6)
+            np.testing.assert_allclose(outputs[name] / scale, expected / scale, atol=3e-6)
 
 
 def test_roberta_counts_positions_without_padding_in_front_in_buckets_too(
