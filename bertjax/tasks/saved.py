@@ -71,7 +71,7 @@ def _kind_of(
 ) -> type[Task]:
     """Selects the subclass of `Task` by task.json, else by head, problem_type and num_labels."""
     kinds = [kind for kind in KINDS if kind.head == head]
-    for kind in KINDS:
+    for kind in (*kinds, *KINDS):
         if kind.label_kind == description.get("label_kind"):
             return kind
     for kind in kinds:
