@@ -55,8 +55,8 @@ def saved_task(
     if kind is ChoiceTask:
         # The number of choices is unknown until the inputs to predict are read.
         return ChoiceTask(num_choices=0, **fields)
-    if kind is RegressionTask:
-        return RegressionTask(**fields)
+    if issubclass(kind, RegressionTask):
+        return kind(**fields)
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)

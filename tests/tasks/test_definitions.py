@@ -86,3 +86,20 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
 def test_options_without_effect_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         make_task(name, TaskOptions(**options))
+
+
+class OtherRegression(RegressionTask):
+    """The same kind of labels as `RegressionTask`, with another head."""
+
+    head = "similarity"
+
+
+def test_a_saved_model_gets_the_task_of_its_head(monkeypatch):
+    monkeypatch.setattr("bertjax.tasks.saved.KINDS", (*KINDS, OtherRegression))
+    for head, kind in (
+        ("similarity", OtherRegression),
+        ("sequence_classification", RegressionTask),
+    ):
+        for description in ({"label_kind": "regression"}, {}):
+            task = saved_task(head, ["LABEL_0"], 1, {}, description, 64)
+            assert type(task) is kind and task.labels == ()
