@@ -270,14 +270,14 @@ def files(tmp_path_factory, sentences):
             "classify": write_csv(folder / f"c_{split}.csv", classify_rows(part)),
             "regress": write_lines(
                 folder / f"r_{split}.jsonl",
-                # The number is told by the first word.
+                # The first sentence tells the number.
                 [
                     {
-                        "sentence1": f"{'abc' if i % 3 else 'hij'} {a}",
-                        "sentence2": b,
-                        "score": (4.0 if i % 3 else 1.0) + len(a) / 100,
+                        "sentence1": ("abc" if i % 2 else "hij") * 4,
+                        "sentence2": sentence,
+                        "score": (1.0 if i % 2 else -1.0) + len(sentence) / 100,
                     }
-                    for i, (a, b) in enumerate(zip(part, part[1:], strict=False))
+                    for i, sentence in enumerate(part)
                 ],
             ),
             "multi": write_lines(
