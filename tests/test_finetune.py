@@ -35,13 +35,13 @@ def json_lines(path: Path):
 
 @pytest.fixture(scope="session")
 def config(encoder, files) -> FinetuneConfig:
-    """Two epochs of four updates of classification, dropout on."""
+    """Two epochs of eight updates of classification, dropout on."""
     return FinetuneConfig(
         task="classify",
         init=str(encoder),
         **files["classify"],
         max_length=32,
-        batch_size=16,
+        batch_size=8,
         num_epochs=2,
         optimizer=RATE,
         unroll=1,
@@ -68,7 +68,7 @@ def of_task(config, kind, given, workdir):
 def test_every_kind_of_task_learns_and_leaves_model_and_predictions(
     config, files, tmp_path, kind, metric, floor, head
 ):
-    config = dataclasses.replace(config, num_epochs=8)
+    config = dataclasses.replace(config, num_epochs=4)
     scores = finetune.run(of_task(config, kind, files[kind], tmp_path / "run"))
     assert floor <= scores[""][f"dev/{metric}"] <= 1
     lines = json_lines(tmp_path / "run/predictions/dev.jsonl")
@@ -160,7 +160,7 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     )
     assert finetune.run(config) == scores
     with pytest.raises(ValueError, match="another config: batch_size"):
-        finetune.run(dataclasses.replace(config, batch_size=8))
+        finetune.run(dataclasses.replace(config, batch_size=16))
 
 
 def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_path, files, capsys):
@@ -252,8 +252,8 @@ def test_a_run_that_gets_no_better_stops_early(config, tmp_path):
     )
     finetune.run(config)
     assert len(evaluations(tmp_path / "run")) == 3
-    # Three epochs of four updates; of equals the latest is the best.
-    assert "| updates | 12 of" in (tmp_path / "run" / "model" / "README.md").read_text()
+    # Three epochs of eight updates; of equals the latest is the best.
+    assert "| updates | 24 of" in (tmp_path / "run" / "model" / "README.md").read_text()
     finetune.run(config)  # it is finished: nothing is trained again
     assert len(evaluations(tmp_path / "run")) == 3
 

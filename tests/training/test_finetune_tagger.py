@@ -208,7 +208,7 @@ def test_a_damaged_tagger_is_refused(copied, damage, message, config, tmp_path):
         ({"tagger": "linear"}, "tagger_size=32: a linear tagger has no size"),
         ({"tagger_size": 0}, "size=0"),
         ({"feature_layers": (-4, -1)}, r"no \[-4\]; choose among -3..2"),
-        ({"task": "classify"}, "feature_layers.*conll and tag; classify is fine-tuned"),
+        ({"task": "classify"}, "feature_layers.*classify is not one: leave feature_layers out"),
     ],
 )
 def test_what_does_not_fit_is_refused(config, tmp_path, files, changes, message):
