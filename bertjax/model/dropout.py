@@ -1,5 +1,6 @@
 """Dropout whose random bits depend on the row, and not on the batch that contains the row."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -52,6 +53,8 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
     return jnp.concatenate(halves, axis=-1)[..., :last]
 
 
+# Inlined, so the program is the same; but jax traces the rounds once per shape, not once per call.
+@functools.partial(jax.jit, inline=True)
 def threefry2x32(
     key: tuple[jax.Array, jax.Array], counts: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:

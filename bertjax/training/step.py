@@ -124,7 +124,8 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
         (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
         return sums, grads
 
-    return row_grads
+    # Inlined, so the program is the same; but accumulation needs it twice and jax traces it once.
+    return jax.jit(row_grads, inline=True)
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
