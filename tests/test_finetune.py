@@ -59,9 +59,9 @@ def of_task(config, kind, given, workdir):
     ("kind", "metric", "floor", "head"),
     [
         ("regress", "pearson_spearman", 0.6, "sequence_classification"),
-        ("multi", "micro_f1", 0.7, "sequence_classification"),
+        pytest.param("multi", "micro_f1", 0.7, "sequence_classification", marks=pytest.mark.slow),
         ("tag", "f1", 0.5, "token_classification"),
-        ("choice", "accuracy", 0.8, "multiple_choice"),
+        pytest.param("choice", "accuracy", 0.8, "multiple_choice", marks=pytest.mark.slow),
         ("qa", "f1", 0.5, "question_answering"),
     ],
 )

@@ -37,7 +37,8 @@ def directory_of(tmp_path_factory, encoder, files):
                     dev=files[kind]["dev"],
                     workdir=str(workdir),
                     max_length=60,
-                    batch_size=16,
+                    batch_size=8,
+                    unroll=1,
                     max_steps=2,
                     log_every=2,
                 )

@@ -27,7 +27,9 @@ def run(tmp_path_factory, one_layer):
             label_separator="|",
             workdir=str(folder / "run"),
             max_length=32,
+            batch_size=8,
             max_steps=1,
+            unroll=1,
             seeds=2,
         )
     )

@@ -333,6 +333,7 @@ def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_pat
         PretrainingRun(dataclasses.replace(config, data=str(tmp_path / "data"), workdir="w"))
 
 
+@pytest.mark.slow
 def test_data_without_sentence_pairs_trains_with_finite_losses(
     config, tmp_path, sentences, tokenizer
 ):

@@ -39,14 +39,20 @@ def mnli(tmp_path_factory, sentences):
 def train(encoder, workdir, **fields):
     return finetune(
         FinetuneConfig(
-            init=str(encoder), max_length=48, max_steps=2, workdir=str(workdir), **fields
+            init=str(encoder),
+            max_length=48,
+            batch_size=8,
+            max_steps=2,
+            unroll=1,
+            workdir=str(workdir),
+            **fields,
         )
     )
 
 
 @pytest.fixture(scope="module")
-def on_mnli(encoder, mnli):
-    return train(encoder, mnli.parent / "run", task="mnli", data_dir=str(mnli))
+def on_mnli(one_layer, mnli):
+    return train(one_layer, mnli.parent / "run", task="mnli", data_dir=str(mnli))
 
 
 def test_an_official_task_has_the_scores_of_the_run(on_mnli, mnli):
@@ -71,8 +77,8 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
     "kind",
     ["classify", "qa", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "choice"))],
 )
-def test_a_file_has_the_scores_of_the_run(kind, encoder, files, tmp_path):
-    result = train(encoder, tmp_path / "run", task=kind, **files[kind])
+def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path):
+    result = train(one_layer, tmp_path / "run", task=kind, **files[kind])
     scores = bertjax.evaluate(result.model, data=files[kind]["dev"])
     scores = {f"dev/{key}": value for key, value in scores.items()}
     assert scores == pytest.approx(result.scores, abs=1e-5)

@@ -256,7 +256,9 @@ def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
     assert 0 < compiled_program(bert.model, False, False)._cache_size() <= 12
 
 
-@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+@pytest.mark.parametrize(
+    "head", [pytest.param("pretraining", marks=pytest.mark.slow), "question_answering"]
+)
 def test_padding_to_buckets_changes_no_output_and_no_shape(
     head, tmp_path, tiny_config, tokenizer, written
 ):

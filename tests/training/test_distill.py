@@ -83,6 +83,7 @@ def test_a_taught_student_comes_nearer_to_its_teacher_and_says_so(whole, config)
     ).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_resumed_student_equals_an_uninterrupted_one(config, whole, tmp_path, monkeypatch):
     fit = module.fit
 

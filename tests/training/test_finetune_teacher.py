@@ -29,7 +29,7 @@ def config(encoder, files) -> FinetuneConfig:
         init=str(encoder),
         **files["classify"],
         max_length=32,
-        batch_size=16,
+        batch_size=8,
         num_epochs=1,
         optimizer=OptimizerConfig(
             recipe="adamw", learning_rate=3e-3, schedule="hf", warmup_steps=1

@@ -150,7 +150,10 @@ def test_eight_devices_equal_one(tiny, tiny_config, batch, one_device, dropout):
     assert_close(found, one_device(dropout))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(fsdp=4), MeshConfig(tensor=2, fsdp=2)])
+@pytest.mark.parametrize(
+    "mesh",
+    [pytest.param(MeshConfig(fsdp=4), marks=pytest.mark.slow), MeshConfig(tensor=2, fsdp=2)],
+)
 def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device, mesh):
     assert_close(Setup(tiny_config, 8, mesh, dropout=0.3).run(tiny[1], batch), one_device(0.3))
 
@@ -162,7 +165,10 @@ def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device,
     assert_close(found, one_device(dropout))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(tensor=2, fsdp=2)])
+@pytest.mark.parametrize(
+    "mesh",
+    [MeshConfig(), pytest.param(MeshConfig(tensor=2, fsdp=2), marks=pytest.mark.slow)],
+)
 def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(
     tiny, tiny_config, batch, one_device, mesh
 ):

@@ -31,7 +31,13 @@ RECIPES = {
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "albert",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "distilbert")),
+    ],
+)
 def pretrained(request, tmp_path_factory, sentences, tiny_family):
     """(family, workdir) of a few steps of pretraining."""
     family = request.param
@@ -60,6 +66,7 @@ def pretrained(request, tmp_path_factory, sentences, tiny_family):
             model=tiny_family(family, vocab_size=tokenizer.vocab_size),
             phases=(Phase(num_steps=4, max_length=32, batch_size=16),),
             optimizer=RATE,
+            unroll=1,
             log_every=2,
             eval_every=4,
             save_every=4,
@@ -95,8 +102,9 @@ def test_a_task_is_learnt_saved_and_answered(pretrained, kind, files, tmp_path):
         **files[kind],
         workdir=str(tmp_path / "run"),
         max_length=60,
-        batch_size=16,
+        batch_size=8,
         num_epochs=1,
+        unroll=1,
         optimizer=dataclasses.replace(RATE, warmup_steps=0),
     )
     scores = finetune.run(config)[""]

@@ -165,6 +165,7 @@ def share_and_variance(by_document):
     return share, ((numbers[:, 0] - share * numbers[:, 1]) ** 2).sum() / bottom**2
 
 
+@pytest.mark.slow
 def test_statistics_of_100_000_pairs_agree_with_a_plain_restatement():
     max_tokens = 61
     rng = np.random.default_rng(7)
