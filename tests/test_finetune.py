@@ -142,6 +142,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         np.testing.assert_array_equal(resumed[name], tensor)
 
 
+@pytest.mark.slow
 def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
     config, tmp_path, monkeypatch, capsys
 ):
@@ -181,6 +182,7 @@ def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_pat
         finetune.run(config)
 
 
+@pytest.mark.slow
 def test_tags_that_mark_no_entities_are_chosen_by_accuracy(config, tmp_path):
     (tmp_path / "a.conll").write_text("abc NN\nde VB\n\nfg NN\n\n" * 8)
     file = str(tmp_path / "a.conll")
@@ -245,6 +247,7 @@ def test_the_sweep_is_the_grid_of_the_paper(config):
     assert len({c.workdir for _, c in runs}) == 18
 
 
+@pytest.mark.slow
 def test_a_run_that_gets_no_better_stops_early(config, tmp_path):
     still = dataclasses.replace(config.optimizer, learning_rate=1e-12)
     config = dataclasses.replace(
@@ -258,6 +261,7 @@ def test_a_run_that_gets_no_better_stops_early(config, tmp_path):
     assert len(evaluations(tmp_path / "run")) == 3
 
 
+@pytest.mark.slow
 def test_mnli_has_two_dev_sets_and_a_submission(config, tmp_path, sentences):
     folder = tmp_path / "MNLI"
     folder.mkdir()
