@@ -22,6 +22,7 @@ from tyro.constructors import (
 )
 
 import bertjax
+from bertjax.interruption import STOPPED, Interrupted, signals_raise
 
 Config = TypeVar("Config")
 Flags = TypeVar("Flags")
@@ -208,10 +209,13 @@ def write_json(content: Any, where: str) -> None:
 def run_reporting_errors(run: Callable[[], Any]) -> int:
     """Calls `run`, prints an error of the input as one line, and returns the exit status.
 
-    The environment variable BERTJAX_TRACEBACK=1 also prints the traceback.
+    The status is 0 for success, 1 for an error, 2 for unknown flags, 75 (`STOPPED`) if a signal
+    stopped the command and running it again resumes it, and 130 after Ctrl-C otherwise. The
+    environment variable BERTJAX_TRACEBACK=1 also prints the traceback.
     """
     try:
-        run()
+        with signals_raise():
+            run()
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("BERTJAX_TRACEBACK"):
             traceback.print_exc()
@@ -223,7 +227,7 @@ def run_reporting_errors(run: Callable[[], Any]) -> int:
             f"{str(interrupt) or 'interrupted'}; run the same command again to resume",
             file=sys.stderr,
         )
-        return 130
+        return STOPPED if isinstance(interrupt, Interrupted) else 130
     return 0
 
 

@@ -17,10 +17,10 @@ from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
+from bertjax.interruption import Interrupted
 from bertjax.tasks import make_task
 from bertjax.training import finetuning, trainer
 from bertjax.training import variants as variants_module
-from bertjax.training.hooks import Interrupted
 from bertjax.training.variants import task_options, variants
 from bertjax.weights import load_model
 

@@ -13,16 +13,17 @@ ENTRY_POINTS = {
     "benchmark",
 }
 # What each part may import of ours, besides itself. An arrow only points down.
-MODEL_SIDE = {"config", "data", "tokenization", "files"}
+MODEL_SIDE = {"config", "data", "tokenization", "files", "interruption"}
 ALLOWED = {
     "files": set(),
-    "command_line": {"files"},
+    "interruption": set(),
+    "command_line": {"files", "interruption"},
     "tokenization": {"files"},
     "data": {"tokenization", "files"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files"},
     "model": {"config"},
-    "devices": {"model", "config"},
+    "devices": {"model", "config", "interruption"},
     "weights": {"model", "tokenization", "config", "files"},
     "inference": {"weights", "devices", "tasks", "model"} | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model"} | MODEL_SIDE,

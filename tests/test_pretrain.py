@@ -17,10 +17,10 @@ from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
 from bertjax.data.records import decode_row, shard_paths, unigram_entropy
 from bertjax.inference.fill_mask import fill_mask
+from bertjax.interruption import Interrupted
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.training import trainer
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.hooks import Interrupted
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import make_masking
 from bertjax.weights import load_model

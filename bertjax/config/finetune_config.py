@@ -20,8 +20,10 @@ class FinetuneConfig(TrainingConfig):
         "max_answer_length null_threshold reader_threads",
         "model": "init dropout feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps class_weights teacher "
-        "temperature soft_weight patience seed seeds sweep optimizer",
-        "hardware": "dtype attention remat unroll dropout_prng peak_tflops mesh distributed",
+        "temperature soft_weight patience seed seeds sweep optimizer max_bad_steps skip_spikes "
+        "rollback_steps",
+        "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
+        "distributed",
         "output": "workdir evals_per_epoch log_every submission",
     }
 

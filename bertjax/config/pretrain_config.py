@@ -60,8 +60,9 @@ class PretrainConfig(TrainingConfig):
         "data": "data mlm_probability whole_word_masking max_ngram random_words predict "
         "reader_threads",
         "model": "init head model",
-        "training": "phases optimizer distillation seed",
-        "hardware": "dtype attention remat unroll dropout_prng peak_tflops mesh distributed",
+        "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
+        "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
+        "distributed",
         "output": "workdir log_every eval_every eval_rows save_every keep_checkpoints",
     }
 

@@ -134,6 +134,18 @@ class TrainingConfig:
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Random number generator of dropout: threefry2x32 draws the same masks on any mesh and for any
     number of microbatches; rbg is faster on accelerators, but its masks depend on the mesh."""
+    max_bad_steps: int = 10
+    """Number of skipped updates in a row after which the run ends with an error; 0: it never does.
+    An update is skipped if its loss or gradient is not finite, or is a spike (see skip_spikes)."""
+    skip_spikes: float = 0.0
+    """Skip updates whose loss or gradient norm exceeds the mean of the last 128 steps by more than
+    this number of standard deviations, as OLMo does (with 6); 0: only skip non-finite updates."""
+    rollback_steps: int = 0
+    """Instead of ending after max_bad_steps, continue from a checkpoint at least this many steps
+    before them and leave out the batches since that checkpoint, as PaLM did (with 100); 0: end."""
+    deterministic: bool = False
+    """Use only deterministic operations on GPUs, so that a resumed run repeats the same bits there
+    too; without it, sums on GPUs may differ in the last bits. It can cost speed."""
     log_every: int = 100
     """Number of steps between log lines of metrics."""
     reader_threads: int = 1
@@ -145,6 +157,15 @@ class TrainingConfig:
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")
+        for field in ("max_bad_steps", "skip_spikes", "rollback_steps"):
+            value = getattr(self, field)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{field}={value}: it must be at least 0.")
+        if self.rollback_steps and not self.max_bad_steps:
+            raise ValueError(
+                f"rollback_steps={self.rollback_steps} without effect: max_bad_steps=0 never ends "
+                "a run. Give both or neither."
+            )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
 

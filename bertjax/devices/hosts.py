@@ -6,9 +6,7 @@ and prints.
 
 import hashlib
 import importlib.util
-import itertools
 import os
-import signal
 import sys
 import threading
 import time
@@ -27,6 +25,10 @@ from bertjax.devices.sharding import replicated
 PACKAGE = Path(__file__).parent.parent
 Result = TypeVar("Result")
 RENEW_SECONDS = 2.0
+# How long a host that has finished waits for the others.
+SHUTDOWN_SECONDS = 60
+# How much of an error's message the other hosts get.
+MESSAGE_BYTES = 512
 
 
 def connect(config: DistributedConfig, meeting_place: Path) -> None:
@@ -53,6 +55,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
             config.process_id,
             # jax's timeout is longer than ours, because our message names the missing host.
             initialization_timeout=config.timeout_seconds + 60,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             cluster_detection_method=None if config.coordinator_address is None else "deactivate",
         )
     finally:
@@ -164,21 +167,28 @@ def say(text: str) -> None:
 def on_all(action: Callable[[], Result]) -> Result:
     """Calls `action` on every host and returns its result; an error on one host stops all hosts.
 
-    Without this, the other hosts would wait for a host that has ended.
+    Without this, the other hosts would wait for a host that has ended. `action` must not contain
+    collective operations, in which the hosts would wait for a host that failed before.
 
     Raises:
-        ValueError, OSError, ImportError: `action` failed on this host, or (ValueError) on another.
+        BaseException: what `action` raised on this host.
+        ValueError: `action` failed on another host.
     """
     result, error = None, None
     try:
         result = action()
-    except (ValueError, OSError, ImportError) as raised:
+    except BaseException as raised:
         error = raised
     if jax.process_count() > 1:
-        failed = np.asarray(multihost_utils.process_allgather(np.int32(error is not None)))
-        if failed.any() and error is None:
-            where = ", ".join(map(str, np.flatnonzero(failed)))
-            raise ValueError(f"Process {where} stopped with an error: look at its output.")
+        text = "" if error is None else str(error) or type(error).__name__
+        message = np.zeros(MESSAGE_BYTES, np.uint8)
+        encoded = np.frombuffer(text.encode()[:MESSAGE_BYTES], np.uint8)
+        message[: len(encoded)] = encoded
+        messages = np.asarray(multihost_utils.process_allgather(message))  # [hosts, bytes]
+        failed = np.flatnonzero(messages.any(axis=1))
+        if failed.size and error is None:
+            said = messages[failed[0]].tobytes().rstrip(b"\0").decode(errors="replace")
+            raise ValueError(f"Process {failed[0]} stopped with an error: {said}")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]
@@ -229,70 +239,3 @@ def fetch(tree: Any, mesh: Mesh) -> Any:
     if jax.process_count() > 1:
         tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)
     return jax.device_get(tree)
-
-
-class StopSignal:
-    """Turns the first SIGINT or SIGTERM into a request to stop after the current step."""
-
-    def __init__(self):
-        self.received = False
-
-    def __call__(self, step: int) -> bool:
-        del step
-        return self.received
-
-    def _receive(self, number: int, frame: Any) -> None:
-        del frame
-        if self.received:
-            raise KeyboardInterrupt
-        # This does not call print, since the signal may have interrupted a call of print.
-        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
-        self.received = True
-
-    def __enter__(self) -> "StopSignal":
-        self._before = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        return self
-
-    def __exit__(self, *exception) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-
-class AgreedStop:
-    """A request to stop that takes effect on all hosts after the same step.
-
-    jax's preemption service watches for SIGTERM on all hosts and chooses a step that no host has
-    passed yet. Ctrl-C is turned into a SIGTERM.
-    """
-
-    # The service expects a counter that grows during the life of a process. Steps are no such
-    # counter, because a process may resume at any step and may have several runs.
-    _calls = itertools.count(1)
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def __call__(self, step: int) -> bool:
-        del step
-        call = next(AgreedStop._calls)
-        self.received = self.received or multihost_utils.reached_preemption_sync_point(call)
-        return self.received
-
-    def _receive(self, number: int, frame: Any) -> None:
-        del number, frame
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def __enter__(self) -> "AgreedStop":
-        self._before = signal.signal(signal.SIGINT, self._receive)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-
-def stop_signal() -> StopSignal | AgreedStop:
-    """Returns a context that turns a stop signal into a request to stop all hosts after a step."""
-    return AgreedStop() if jax.process_count() > 1 else StopSignal()

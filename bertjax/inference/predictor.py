@@ -70,6 +70,7 @@ class Predictor:
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
         self._batch_size = batch_size
         self._program = compiled_program(model, mesh)
+        self.before_batch: Callable[[], None] = lambda: None
 
     def __call__(
         self, params: Any, examples: Iterable[Example]
@@ -94,6 +95,7 @@ class Predictor:
         def start() -> Iterator[tuple[np.ndarray, Any, list[dict[str, jax.Array]]]]:
             for first in range(0, len(order), PACKED_TOGETHER):
                 members = order[first : first + PACKED_TOGETHER]
+                self.before_batch()
                 batch, placements = self._pack([features[i] for i in members])
                 yield members, placements, self._run(params, batch)
 

@@ -10,11 +10,15 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from bertjax.devices import hosts
+from bertjax.training.checkpoint_files import TEMPORARY, damage_of, write_checksums
+
 
 class Checkpointer:
     """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
-    The best checkpoint has the best `metric` of the last phase that has an evaluation.
+    The best checkpoint has the best `metric` of the last phase that has an evaluation. A metric
+    that is not finite is never the best.
 
     Errors of a background save are raised by the next call, so that a run does not rely on a
     checkpoint that was not written. An interrupted save is never listed.
@@ -46,24 +50,42 @@ class Checkpointer:
             # Without `best_fn`, the metrics are not stored, and a resumed run cannot find the best.
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
-        self._manager = ocp.CheckpointManager(self._directory, options=options)
+        with self._explained("Opening the checkpoints"):
+            self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def _seal(self) -> None:
+        """Writes the checksums of the checkpoint that gets its final name next."""
+        if hosts.is_first():
+            for folder in self._directory.glob(f"*{TEMPORARY}*"):
+                write_checksums(folder)
 
     def _badness(self, metrics: Any) -> float:
         """Returns a value to minimise. Later phases win, since losses depend on the row length."""
-        if self._metric not in metrics:
+        value = metrics.get(self._metric)
+        if value is None or not math.isfinite(value):
             return math.inf
-        return self._sign * metrics[self._metric] - 1e3 * metrics.get("phase", 0)
+        return self._sign * value - 1e3 * metrics.get("phase", 0)
 
-    @property
-    def best_step(self) -> int | None:
-        """The step of the kept checkpoint with the best evaluation; of equals, the last one."""
+    def _graded(self) -> list[tuple[float, int]]:
+        """Returns (badness, -step) of all checkpoints with an evaluation."""
         with self._explained():
             self._manager.wait_until_finished()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
         graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
-        known = [pair for pair in graded if pair[0] < math.inf]
+        return [pair for pair in graded if pair[0] < math.inf]
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the kept checkpoint with the best evaluation; of equals, the last one."""
+        known = self._graded()
         return -min(known)[1] if known else None
+
+    def would_be_best(self, metrics: Mapping[str, float]) -> bool:
+        """Whether a checkpoint with these metrics would be the best one."""
+        badness = self._badness(metrics)
+        return badness < math.inf and all(badness <= other for other, _ in self._graded())
 
     @property
     def latest_step(self) -> int | None:
@@ -73,14 +95,15 @@ class Checkpointer:
         return self._manager.latest_step()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns errors of Orbax and of the file system during a save into an OSError."""
+    def _explained(self, what: str = "Writing a checkpoint") -> Iterator[None]:
+        """Turns errors of Orbax and of the file system into an OSError of one line."""
         try:
             yield
         except Exception as error:
+            summary = str(error).strip().partition("\n")[0][:300]
             raise OSError(
-                f"Writing a checkpoint in {self._directory} failed ({error}): is the disk full? "
-                "Earlier checkpoints are complete; make room, then run the same command again."
+                f"{what} in {self._directory} failed ({summary}): is the disk full? Earlier "
+                "checkpoints are complete; make room, then run the same command again."
             ) from error
 
     def save(
@@ -101,28 +124,54 @@ class Checkpointer:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
-        # Orbax would warn about an argument that is None.
-        kept = dict(metrics or {})
+        # Orbax would warn about an argument that is None; JSON has no NaN.
+        kept = {key: value for key, value in (metrics or {}).items() if math.isfinite(value)}
         with self._explained():
             self._manager.check_for_errors()
             if not self._manager.save(step, args=items, metrics=kept, force=True):
                 raise RuntimeError(f"Orbax did not save step {step}")
+
+    def replace(
+        self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
+    ) -> None:
+        """Writes the newest checkpoint again, because its evaluation is now known."""
+        with self._explained():
+            self._manager.wait_until_finished()
+            self._manager.delete(step)
+        self.save(step, state, progress, metrics)
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reads the state and progress of the checkpoint at `step` (None: the newest).
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.
-            ValueError: the arrays of the checkpoint do not match the shapes in `like`.
+            ValueError: the checkpoint is damaged, or its arrays do not match the shapes in `like`.
         """
         step = self.latest_step if step is None else step
         if step is None:
             raise FileNotFoundError(f"No complete checkpoint in {self._directory}.")
+        hosts.on_first(lambda: self._check(step))
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(like), progress=ocp.args.JsonRestore()
         )
-        restored = self._manager.restore(step, args=items)
+        try:
+            restored = self._manager.restore(step, args=items)
+        except Exception as error:  # Orbax raises many types, with long messages.
+            summary = str(error).strip().partition("\n")[0][:300]
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._directory} cannot be read ({summary}). "
+                "If the workdir was written by another version of bertjax, use that version; "
+                "otherwise move the folder of this step away, and the previous one is used."
+            ) from error
         return restored["state"], restored["progress"]
+
+    def _check(self, step: int) -> None:
+        damage = damage_of(self._directory / str(step))
+        if damage is not None:
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run the "
+                "same command again: it sets this checkpoint aside and uses another one."
+            )
 
     def close(self) -> None:
         """Waits for the save in progress and raises its error if it failed."""

@@ -21,6 +21,7 @@ from bertjax.tasks.training_data import TrainingData
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
+from bertjax.training.evaluate_and_save import check_stop
 from bertjax.training.scores import (
     best_metric,
     counted,
@@ -30,6 +31,7 @@ from bertjax.training.scores import (
     splits_of,
 )
 from bertjax.training.setup import Program
+from bertjax.training.skipped_updates import check_finite
 from bertjax.training.state import TrainState, split_params
 from bertjax.training.teacher import Teacher
 from bertjax.training.trainer import Run, identity_of
@@ -103,6 +105,7 @@ class FinetuningRun(Run):
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
         self.predictor = Predictor(task, program.model, loaded.tokenizer, self.max_length, mesh)
+        self.predictor.before_batch = lambda: check_stop(self.stop)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -232,6 +235,7 @@ class FinetuningRun(Run):
         return scores
 
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
+        check_finite(params, f"The model of step {self.updates}")
         config, tagger = self.loaded.config, self.config.feature_tagger
         head = "encoder" if tagger else self.task.head
         description = self.task.description(self.max_length)

@@ -1,22 +1,17 @@
-"""Hooks of the training loop: logging, evaluation and saving between steps."""
+"""The hook that logs metrics between steps."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.evaluate import add_sums, means
 from bertjax.training.state import TrainState
 from bertjax.training.writers import MetricWriter
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised when a stop signal ended a run and its checkpoint has been written."""
 
 
 class MetricLogger:
@@ -104,7 +99,7 @@ class MetricLogger:
         assert self._since is not None
         seconds = self._seconds + time.perf_counter() - self._since
         values = means(self._sums)
-        if "loss" not in values:
+        if "loss" not in values and values:
             values["loss"] = sum(w * values.get(key, 0.0) for key, w in self._loss_weights.items())
         values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
         if self._steps:
@@ -115,6 +110,11 @@ class MetricLogger:
         self._sums, self._tokens, self._flops = {}, 0.0, 0.0
         self._steps, self._seconds = 0, 0.0
         self._since = time.perf_counter()
+
+    def flush(self) -> None:
+        """Writes what the files keep in memory, so that a kill loses no line that is saved."""
+        if self._writer is not None:
+            self._writer.flush()
 
     def report(self, step: int, values: dict[str, float]) -> None:
         """Writes named numbers to the files and as one line to the terminal."""
@@ -138,54 +138,3 @@ class MetricLogger:
         self._bar.stop()
         if self._writer is not None:
             self._writer.close()
-
-
-class EvaluateAndSave:
-    """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
-
-    Args:
-        checkpointer: writes the checkpoints.
-        logger: reports the metrics; its clock is stopped during evaluations and saves.
-        evaluate: a function params -> metrics.
-        progress: a function step -> the position in the data, which the checkpoint stores.
-        phase: the index of the phase, which matters for the choice of the best checkpoint.
-    """
-
-    def __init__(
-        self,
-        checkpointer: Checkpointer,
-        logger: MetricLogger,
-        evaluate: Callable[[Any], dict[str, float]],
-        progress: Callable[[int], dict[str, Any]],
-        *,
-        phase: int,
-        eval_every: int,
-        save_every: int,
-        last_step: int,
-    ):
-        self._checkpointer, self._logger = checkpointer, logger
-        self._evaluate, self._progress = evaluate, progress
-        self._phase = phase
-        self._eval_every, self._save_every, self._last = eval_every, save_every, last_step
-
-    def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
-        del metrics
-        last = step == self._last
-        evaluation = None
-        if last or (self._eval_every and step % self._eval_every == 0):
-            with self._logger.paused():
-                evaluation = self._evaluate(state.params)
-            if evaluation:
-                self._logger.report(step, evaluation)
-        if last or step % self._save_every == 0:
-            with self._logger.paused():
-                self.save(step, state, evaluation)
-
-    def save(
-        self, step: int, state: TrainState, evaluation: dict[str, float] | None = None
-    ) -> None:
-        """Saves a checkpoint now, unless this step has been saved already."""
-        if self._checkpointer.latest_step != step:
-            progress = {**self._progress(step), "pending": self._logger.pending}
-            metrics = evaluation and {**evaluation, "phase": self._phase}
-            self._checkpointer.save(step, state, progress, metrics)

@@ -1,11 +1,14 @@
 """Pretraining: a run from prepared data to a model directory."""
 
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from bertjax.config import Phase, PretrainConfig, differences
@@ -15,12 +18,17 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
-from bertjax.devices import hosts, sharding
+from bertjax.devices import host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.tokenization import Tokenizer, load_tokenizer
+from bertjax.training.checkpoint_files import set_damaged_aside
 from bertjax.training.evaluate import evaluate
+from bertjax.training.evaluate_and_save import interruptible
 from bertjax.training.optimizer import difference_before
 from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
+from bertjax.training.rollback import RolledBack
+from bertjax.training.skipped_updates import check_finite
 from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.training.trainer import Run, identity_of
 from bertjax.training.workdir import Workdir
@@ -188,9 +196,28 @@ class PretrainingRun(Run):
 
         The rows have the phase's length. If the data has no such rows, the result is empty.
         """
+        batches = self._eval_batches(phase)
+        if batches is None:
+            return {}
+        constants = self.constants()
+        means = evaluate(
+            lambda params, batch: self._eval_step(params, batch, *constants),
+            params,
+            interruptible(batches, self.stop),
+        )
+        means["unigram_entropy"] = self._held_out[phase].unigram_entropy
+        return {f"eval/{key}": value for key, value in means.items()}
+
+    def compile_evaluation(self, params: Any, phase: Phase) -> None:
+        """Compiles the evaluation step by evaluating one batch."""
+        for batch in itertools.islice(self._eval_batches(phase) or (), 1):
+            jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
+
+    def _eval_batches(self, phase: Phase) -> Iterator[Any] | None:
+        """Returns the batches of held-out rows on the devices; None if there are no such rows."""
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
-            return {}
+            return None
         if phase not in self._held_out:
             self._held_out[phase] = HeldOutRows(
                 shard_paths(self.config.data, "eval", phase.max_length),
@@ -201,14 +228,7 @@ class PretrainingRun(Run):
         rows = phase.batch_size // phase.accumulation_steps
         host_rows = sharding.host_rows(self.program.rows, rows)
         batches = self._held_out[phase].batches(rows, host_rows)
-        constants = self.constants()
-        means = evaluate(
-            lambda params, batch: self._eval_step(params, batch, *constants),
-            params,
-            (self._to_devices(batch, host_rows, rows) for batch in batches),
-        )
-        means["unigram_entropy"] = self._held_out[phase].unigram_entropy
-        return {f"eval/{key}": value for key, value in means.items()}
+        return (self._to_devices(batch, host_rows, rows) for batch in batches)
 
     def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int) -> Any:
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
@@ -247,20 +267,27 @@ def pretrain(config: PretrainConfig) -> Path:
 
     Raises:
         Interrupted: a stop signal arrived; the state is saved.
+        NotFinite: too many updates in a row were skipped.
         ValueError: the config, data and workdir do not fit together.
     """
+    use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
         hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
-    run = hosts.on_all(lambda: PretrainingRun(config))
-    state = run.train()
-    params = hosts.fetch(state.params, run.program.mesh)
-    head = str(run.config.head)
-    hosts.on_first(
-        lambda: _write_model(
-            run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
+    with host_watch.watching():
+        while True:
+            hosts.on_first(lambda: set_damaged_aside(Workdir(Path(config.workdir)).checkpoints))
+            run = hosts.on_all(lambda: PretrainingRun(config))
+            with contextlib.suppress(RolledBack):
+                state = run.train()
+                break
+        params = hosts.fetch(state.params, run.program.mesh)
+        head = str(run.config.head)
+        hosts.on_first(
+            lambda: _write_model(
+                run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
+            )
         )
-    )
     return run.workdir.model
 
 
@@ -285,6 +312,7 @@ def _write_model(
     workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, head: str, step: int
 ) -> None:
     """Writes the model directory, with a model card that says how many steps are done."""
+    check_finite(params, f"The model of step {step}")
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
     card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
     save_hf(workdir.model, params, model, tokenizer, head=head, card=card)

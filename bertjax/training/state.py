@@ -17,6 +17,7 @@ class TrainState:
     """The number of updates so far, an int32 scalar."""
     params: Any
     opt_state: Any
+    """The state of the optimizer; a pair (it, `LossHistory`) if spikes are skipped."""
 
 
 def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -26,8 +27,17 @@ def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], 
 
 
 def create_train_state(
-    params: Any, tx: optax.GradientTransformation, frozen: Collection[str] = ()
+    params: Any,
+    tx: optax.GradientTransformation,
+    frozen: Collection[str] = (),
+    *,
+    history: Any = None,
 ) -> TrainState:
-    """Creates the state before the first step; `frozen` parts have no optimizer state."""
+    """Creates the state before the first step; `frozen` parts have no optimizer state.
+
+    `history` is the empty `LossHistory` of a run that skips spikes.
+    """
     opt_state = tx.init(split_params(params, frozen)[0])
-    return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=opt_state)
+    step = jnp.zeros((), jnp.int32)
+    opt_state = opt_state if history is None else (opt_state, history)
+    return TrainState(step=step, params=params, opt_state=opt_state)

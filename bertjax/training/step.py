@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.training.optimizer import Schedule
+from bertjax.training.skipped_updates import is_spike, recorded
 from bertjax.training.state import TrainState, split_params
 
 Batch = dict[str, jax.Array]
@@ -27,7 +28,7 @@ class DropoutKey(NamedTuple):
 # (params, batch, weights of the whole batch, DropoutKey or None) -> (loss, sums of metrics)
 LossFn = Callable[[Any, Batch, dict[str, jax.Array], DropoutKey | None], tuple[jax.Array, Any]]
 WeightsFn = Callable[[Batch], dict[str, jax.Array]]
-# (params, batch, weights of the whole batch, key of the step, rows) -> (sums, gradients)
+# (params, batch, weights of the whole batch, key of the step, rows) -> (loss, sums, gradients)
 RowGrads = Callable[..., Any]
 
 
@@ -41,6 +42,7 @@ def make_train_step(
     accumulation_steps: int = 1,
     frozen: Collection[str] = (),
     dropout_prng: str = "threefry2x32",
+    skip_spikes: float = 0.0,
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch, seed, *constants) -> (state, metrics)`, not yet compiled.
 
@@ -50,6 +52,10 @@ def make_train_step(
     that runs with different seeds share a compiled program. Parts of the parameters that are
     `frozen` have neither gradients nor moments. `constants` is empty or one dictionary of frozen
     parts that are not in the state: the parameters of a teacher.
+
+    If the loss or the gradient is not finite, parameters and optimizer state stay as they are and
+    the metric "skipped" is true. The same holds for spikes if `skip_spikes`, a number of standard
+    deviations, is not 0; `state.opt_state` is then a pair (optimizer state, `LossHistory`).
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -57,19 +63,47 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(seed, impl=dropout_prng), state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
         params = with_constants(state.params, *constants)
-        sums, grads = compute(params, batch, weights_fn(batch), key, rows)
+        loss, sums, grads = compute(params, batch, weights_fn(batch), key, rows)
         trained, fixed = split_params(state.params, frozen)
-        updates, opt_state = tx.update(grads, state.opt_state, trained)
-        metrics = {
-            "sums": sums,
-            "learning_rate": schedule(state.step),
-            "grad_norm": optax.tree.norm(grads),
-            "tokens": jnp.sum(batch["sequence_ids"] > 0),
-        }
+        before, history = state.opt_state if skip_spikes else (state.opt_state, None)
+        updates, opt_state = tx.update(grads, before, trained)
         updated: Any = optax.apply_updates(trained, updates)
-        return TrainState(step=state.step + 1, params=fixed | updated, opt_state=opt_state), metrics
+        grad_norm = optax.tree.norm(grads)
+        is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        is_good = is_finite
+        if history is not None:
+            is_good &= ~is_spike(history, loss, grad_norm, skip_spikes)
+        opt_state = _where(is_good, opt_state, before)
+        if history is not None:
+            opt_state = (opt_state, recorded(history, loss, grad_norm, is_finite))
+        metrics = {
+            # The means of the metrics leave out what is not finite.
+            "sums": _where(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
+            "loss": loss,
+            "learning_rate": schedule(state.step),
+            "grad_norm": grad_norm,
+            "tokens": jnp.sum(batch["sequence_ids"] > 0),
+            "skipped": ~is_good,
+        }
+        return TrainState(
+            step=state.step + 1,
+            params=fixed | _where(is_good, updated, trained),
+            opt_state=opt_state,
+        ), metrics
 
     return train_step
+
+
+def _where(condition: jax.Array, new: Any, old: Any) -> Any:
+    """Returns `new` or `old`; the learning-rate schedule counts skipped updates as well."""
+
+    def choose(new: Any, old: Any) -> Any:
+        if isinstance(new, optax.ScaleByScheduleState):
+            return new
+        return jnp.where(condition, new, old)
+
+    is_schedule = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
+    return jax.tree.map(choose, new, old, is_leaf=is_schedule)
 
 
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
@@ -112,17 +146,17 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 
 
 def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
-    """Returns `row_grads(params, batch, weights, key, rows) -> (sums, gradients)`."""
+    """Returns `row_grads(params, batch, weights, key, rows) -> (loss, sums, gradients)`."""
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Computes metric sums and gradients of rows whose global indices are `rows`, int [b]."""
+        """Computes loss, sums and gradients of rows whose global indices are `rows`, int [b]."""
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
             return loss_fn(fixed | trained, batch, weights, DropoutKey(key, rows))
 
-        (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
-        return sums, grads
+        (loss, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        return loss, sums, grads
 
     # Inlined, so the program is the same; but accumulation needs it twice and jax traces it once.
     return jax.jit(row_grads, inline=True)

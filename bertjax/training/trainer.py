@@ -15,13 +15,16 @@ import jax
 
 from bertjax.config import Phase, TrainingConfig, defaults_of
 from bertjax.devices import hosts, sharding
-from bertjax.devices.flops import peak_flops
+from bertjax.devices.stop import StopSignal
+from bertjax.interruption import Interrupted
 from bertjax.tokenization import Tokenizer
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.hooks import EvaluateAndSave, Interrupted, MetricLogger
-from bertjax.training.loop import fit
+from bertjax.training.fit_phases import FitPhases
+from bertjax.training.hooks import MetricLogger
 from bertjax.training.objective import TEACHER
+from bertjax.training.rollback import Rollbacks, RolledBack
 from bertjax.training.setup import Program
+from bertjax.training.skipped_updates import NotFinite
 from bertjax.training.state import TrainState
 from bertjax.training.step import with_seed
 from bertjax.training.teacher import Teacher
@@ -58,9 +61,11 @@ class Run(abc.ABC):
         self.program, self.phases, self.tokenizer, self.teacher = (
             *(program, phases, tokenizer, teacher),
         )
-        self._training = config
+        self.training = config
         self.workdir = Workdir(Path(config.workdir))
+        self.rollbacks = Rollbacks(self.workdir.path)
         self.num_steps = sum(phase.num_steps for phase in phases)
+        self.stop: StopSignal | None = None
         self._constants: tuple[dict[str, Any], ...] | None = None
 
     @property
@@ -83,7 +88,15 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Returns metrics whose names begin with "eval/"; empty if there is no evaluation data."""
+        """Returns metrics whose names begin with "eval/"; empty if there is no evaluation data.
+
+        Raises:
+            EvaluationStopped: a stop signal came (see `interruptible`).
+        """
+
+    def compile_evaluation(self, params: Any, phase: Phase) -> None:
+        """Compiles what `evaluate` needs, while nothing would be lost by a stop signal."""
+        del params, phase
 
     @abc.abstractmethod
     def eval_and_save_every(self) -> tuple[int, int]:
@@ -128,7 +141,7 @@ class Run(abc.ABC):
         constants = self.constants()
         where = jax.tree.map(lambda x: x.sharding, constants)
         compiled = self.program.train_step(self.accumulation_steps(phase), *where)
-        return with_seed(compiled, self._training.seed, *constants)
+        return with_seed(compiled, self.training.seed, *constants)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         """Returns those differences from the saved config that prevent resuming the run.
@@ -159,7 +172,7 @@ class Run(abc.ABC):
             )
 
         def claim() -> None:
-            defaults = defaults_of(self._training)
+            defaults = defaults_of(self.training)
             self.workdir.claim(identity, fingerprint, defaults=defaults, allow=self.refused_changes)
             self.tokenizer.save(self.workdir.tokenizer)
 
@@ -171,6 +184,8 @@ class Run(abc.ABC):
 
         Raises:
             Interrupted: a stop signal arrived; the state is saved.
+            NotFinite: too many updates in a row were skipped.
+            RolledBack: the run was rolled back; train again with a new `Run`.
             ValueError: the workdir belongs to another run.
         """
         self.claim_workdir()
@@ -181,21 +196,43 @@ class Run(abc.ABC):
             higher_is_better=self.higher_is_better,
         )
         try:
-            state, step = self._fit_phases(checkpointer)
-            if step < self.num_steps and not self.is_finished():
-                raise Interrupted(f"stopped after step {step} of {self.num_steps}")
+            with StopSignal() as self.stop:
+                state, step, is_complete = self._fit_phases(checkpointer, self.stop)
+            self.stop = None
+            if not is_complete:
+                checkpointer.close()
+                message = f"stopped after step {step} of {self.num_steps}"
+                raise Interrupted(message, on_all_hosts=True)
             return self.choose_state(checkpointer, state)
+        except NotFinite as error:
+            checkpointer.close()
+            self._roll_back(error)
+            raise
         finally:
+            self.stop = None
             checkpointer.close()
             self.workdir.release()
+
+    def _roll_back(self, error: NotFinite) -> None:
+        steps = self.training.rollback_steps
+        if not steps or error.last_step is None:
+            return
+        hosts.say(f"warning: {error}")
+        target = self.rollbacks.roll_back(
+            self.workdir.checkpoints, self.phases, error.first_step, error.last_step, steps
+        )
+        if target is not None:
+            raise RolledBack(f"rolled back to step {target}")
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state to export: the last one, unless a subclass chooses the best one."""
         del checkpointer
         return state
 
-    def _fit_phases(self, checkpointer: Checkpointer) -> tuple[TrainState, int]:
-        config = self._training
+    def _fit_phases(
+        self, checkpointer: Checkpointer, stop: StopSignal
+    ) -> tuple[TrainState, int, bool]:
+        """Returns the state, the step, and whether the run is complete."""
         progress: Mapping[str, Any] = {}
         if checkpointer.latest_step is None:
             # The step is not read from the state, because that would wait for its computation.
@@ -207,7 +244,7 @@ class Run(abc.ABC):
         hosts.say(self._summary(step))
         logger = MetricLogger(
             MetricWriter(self.workdir.path, step) if hosts.is_first() else None,
-            every=config.log_every,
+            every=self.training.log_every,
             num_steps=self.num_steps,
             step=step,
             pending=progress.get("pending"),
@@ -215,66 +252,18 @@ class Run(abc.ABC):
             loss_weights=self.program.objective.loss_weights,
         )
         try:
-            with hosts.stop_signal() as stop:
-                start = 0
-                for index, phase in enumerate(self.phases):
-                    stopped = stop.received or self.is_finished()
-                    if step < start + phase.num_steps and not stopped:
-                        state, step = self._fit_phase(
-                            index, state, step, start, checkpointer, logger, stop
-                        )
-                    start += phase.num_steps
+            return FitPhases(self, checkpointer, logger, stop, progress).fit(state, step)
         finally:
             logger.close()
-        return state, step
-
-    def _fit_phase(
-        self,
-        index: int,
-        state: TrainState,
-        step: int,
-        start: int,
-        checkpointer: Checkpointer,
-        logger: MetricLogger,
-        stop: hosts.StopSignal | hosts.AgreedStop,
-    ) -> tuple[TrainState, int]:
-        """Trains from `step` to the end of phase `index`, whose first step is `start`."""
-        phase = self.phases[index]
-        flops = self.flops_per_step(phase)
-        logger.start_phase(flops, peak_flops(self._training.peak_tflops) if flops else 1.0)
-        end = start + phase.num_steps
-        eval_every, save_every = self.eval_and_save_every()
-        save = EvaluateAndSave(
-            checkpointer,
-            logger,
-            lambda params: self.evaluate(params, phase),
-            lambda step: self.progress(index, step - start),
-            phase=index,
-            eval_every=eval_every,
-            save_every=save_every,
-            last_step=end,
-        )
-        state, step = fit(
-            state,
-            self.train_step(phase),
-            self.batches(index, step - start),
-            step=step,
-            num_steps=end,
-            hooks=(logger, save),
-            should_stop=lambda step: stop(step) or self.is_finished(),
-        )
-        if step < end:
-            save.save(step, state)
-        return state, step
 
     def _summary(self, step: int) -> str:
         parameters = sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params))
         shape = " x ".join(f"{axis}={size}" for axis, size in self.program.mesh.shape.items())
-        attention, requested = self.program.attention, self._training.attention
+        attention, requested = self.program.attention, self.training.attention
         ignored = requested not in ("auto", attention.kernel)
         warning = f"; warning: {requested} was requested" if ignored else ""
         return (
-            f"{parameters:,} parameters, {self._training.dtype}, {jax.device_count()} "
+            f"{parameters:,} parameters, {self.training.dtype}, {jax.device_count()} "
             f"{jax.devices()[0].device_kind} devices ({shape}) of {jax.process_count()} processes, "
             f"attention kernel {attention.kernel} ({attention.reason}{warning}), "
             f"{self.num_steps} steps; {f'resuming at step {step}' if step else 'starting'}"

@@ -1,5 +1,6 @@
 """`finetune` trains a single run, one run per seed, or a sweep over BERT's published grid."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import FinetuneConfig, defaults_of
-from bertjax.devices import hosts
+from bertjax.devices import host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
+from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.tasks import Task, TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
+from bertjax.training.checkpoint_files import set_damaged_aside
 from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
+from bertjax.training.rollback import RolledBack
 from bertjax.training.scores import grading_metric, print_scores, splits_of
 from bertjax.training.teacher import Teacher, load_task_teacher
 from bertjax.training.trainer import identity_of
@@ -68,13 +72,19 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
 
     Raises:
         Interrupted: a stop signal arrived; the state is saved.
+        NotFinite: too many updates in a row were skipped.
         ValueError: the config, data and workdir do not fit together.
     """
     config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
+    use_deterministic_operations(config.deterministic)
     use_compilation_cache()
-    workdir = Path(config.workdir)
-    hosts.connect(config.distributed, Workdir(workdir).meeting_place)
-    runs = variants(config)
+    hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
+    with host_watch.watching():
+        return _finetune(config)
+
+
+def _finetune(config: FinetuneConfig) -> FinetuneResult:
+    workdir, runs = Path(config.workdir), variants(config)
     # If there are several runs, a submission is made only of the best one, at the end.
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with tempfile.TemporaryDirectory() as folder:
@@ -124,8 +134,13 @@ def _train(
     if name and finished.is_file():
         workdir.check(identity_of(config, teacher), data.fingerprint, defaults=defaults_of(config))
         return read_json(finished)
-    run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
-    scores = run.write_results(run.train())
+    while True:
+        hosts.on_first(lambda: set_damaged_aside(workdir.checkpoints))
+        run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
+        with contextlib.suppress(RolledBack):
+            state = run.train()
+            break
+    scores = run.write_results(state)
     if name:  # The run is one of several; its checkpoints are not needed again.
         hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
     return scores

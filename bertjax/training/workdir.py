@@ -6,6 +6,9 @@ tokenizer/       the tokenizer that the data was prepared with
 checkpoints/     Orbax checkpoints
 metrics.jsonl, events.out.tfevents.*
 model/           the Hugging Face directory
+rollbacks.json   the rollbacks of the run, if there were any
+damaged/         damaged checkpoints, which are not used
+rolled_back/     checkpoints that a rollback has left behind
 hosts/           files with which waiting hosts announce themselves
 """
 
@@ -29,7 +32,8 @@ except ImportError:  # Windows
 MAY_CHANGE = (
     "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
     "save_every keep_checkpoints reader_threads peak_tflops submission train dev test data_dir "
-    "tfds_data_dir teacher distillation.teacher accumulation_steps"
+    "tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps rollback_steps "
+    "deterministic"
 ).split()
 
 

@@ -64,6 +64,10 @@ class MetricWriter:
             if isinstance(value, int | float):
                 self._events.add_scalar(key, value, step)
 
+    def flush(self) -> None:
+        """Writes all events to their file; lines are written at once."""
+        self._events.flush()
+
     def close(self) -> None:
         """Flushes and closes both files."""
         self._lines.close()

@@ -13,10 +13,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.interruption import Interrupted
 from bertjax.tokenization import train_wordpiece
 from bertjax.training import trainer as module
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.hooks import Interrupted
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.weights import load_model, save_hf
 

@@ -17,9 +17,9 @@ import bertjax
 from bertjax import convert, finetune, predict
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.convert import ConvertConfig
+from bertjax.interruption import Interrupted
 from bertjax.predict import PredictConfig
 from bertjax.training import trainer
-from bertjax.training.hooks import Interrupted
 from bertjax.weights import load_model
 
 # Many trainings: CI runs them beside the fast suite.

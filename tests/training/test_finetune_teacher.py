@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from bertjax import finetune
 from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.inference.saved_task import load_with_task
+from bertjax.interruption import Interrupted
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
 from bertjax.training import finetuning, trainer
-from bertjax.training.hooks import Interrupted
 from bertjax.training.teacher import load_task_teacher
 from bertjax.training.variants import task_options
 from bertjax.weights import load_model, save_hf

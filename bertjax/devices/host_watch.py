@@ -1,0 +1,154 @@
+"""Watches the other hosts of a run: if one fails, all end soon, with its message.
+
+Without this, the others would wait in a collective operation until a timeout of many minutes, and
+then end with a C++ stack. Hosts talk through the key-value store of `jax.distributed`.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from bertjax.interruption import STOPPED, Interrupted
+
+BEAT_SECONDS = 3.0
+# A host that shows no sign of life for so long was killed, is stopped, or has lost its network.
+SILENCE_SECONDS = 40.0
+# The time in which a host that learns of an error may end by itself, with an error of its own.
+GRACE_SECONDS = 5.0
+_FOLDER = "bertjax"
+_FINISHED = "finished"
+
+_over = threading.Event()
+_watching = False
+
+
+def _client() -> Any:
+    """Returns the client of jax's coordination service; None if there is a single process."""
+    from jax._src import distributed  # jax has no public name for it
+
+    return distributed.global_state.client
+
+
+def announce(message: str) -> None:
+    """Tells the other hosts how this one ends; they end too, unless it has finished its work."""
+    global _watching
+    if _watching:
+        _over.set()
+        _watching = message != _FINISHED
+        try:
+            _client().key_value_set(
+                f"{_FOLDER}/ended/{jax.process_index()}", message, allow_overwrite=True
+            )
+        except Exception:  # the service is gone, and so are the others
+            pass
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[None]:
+    """A context in which the hosts watch each other; with a single process, it does nothing.
+
+    An error in it ends the other hosts. It also ends this process at once, because jax would wait
+    for the others before.
+    """
+    _start()
+    try:
+        yield
+    except BaseException as error:
+        agreed = isinstance(error, Interrupted) and error.on_all_hosts
+        announce(_FINISHED if agreed else _line(error) or type(error).__name__)
+        if _watching:
+            _end(error)
+        raise
+    announce(_FINISHED)
+
+
+def _start() -> None:
+    global _watching
+    if jax.process_count() > 1 and not _watching:
+        _watching = True
+        _over.clear()
+        threading.Thread(target=_watch, daemon=True).start()
+
+
+def _end(error: BaseException) -> None:
+    known = isinstance(error, ValueError | OSError | ImportError | KeyboardInterrupt)
+    if not known or os.environ.get("BERTJAX_TRACEBACK"):
+        traceback.print_exc()
+    sys.stdout.flush()
+    is_stop = isinstance(error, Interrupted)
+    text = f"{error}; run the same command again to resume" if is_stop else f"error: {error}"
+    print(text, file=sys.stderr, flush=True)
+    if jax.process_index() == 0:  # the others read the message from this process
+        time.sleep(BEAT_SECONDS + GRACE_SECONDS + 2)
+    os._exit(STOPPED if is_stop else 1)
+
+
+def _watch() -> None:
+    rank, count = jax.process_index(), jax.process_count()
+    seen: dict[int, tuple[str, float]] = {}
+    beat = 0
+    failed_since: float | None = None
+    while not _over.wait(BEAT_SECONDS):
+        beat += 1
+        now = time.monotonic()
+        try:
+            client = _client()
+            client.key_value_set(f"{_FOLDER}/alive/{rank}", str(beat), allow_overwrite=True)
+            ended = _values(client, "ended")
+            alive = _values(client, "alive")
+            failed_since = None
+        except Exception as error:
+            failed_since = failed_since or now
+            if now - failed_since > GRACE_SECONDS:
+                _end_with(
+                    f"process 0, which coordinates the run, cannot be reached ({_line(error)})"
+                )
+            continue
+        for other, message in ended.items():
+            if other != rank and message != _FINISHED:
+                _end_with(f"process {other} ended: {message}")
+        for other in range(count):
+            if other == rank or other in ended:
+                continue
+            value = alive.get(other, "")
+            if other not in seen or seen[other][0] != value:
+                seen[other] = (value, now)
+            elif now - seen[other][1] > SILENCE_SECONDS:
+                _end_with(
+                    f"process {other} has shown no sign of life for {SILENCE_SECONDS:.0f} s: it "
+                    "was killed, is stopped, or has lost its network"
+                )
+
+
+def _values(client: Any, kind: str) -> dict[int, str]:
+    """Returns {rank: value} of the keys of one kind."""
+    try:
+        pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")
+    except Exception as error:
+        if "NOT_FOUND" in str(error):
+            return {}
+        raise
+    return {int(key.rpartition("/")[2]): value for key, value in pairs}
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:200]
+
+
+def _end_with(message: str) -> None:
+    """Prints why this process ends, and ends it, unless it ends by itself within the grace."""
+    if _over.wait(GRACE_SECONDS):
+        return
+    os.write(
+        2,
+        f"error: {message}. Process {jax.process_index()} ends, too; run the same command again "
+        "on all hosts to resume.\n".encode(),
+    )
+    os._exit(1)

@@ -1,0 +1,130 @@
+"""Stop signals: SIGINT, SIGTERM and SIGHUP become a request to save and stop, on all hosts."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.devices import host_watch
+from bertjax.interruption import STOPPED, Interrupted
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+# The number of calls after which the hosts read whether one of them got a signal. By then the
+# device has computed it, so nobody waits.
+READ_AFTER = 2
+# The time in which Python handles a signal, unless it is inside of the compiler.
+GRACE_SECONDS = 3.0
+
+
+class StopSignal:
+    """A context in which the first signal is a request to stop; the second one ends the process.
+
+    Every host calls it equally often, at the same points of the program; each call tells the others
+    whether this host got a signal. So all hosts stop after the same step, whichever of them gets
+    the signal, and whenever it comes: a request is never lost, because it is told in every call.
+
+    Attributes:
+        received: whether this process got a signal.
+        agreed: whether the hosts have agreed to stop.
+        nothing_to_lose: whether all finished steps are saved. A signal then ends the process at
+            once, even while it compiles.
+    """
+
+    def __init__(self) -> None:
+        self.received = self.agreed = False
+        self.nothing_to_lose = True
+        self._unread: list[jax.Array] = []
+        self._over = threading.Event()
+
+    def __call__(self, step: int = 0) -> bool:
+        """Returns whether to stop now; several hosts agree on it a few calls after a signal."""
+        del step
+        if jax.process_count() == 1:
+            self.agreed = self.received
+            return self.agreed
+        self._unread.append(_any_host(self.received))
+        while len(self._unread) > READ_AFTER:
+            self.agreed = self.agreed or bool(self._unread.pop(0))
+        return self.agreed
+
+    def settle(self) -> bool:
+        """Returns whether to stop now, as `__call__` does, but waits until all hosts agree."""
+        self()
+        while self._unread:
+            self.agreed = self.agreed or bool(self._unread.pop(0))
+        return self.agreed
+
+    def _receive(self, number: int, frame: Any) -> None:
+        del frame
+        if self.nothing_to_lose and jax.process_count() == 1:
+            raise Interrupted(f"signal {number}: nothing was to be saved")
+        if self.received:
+            raise Interrupted(f"a second signal ({number}): stopped without another checkpoint")
+        # This does not call print, since the signal may have interrupted a call of print.
+        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
+        self.received = True
+
+    def _watch(self, pipe: int) -> None:
+        """Ends the process if a signal comes while nothing is to be saved, even while compiling."""
+        while not self._over.is_set():
+            number = os.read(pipe, 1)
+            if not number or self._over.wait(GRACE_SECONDS):
+                break
+            if self.nothing_to_lose and number[0] in SIGNALS:
+                text = f"signal {number[0]}: stopped; nothing was to be saved"
+                host_watch.announce(text)
+                os.write(2, f"{text}; run the same command again to resume\n".encode())
+                os._exit(STOPPED)
+        os.close(pipe)
+
+    def __enter__(self) -> "StopSignal":
+        self._before: dict[Any, Any] = {}
+        if threading.current_thread() is not threading.main_thread():
+            return self  # Python delivers signals to the main thread only
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._receive)
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._fd_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        if not self._before:
+            return
+        signal.set_wakeup_fd(self._fd_before)
+        os.close(self._writer)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _any_host(flag: bool) -> jax.Array:
+    """Starts to compute whether `flag` is set on any host; the result is a scalar on every host."""
+    devices = [device for device in jax.devices() if device.id == _first_device(device)]
+    mesh = Mesh(np.array(devices), ("hosts",))
+    flags = jax.make_array_from_process_local_data(
+        NamedSharding(mesh, P("hosts")), np.array([flag])
+    )
+    return _maximum(flags, mesh).addressable_data(0)
+
+
+def _first_device(device: Any) -> int:
+    return min(d.id for d in jax.devices() if d.process_index == device.process_index)
+
+
+def _maximum(flags: jax.Array, mesh: Mesh) -> jax.Array:
+    if mesh not in _PROGRAMS:
+        _PROGRAMS[mesh] = jax.jit(jnp.any, out_shardings=NamedSharding(mesh, P()))
+    return _PROGRAMS[mesh](flags)
+
+
+_PROGRAMS: dict[Mesh, Any] = {}

@@ -1,0 +1,50 @@
+"""Interrupted commands: the exception, the exit status, and signals that raise the exception."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+# The exit status of a command that was stopped and goes on where it stopped if it is run again
+# (EX_TEMPFAIL of sysexits.h).
+STOPPED = 75
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised when a stop signal ends a command; running the command again resumes it.
+
+    Attributes:
+        on_all_hosts: whether all hosts of the run have agreed to end.
+    """
+
+    def __init__(self, message: str, *, on_all_hosts: bool = False):
+        super().__init__(message)
+        self.on_all_hosts = on_all_hosts
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """A context in which SIGTERM and SIGHUP raise `Interrupted`, so that files are cleaned up.
+
+    Without it, they would end the process at once. Child processes keep Python's behaviour.
+    """
+    process = os.getpid()
+
+    def receive(number: int, frame: Any) -> None:
+        del frame
+        if os.getpid() == process:
+            raise Interrupted(f"stopped by signal {number}")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    before = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""Checksums of checkpoints: they find damage before a damaged checkpoint is trained on.
+
+`checksums.json` in the folder of a checkpoint has the size and the CRC-32 of each of its files. It
+is written before the folder gets its final name, so every complete checkpoint has it.
+"""
+
+import json
+import zlib
+from pathlib import Path
+
+from bertjax.files import read_json, write_json
+
+CHECKSUMS = "checksums.json"
+# Orbax writes these after the checksums. They hold times and types, but no values of the run.
+_WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
+_CHUNK = 1 << 24
+TEMPORARY = "orbax-checkpoint-tmp"
+
+
+def steps_in(directory: Path) -> list[int]:
+    """Returns the steps of the complete checkpoints in a directory, in order."""
+    names = (entry.name for entry in directory.glob("*") if entry.is_dir())
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes the checksums of all files of a checkpoint, before the checkpoint is complete."""
+    write_json(folder / CHECKSUMS, {name: _facts(folder / name) for name in _files(folder)})
+
+
+def _files(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
+    return [name for name in names if name not in (*_WRITTEN_LAST, CHECKSUMS)]
+
+
+def _facts(path: Path) -> list[int]:
+    """Returns [size in bytes, CRC-32] of a file."""
+    crc = size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    return [size, crc]
+
+
+def damage_of(folder: Path) -> str | None:
+    """Describes the first damage in the files of a checkpoint; None if there is none.
+
+    A checkpoint without checksums is from an older version; only its progress file is then checked.
+    """
+    try:
+        if not (folder / CHECKSUMS).exists():
+            json.loads((folder / "progress" / "metadata").read_text(encoding="utf-8"))
+            return None
+        expected = read_json(folder / CHECKSUMS)
+        for name, facts in expected.items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            found = _facts(folder / name)
+            if found[0] != facts[0]:
+                return f"{name} has {found[0]:,} bytes instead of {facts[0]:,}"
+            if found != facts:
+                return f"{name} has another checksum than when it was written"
+        if not expected:
+            return f"{CHECKSUMS} is empty"
+        read_json(folder / _WRITTEN_LAST[0])
+    except (ValueError, OSError, TypeError, IndexError) as error:
+        return str(error)
+    return None
+
+
+def newest_whole_step(directory: Path) -> int | None:
+    """Returns the newest step whose checkpoint is not damaged; None if there is none."""
+    damaged = damaged_steps(directory)
+    return max((step for step in steps_in(directory) if step not in damaged), default=None)
+
+
+def damaged_steps(directory: Path) -> dict[int, str]:
+    """Returns {step: description of the damage} of the damaged checkpoints in a directory."""
+    steps = steps_in(directory)
+    found = {step: damage_of(directory / str(step)) for step in steps}
+    damaged = {step: damage for step, damage in found.items() if damage is not None}
+    with_checksums = [step for step in steps if (directory / str(step) / CHECKSUMS).is_file()]
+    for step in steps:
+        # Older versions wrote no checksums; but then no earlier checkpoint has any either.
+        if with_checksums and step > with_checksums[0] and step not in with_checksums:
+            damaged.setdefault(step, f"{CHECKSUMS} is missing")
+    return damaged
+
+
+def set_aside(directory: Path, step: int, folder: str) -> Path:
+    """Moves a checkpoint to `folder` beside the directory, where nothing reads it.
+
+    Returns:
+        The new path of the checkpoint.
+    """
+    place = directory.parent / folder
+    place.mkdir(parents=True, exist_ok=True)
+    names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
+    target = next(place / name for name in names if not (place / name).exists())
+    return (directory / str(step)).rename(target)
+
+
+def set_damaged_aside(directory: Path) -> None:
+    """Moves damaged checkpoints to the folder `damaged` in the workdir, and says so.
+
+    Raises:
+        ValueError: all checkpoints are damaged; then none is moved.
+    """
+    damaged = damaged_steps(directory)
+    whole = [step for step in steps_in(directory) if step not in damaged]
+    if damaged and not whole:
+        step, damage = max(damaged.items())
+        raise ValueError(
+            f"All {len(damaged)} checkpoints in {directory} are damaged; in the newest, of step "
+            f"{step}, {damage}. Restore them from a copy, or remove {directory} to start anew."
+        )
+    for step, damage in damaged.items():
+        place = set_aside(directory, step, "damaged")
+        print(
+            f"warning: the checkpoint of step {step} is damaged ({damage}): it is now in {place}, "
+            f"and the run resumes from step {max(whole)}",
+            flush=True,
+        )

@@ -1,0 +1,141 @@
+"""The hook that evaluates and saves, and that stops a run without losing anything."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from bertjax.devices.stop import StopSignal
+from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.hooks import MetricLogger
+from bertjax.training.skipped_updates import SkippedUpdates, check_finite
+from bertjax.training.state import TrainState
+
+Item = TypeVar("Item")
+
+
+class EvaluationStopped(Exception):
+    """Raised inside of an evaluation when a stop signal has come."""
+
+
+def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[Item]:
+    """Yields the items of an evaluation until a stop signal comes.
+
+    Raises:
+        EvaluationStopped: a stop signal has come.
+    """
+    for item in items:
+        check_stop(stop)
+        yield item
+
+
+def check_stop(stop: StopSignal | None) -> None:
+    """Raises `EvaluationStopped` if a stop signal has come; every host must call it alike."""
+    if stop is not None and stop():
+        raise EvaluationStopped
+
+
+class EvaluateAndSave:
+    """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
+
+    A step that is evaluated and is the best so far is saved as well. If a stop signal comes, the
+    state is saved at once; an evaluation that was due is made when the run resumes.
+
+    Args:
+        checkpointer: writes the checkpoints.
+        logger: reports the metrics; its clock is stopped during evaluations and saves.
+        skipped: reports skipped updates, and refuses to save after too many of them.
+        evaluate: a function params -> metrics.
+        progress: a function step -> the position in the data, which the checkpoint stores.
+        stop: tells whether a stop signal has come.
+        phase: the index of the phase, which matters for the choice of the best checkpoint.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        logger: MetricLogger,
+        skipped: SkippedUpdates,
+        evaluate: Callable[[Any], dict[str, float]],
+        progress: Callable[[int], dict[str, Any]],
+        stop: StopSignal,
+        *,
+        phase: int,
+        eval_every: int,
+        save_every: int,
+        last_step: int,
+    ):
+        self._checkpointer, self._logger, self._skipped = checkpointer, logger, skipped
+        self._evaluate, self._progress, self._stop = evaluate, progress, stop
+        self._phase = phase
+        self._eval_every, self._save_every, self._last = eval_every, save_every, last_step
+        self.evaluation_due = False
+
+    def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        del metrics
+        self._stop.nothing_to_lose = False
+        last = step == self._last
+        evaluate = last or bool(self._eval_every and step % self._eval_every == 0)
+        save = last or step % self._save_every == 0
+        if not evaluate and not save:
+            return
+        self._skipped.read_all()
+        with self._logger.paused():
+            evaluation = self._evaluation(step, state) if evaluate else None
+            if self.evaluation_due:
+                return  # the loop stops after this step, and `save_and_stop` is called
+            if save or (evaluation and self._is_best(evaluation)):
+                self._save(step, state, evaluation)
+
+    def _evaluation(self, step: int, state: TrainState) -> dict[str, float] | None:
+        """Evaluates and reports; if a stop signal comes, the evaluation remains due."""
+        self.evaluation_due = True
+        if self._stop():
+            return None
+        try:
+            evaluation = self._evaluate(state.params)
+        except EvaluationStopped:
+            return None
+        self.evaluation_due = False
+        if evaluation:
+            self._logger.report(step, evaluation)
+        return evaluation
+
+    def make_due_evaluation(self, step: int, state: TrainState) -> bool:
+        """Makes the evaluation of the step at which the run was stopped; returns whether it could.
+
+        The checkpoint of the step is written again, with the metrics.
+        """
+        evaluation = self._evaluation(step, state)
+        if self.evaluation_due:
+            return False
+        self._checkpointer.replace(step, state, *self._kept(step, evaluation))
+        return True
+
+    def save_and_stop(self, step: int, state: TrainState) -> None:
+        """Saves because of a stop signal, unless this step has been saved already."""
+        self._skipped.read_all()
+        if not self.is_saved(step):
+            with self._logger.paused():
+                self._save(step, state, None)
+
+    def is_saved(self, step: int) -> bool:
+        """Whether all steps so far are saved; waits for the save in progress."""
+        return (self._checkpointer.latest_step or 0) == step
+
+    def _is_best(self, evaluation: dict[str, float]) -> bool:
+        return self._checkpointer.would_be_best({**evaluation, "phase": self._phase})
+
+    def _kept(
+        self, step: int, evaluation: dict[str, float] | None
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        progress = {
+            **self._progress(step),
+            "pending": self._logger.pending,
+            "skipped_in_a_row": self._skipped.in_a_row,
+            "evaluation_due": self.evaluation_due,
+        }
+        return progress, {**evaluation, "phase": self._phase} if evaluation else {}
+
+    def _save(self, step: int, state: TrainState, evaluation: dict[str, float] | None) -> None:
+        check_finite(state, f"The checkpoint of step {step}")
+        self._logger.flush()
+        self._checkpointer.save(step, state, *self._kept(step, evaluation))

@@ -1,0 +1,118 @@
+"""`FitPhases`: trains the phases of a run, each with its batches, evaluations and checkpoints."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertjax.devices.flops import peak_flops
+from bertjax.devices.stop import StopSignal
+from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.evaluate_and_save import EvaluateAndSave
+from bertjax.training.hooks import MetricLogger
+from bertjax.training.loop import fit
+from bertjax.training.skipped_updates import SkippedUpdates
+from bertjax.training.state import TrainState
+
+if TYPE_CHECKING:
+    from bertjax.training.trainer import Run
+
+
+class FitPhases:
+    """The loop over the phases of a run.
+
+    Args:
+        run: the run, which has the batches, steps and evaluations of each phase.
+        checkpointer: writes the checkpoints.
+        logger: logs the metrics.
+        stop: tells whether a stop signal has come.
+        progress: what the checkpoint stored that the run resumes from; empty at the start.
+    """
+
+    def __init__(
+        self,
+        run: "Run",
+        checkpointer: Checkpointer,
+        logger: MetricLogger,
+        stop: StopSignal,
+        progress: Mapping[str, Any],
+    ):
+        self._run, self._checkpointer, self._logger, self._stop = run, checkpointer, logger, stop
+        self._evaluation_due = bool(progress.get("evaluation_due"))
+        self._skipped = SkippedUpdates(
+            logger.report,
+            self.rows_of_step,
+            log_every=run.training.log_every,
+            max_bad_steps=run.training.max_bad_steps,
+            in_a_row=progress.get("skipped_in_a_row", 0),
+        )
+
+    def fit(self, state: TrainState, step: int) -> tuple[TrainState, int, bool]:
+        """Trains from `step` on; returns the state, the step, and whether the run is complete."""
+        run, start = self._run, 0
+        for index, phase in enumerate(run.phases):
+            end = start + phase.num_steps
+            save = self._saving(index, start)
+            if self._evaluation_due and start < step <= end:
+                self._evaluation_due = not save.make_due_evaluation(step, state)
+            finished = self._evaluation_due or run.is_finished()
+            if step < end and not finished and not self._stop.settle():
+                state, step = self._fit_phase(index, state, step, start, save)
+                self._evaluation_due = save.evaluation_due
+            start = end
+        finished = step == run.num_steps or run.is_finished()
+        return state, step, finished and not self._evaluation_due
+
+    def rows_of_step(self, step: int) -> tuple[int, int, int]:
+        """Returns (index of the phase, first row, last row) of a step, in the phase's row order."""
+        run, index, start = self._run, 0, 0
+        while step > start + run.phases[index].num_steps:
+            start, index = start + run.phases[index].num_steps, index + 1
+        batch = self._batch(index, step - 1, start)
+        batch_size = run.phases[index].batch_size
+        return index, batch * batch_size, (batch + 1) * batch_size - 1
+
+    def _batch(self, index: int, step: int, start: int) -> int:
+        """Returns the number of the phase's next batch after `step`."""
+        return step - start + self._run.rollbacks.left_out(index, step)
+
+    def _saving(self, index: int, start: int) -> EvaluateAndSave:
+        """Returns the hook that evaluates and saves in a phase, which begins after `start`."""
+        run = self._run
+        phase = run.phases[index]
+        eval_every, save_every = run.eval_and_save_every()
+        return EvaluateAndSave(
+            self._checkpointer,
+            self._logger,
+            self._skipped,
+            lambda params: run.evaluate(params, phase),
+            lambda step: run.progress(index, self._batch(index, step, start)),
+            self._stop,
+            phase=index,
+            eval_every=eval_every,
+            save_every=save_every,
+            last_step=start + phase.num_steps,
+        )
+
+    def _fit_phase(
+        self, index: int, state: TrainState, step: int, start: int, save: EvaluateAndSave
+    ) -> tuple[TrainState, int]:
+        """Trains from `step` to the end of phase `index`, which begins after step `start`."""
+        run = self._run
+        phase = run.phases[index]
+        flops = run.flops_per_step(phase)
+        peak = peak_flops(run.training.peak_tflops) if flops else 1.0
+        self._logger.start_phase(flops, peak)
+        # If all steps so far are saved, a signal may end the process while it compiles.
+        self._stop.nothing_to_lose = save.is_saved(step)
+        run.compile_evaluation(state.params, phase)
+        state, step = fit(
+            state,
+            run.train_step(phase),
+            run.batches(index, self._batch(index, step, start)),
+            step=step,
+            num_steps=start + phase.num_steps,
+            hooks=(self._skipped, self._logger, save),
+            should_stop=lambda step: self._stop(step) or run.is_finished(),
+        )
+        if self._stop.agreed:
+            save.save_and_stop(step, state)
+        return state, step

@@ -1,0 +1,81 @@
+"""Rollback: continues from an earlier checkpoint and leaves out batches that led to bad steps.
+
+PaLM was trained so (Chowdhery et al. 2022, 5.1): after a spike, it was restarted from a checkpoint
+about 100 steps earlier, and the batches around the spike were skipped.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertjax.config import Phase
+from bertjax.devices import hosts
+from bertjax.files import read_json, write_json
+from bertjax.training.checkpoint_files import newest_whole_step, set_aside, steps_in
+
+# A run that is rolled back more often has another fault than some batches.
+MAX_ROLLBACKS = 20
+
+
+class RolledBack(Exception):
+    """Raised after a rollback; the run must be started again, from its now newest checkpoint."""
+
+
+class Rollbacks:
+    """The rollbacks of a run, which `rollbacks.json` in the workdir stores.
+
+    A record has `to_step`, the checkpoint that the run continued from; `from_step`, the last bad
+    step; `phase`; and `batches`, how many batches of this phase are left out from `to_step` on.
+    """
+
+    def __init__(self, workdir: Path):
+        self._file = workdir / "rollbacks.json"
+        self.records: list[dict[str, int]] = []
+        if self._file.is_file():
+            remedy = "restore it from a copy, or choose another --workdir"
+            self.records = read_json(self._file, remedy)["rollbacks"]
+
+    def left_out(self, phase: int, step: int) -> int:
+        """Returns how many batches of a phase were left out before the next batch after `step`."""
+        return sum(
+            r["batches"] for r in self.records if r["phase"] == phase and r["to_step"] <= step
+        )
+
+    def roll_back(
+        self, checkpoints: Path, phases: Sequence[Phase], first_bad: int, last_bad: int, steps: int
+    ) -> int | None:
+        """Goes back at least `steps` steps before `first_bad`; returns the step, None if it cannot.
+
+        Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host calls
+        this; the first one changes files.
+        """
+        if len(self.records) >= MAX_ROLLBACKS:
+            return None
+        target = max((s for s in steps_in(checkpoints) if s <= first_bad - steps), default=0)
+        phase, start = 0, 0
+        while start + phases[phase].num_steps < last_bad:
+            start, phase = start + phases[phase].num_steps, phase + 1
+        position = last_bad - start + self.left_out(phase, last_bad)
+        self.records = [r for r in self.records if r["to_step"] < target]
+        before = max(target - start, 0) + self.left_out(phase, target)
+        self.records.append(
+            {
+                "to_step": target,
+                "from_step": last_bad,
+                "phase": phase,
+                "batches": position - before,
+            }
+        )
+
+        def write() -> None:
+            write_json(self._file, {"rollbacks": self.records})
+            for step in steps_in(checkpoints):
+                if step > target:
+                    set_aside(checkpoints, step, "rolled_back")
+
+        hosts.on_first(write)
+        newest = newest_whole_step(checkpoints)
+        hosts.say(
+            f"rollback: the run continues from step {newest or 0}, and leaves out "
+            f"{position - before} batches, up to that of step {last_bad}"
+        )
+        return target

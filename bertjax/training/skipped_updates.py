@@ -1,0 +1,188 @@
+"""Skips updates that would damage the model: non-finite ones and, if wanted, spikes of the loss.
+
+Whether an update is skipped is decided inside the compiled step, so the host never waits for it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.training.loop import STEPS_AHEAD
+
+# The number of last steps whose mean and standard deviation define a spike, as in OLMo's
+# SkipStepOptimizer; before half as many steps, nothing is a spike.
+HISTORY = 128
+
+
+class NotFinite(ValueError):
+    """Raised when a run cannot go on because its losses, gradients or parameters are not finite.
+
+    Attributes:
+        first_step, last_step: the first and the last step of the skipped updates; None if the error
+            is about something else.
+    """
+
+    def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
+        super().__init__(message)
+        self.first_step, self.last_step = first_step, last_step
+
+
+class LossHistory(NamedTuple):
+    """The losses and gradient norms of the last finite steps, which a checkpoint stores.
+
+    Attributes:
+        losses: float [HISTORY].
+        grad_norms: float [HISTORY].
+        num_steps: the number of recorded steps, an int32 scalar; step i is at index i % HISTORY.
+    """
+
+    losses: jax.Array
+    grad_norms: jax.Array
+    num_steps: jax.Array
+
+
+def empty_history() -> LossHistory:
+    """Returns the history before the first step."""
+    zeros = jnp.zeros(HISTORY, jnp.float32)
+    return LossHistory(zeros, zeros, jnp.zeros((), jnp.int32))
+
+
+def is_spike(history: LossHistory, loss: Any, grad_norm: Any, sigma: float) -> jax.Array:
+    """Whether the loss or the gradient norm is over the mean by more than `sigma` deviations.
+
+    This is the rule of OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
+    """
+    known = jnp.arange(HISTORY) < history.num_steps
+    size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
+
+    def is_over(values: jax.Array, value: Any) -> jax.Array:
+        mean = jnp.sum(jnp.where(known, values, 0)) / jnp.maximum(size, 1)
+        squares = jnp.sum(jnp.where(known, jnp.square(values - mean), 0))
+        return value > mean + sigma * jnp.sqrt(squares / jnp.maximum(size - 1, 1))
+
+    over = is_over(history.losses, loss) | is_over(history.grad_norms, grad_norm)
+    return over & (history.num_steps >= HISTORY // 2)
+
+
+def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
+    """Returns the history with one more step, unless the step is not finite.
+
+    Spikes are recorded as well, so that a loss that stays at a new level is soon normal again.
+    """
+    at = history.num_steps % HISTORY
+    longer = LossHistory(
+        history.losses.at[at].set(loss),
+        history.grad_norms.at[at].set(grad_norm),
+        history.num_steps + 1,
+    )
+    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), longer, history)
+
+
+class SkippedUpdates:
+    """A hook that reports skipped updates, and ends the run after too many of them in a row.
+
+    It reads the result of a step a few steps later, when the device has finished it, so the device
+    never waits for the host.
+
+    Args:
+        report: a function (step, values) that logs numbers.
+        rows_of: a function step -> (index of the phase, first row and last row of the step).
+        log_every: the number of steps between two lines of metrics; skipped updates are reported
+            before the line of their step.
+        max_bad_steps: the number of skipped updates in a row that ends the run; 0: never.
+        in_a_row: the number of skipped updates directly before the first step.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[int, dict[str, float]], None],
+        rows_of: Callable[[int], tuple[int, int, int]],
+        *,
+        log_every: int,
+        max_bad_steps: int,
+        in_a_row: int = 0,
+    ):
+        self._report, self._rows_of, self._max = report, rows_of, max_bad_steps
+        self._log_every = log_every
+        self.in_a_row = in_a_row
+        self._unread: list[tuple[int, dict[str, Any]]] = []
+
+    def __call__(self, step: int, state: Any, metrics: dict[str, Any]) -> None:
+        del state
+        names = ("skipped", "loss", "grad_norm")
+        self._unread.append((step, {name: metrics[name] for name in names}))
+        while len(self._unread) > STEPS_AHEAD:
+            self._read(*self._unread.pop(0))
+        if step % self._log_every == 0:
+            self.read_all()
+
+    def read_all(self) -> None:
+        """Waits for all steps so far and reports those that were skipped.
+
+        Raises:
+            NotFinite: too many updates in a row were skipped.
+        """
+        while self._unread:
+            self._read(*self._unread.pop(0))
+
+    def _read(self, step: int, metrics: dict[str, Any]) -> None:
+        if not metrics["skipped"]:
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        loss, grad_norm = float(metrics["loss"]), float(metrics["grad_norm"])
+        phase, first, last = self._rows_of(step)
+        self._report(
+            step,
+            {
+                "skipped/in_a_row": self.in_a_row,
+                "skipped/loss": loss,
+                "skipped/grad_norm": grad_norm,
+                "skipped/phase": phase,
+                "skipped/first_row": first,
+                "skipped/last_row": last,
+            },
+        )
+        if self._max and self.in_a_row >= self._max:
+            raise NotFinite(
+                f"The last {self.in_a_row} updates were skipped (steps {step - self.in_a_row + 1} "
+                f"to {step} of the run; the last one had loss {loss:.4g}, gradient norm "
+                f"{grad_norm:.4g}, rows {first} to {last} of phase {phase}). The newest checkpoint "
+                "is from before them. Run the same command again if the machine may have been at "
+                "fault; otherwise give --rollback_steps 100 to leave out these rows, start anew "
+                "with a lower --optimizer.learning_rate, or raise --max_bad_steps.",
+                step - self.in_a_row + 1,
+                step,
+            )
+
+
+def check_finite(params: Any, what: str) -> None:
+    """Checks that all floating-point numbers in a tree are finite.
+
+    Args:
+        params: numpy or jax arrays; jax arrays of several hosts are checked on all of them.
+        what: the start of the message, such as "The model of step 40".
+
+    Raises:
+        NotFinite: a number is infinite or NaN; the message names the first such array.
+    """
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    finite = jax.device_get(_are_finite([leaf for _, leaf in paths]))
+    bad = [
+        jax.tree_util.keystr(path)
+        for (path, _), is_fine in zip(paths, finite, strict=True)
+        if not is_fine
+    ]
+    if bad:
+        raise NotFinite(
+            f"{what} is not written: {len(bad)} of {len(paths)} arrays hold infinite numbers or "
+            f"NaN, the first one is {bad[0]}. Earlier checkpoints are complete; run the same "
+            "command again to resume from the newest one."
+        )
+
+
+@jax.jit
+def _are_finite(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.isfinite(x).all() for x in arrays]
