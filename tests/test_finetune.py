@@ -19,7 +19,7 @@ from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.interruption import Interrupted
 from bertjax.tasks import make_task
-from bertjax.training import finetuning, trainer
+from bertjax.training import finetuning, fit_phases
 from bertjax.training import variants as variants_module
 from bertjax.training.variants import task_options, variants
 from bertjax.weights import load_model
@@ -115,7 +115,7 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
-    original = trainer.fit
+    original = fit_phases.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -125,7 +125,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "fit", fit)
+        patch.setattr(fit_phases, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)

@@ -19,7 +19,7 @@ from bertjax.data.records import decode_row, shard_paths, unigram_entropy
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import load_tokenizer, train_wordpiece
-from bertjax.training import trainer
+from bertjax.training import fit_phases
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import make_masking
@@ -74,7 +74,7 @@ def whole(config, tmp_path_factory):
 
 def run_interrupted(config, workdir, monkeypatch, stop_after):
     """Runs until `stop_after` steps are done, as a SIGTERM then would make it."""
-    original = trainer.fit
+    original = fit_phases.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -84,7 +84,7 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "fit", fit)
+        patch.setattr(fit_phases, "fit", fit)
         with pytest.raises(Interrupted):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
@@ -112,7 +112,7 @@ def _leaves(tree):
 
 
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
-    original = trainer.fit
+    original = fit_phases.fit
 
     def fit(*args, hooks, **kwargs):
         def kill(step, state, metrics):
@@ -123,7 +123,7 @@ def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp
 
     here = dataclasses.replace(config, workdir=str(tmp_path / "run"))
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "fit", fit)
+        patch.setattr(fit_phases, "fit", fit)
         with pytest.raises(MemoryError):
             pretrain.run(here)
     assert last_state(config, tmp_path / "run")[0].step == 8

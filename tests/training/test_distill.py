@@ -15,7 +15,7 @@ from bertjax import pretrain
 from bertjax.config import DistillationConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import train_wordpiece
-from bertjax.training import trainer as module
+from bertjax.training import fit_phases as module
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.weights import load_model, save_hf

@@ -19,7 +19,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.convert import ConvertConfig
 from bertjax.interruption import Interrupted
 from bertjax.predict import PredictConfig
-from bertjax.training import trainer
+from bertjax.training import fit_phases
 from bertjax.weights import load_model
 
 # Many trainings: CI runs them beside the fast suite.
@@ -135,7 +135,7 @@ def test_the_directory_is_an_encoder_that_tells_of_the_tagger(whole, encoder, tm
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir))
-    original = trainer.fit
+    original = fit_phases.fit
 
     def fit(*args, hooks, **kwargs):
         def interrupt(step, state, metrics):
@@ -145,7 +145,7 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         return original(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "fit", fit)
+        patch.setattr(fit_phases, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)

@@ -15,7 +15,7 @@ from bertjax.inference.saved_task import load_with_task
 from bertjax.interruption import Interrupted
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
-from bertjax.training import finetuning, trainer
+from bertjax.training import finetuning, fit_phases
 from bertjax.training.teacher import load_task_teacher
 from bertjax.training.variants import task_options
 from bertjax.weights import load_model, save_hf
@@ -137,7 +137,7 @@ def json_lines(path):
 
 def run_until(config, step, monkeypatch):
     """Runs until `step` updates are done, as a SIGTERM then would make it."""
-    fit = trainer.fit
+    fit = fit_phases.fit
 
     def interrupted(*args, hooks, **kwargs):
         def interrupt(done, state, metrics):
@@ -147,7 +147,7 @@ def run_until(config, step, monkeypatch):
         return fit(*args, hooks=(*hooks, interrupt), **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "fit", interrupted)
+        patch.setattr(fit_phases, "fit", interrupted)
         with pytest.raises(Interrupted):
             finetune.run(config)
 
