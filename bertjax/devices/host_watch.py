@@ -6,6 +6,7 @@ then end with a C++ stack. Hosts talk through the key-value store of `jax.distri
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ BEAT_SECONDS = 3.0
 SILENCE_SECONDS = 40.0
 # The time in which a host that learns of an error may end by itself, with an error of its own.
 GRACE_SECONDS = 5.0
+# How errors of XLA and of its collective operations begin; jax raises several types.
+_STATUS = re.compile(r"\b(UNKNOWN|INTERNAL|ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED): ")
 _FOLDER = "bertjax"
 _FINISHED = "finished"
 
@@ -61,12 +64,26 @@ def watching() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        agreed = isinstance(error, Interrupted) and error.on_all_hosts
-        announce(_FINISHED if agreed else _line(error) or type(error).__name__)
+        announce_error(error)
         if _watching:
             _end(error)
         raise
     announce(_FINISHED)
+
+
+def announce_error(error: BaseException) -> bool:
+    """Tells the other hosts that this one ends with an error; returns whether there are others.
+
+    Call it before anything that waits for the others, such as the end of a save.
+    """
+    if not _watching or _over.is_set():
+        return _watching
+    if _STATUS.search(str(error)):
+        # Probably another host has failed. The thread that watches finds out which one.
+        time.sleep(SILENCE_SECONDS + 2 * (BEAT_SECONDS + GRACE_SECONDS))
+    agreed = isinstance(error, Interrupted) and error.on_all_hosts
+    announce(_FINISHED if agreed else _line(error) or type(error).__name__)
+    return _watching
 
 
 def _start() -> None:
@@ -144,8 +161,11 @@ def _line(error: BaseException) -> str:
 
 def _end_with(message: str) -> None:
     """Prints why this process ends, and ends it, unless it ends by itself within the grace."""
-    if _over.wait(GRACE_SECONDS):
-        return
+    if not _over.wait(GRACE_SECONDS):
+        _exit_with(message)
+
+
+def _exit_with(message: str) -> None:
     os.write(
         2,
         f"error: {message}. Process {jax.process_index()} ends, too; run the same command again "

@@ -47,7 +47,10 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     known = _rank(config)
     mark = Waiting(meeting_place, *known) if known else None
     arrived = threading.Event()
+    detection = None if config.coordinator_address is None else "deactivate"
     threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True).start()
+    # `stop.StopSignal` takes its place; it would handle SIGTERM too.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             config.coordinator_address,
@@ -56,7 +59,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
             # jax's timeout is longer than ours, because our message names the missing host.
             initialization_timeout=config.timeout_seconds + 60,
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
-            cluster_detection_method=None if config.coordinator_address is None else "deactivate",
+            cluster_detection_method=detection,
         )
     finally:
         arrived.set()

@@ -33,6 +33,7 @@ class Checkpointer:
         higher_is_better: bool = False,
     ):
         self._directory = Path(directory).absolute()
+        self._is_closed = False
         self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
         policy = checkpoint_managers.AnyPreservationPolicy(
             [
@@ -173,8 +174,15 @@ class Checkpointer:
                 "same command again: it sets this checkpoint aside and uses another one."
             )
 
+    def abandon(self) -> None:
+        """Makes `close` do nothing, because this process ends and other hosts may have ended."""
+        self._is_closed = True
+
     def close(self) -> None:
         """Waits for the save in progress and raises its error if it failed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         with self._explained():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()

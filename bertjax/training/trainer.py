@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import jax
 
 from bertjax.config import Phase, TrainingConfig, defaults_of
-from bertjax.devices import hosts, sharding
+from bertjax.devices import host_watch, hosts, sharding
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import Tokenizer
@@ -207,6 +207,10 @@ class Run(abc.ABC):
         except NotFinite as error:
             checkpointer.close()
             self._roll_back(error)
+            raise
+        except BaseException as error:
+            if host_watch.announce_error(error):
+                checkpointer.abandon()  # closing it would wait for the other hosts
             raise
         finally:
             self.stop = None
