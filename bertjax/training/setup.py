@@ -15,7 +15,6 @@ from bertjax.model import BertWithHead
 from bertjax.model.losses import Objective
 from bertjax.training.objective import TEACHER, make_loss_fn
 from bertjax.training.optimizer import make_optimizer, make_schedule
-from bertjax.training.skipped_updates import empty_history
 from bertjax.training.state import TrainState, create_train_state
 from bertjax.training.step import compile_train_step, make_eval_step, make_train_step
 from bertjax.weights import init_params
@@ -83,8 +82,8 @@ class Program:
         return self._state_of(init_params(self.model, self.config.seed))
 
     def _state_of(self, params: Any) -> TrainState:
-        history = empty_history() if self.config.skip_spikes else None
-        return create_train_state(params, self.tx, self.model.frozen, history=history)
+        spikes = self.config.skip_spikes
+        return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
 
     def new_state(self, params: Any = None) -> TrainState:
         """Creates the state before the first step, on the devices of the mesh.
@@ -113,7 +112,6 @@ class Program:
             accumulation_steps=accumulation_steps,
             frozen=(*self.model.frozen, TEACHER),
             dropout_prng=self.config.dropout_prng,
-            skip_spikes=self.config.skip_spikes,
         )
         within = sharding.within(self.mesh, train_step)
         return compile_train_step(within, self.state_sharding, self.rows, *constants)

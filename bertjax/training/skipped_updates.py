@@ -4,16 +4,12 @@ Whether an update is skipped is decided inside the compiled step, so the host ne
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.training.loop import STEPS_AHEAD
-
-# The number of last steps whose mean and standard deviation define a spike, as in OLMo's
-# SkipStepOptimizer; before half as many steps, nothing is a spike.
-HISTORY = 128
 
 
 class NotFinite(ValueError):
@@ -27,57 +23,6 @@ class NotFinite(ValueError):
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
         super().__init__(message)
         self.first_step, self.last_step = first_step, last_step
-
-
-class LossHistory(NamedTuple):
-    """The losses and gradient norms of the last finite steps, which a checkpoint stores.
-
-    Attributes:
-        losses: float [HISTORY].
-        grad_norms: float [HISTORY].
-        num_steps: the number of recorded steps, an int32 scalar; step i is at index i % HISTORY.
-    """
-
-    losses: jax.Array
-    grad_norms: jax.Array
-    num_steps: jax.Array
-
-
-def empty_history() -> LossHistory:
-    """Returns the history before the first step."""
-    zeros = jnp.zeros(HISTORY, jnp.float32)
-    return LossHistory(zeros, zeros, jnp.zeros((), jnp.int32))
-
-
-def is_spike(history: LossHistory, loss: Any, grad_norm: Any, sigma: float) -> jax.Array:
-    """Whether the loss or the gradient norm is over the mean by more than `sigma` deviations.
-
-    This is the rule of OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
-    """
-    known = jnp.arange(HISTORY) < history.num_steps
-    size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
-
-    def is_over(values: jax.Array, value: Any) -> jax.Array:
-        mean = jnp.sum(jnp.where(known, values, 0)) / jnp.maximum(size, 1)
-        squares = jnp.sum(jnp.where(known, jnp.square(values - mean), 0))
-        return value > mean + sigma * jnp.sqrt(squares / jnp.maximum(size - 1, 1))
-
-    over = is_over(history.losses, loss) | is_over(history.grad_norms, grad_norm)
-    return over & (history.num_steps >= HISTORY // 2)
-
-
-def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
-    """Returns the history with one more step, unless the step is not finite.
-
-    Spikes are recorded as well, so that a loss that stays at a new level is soon normal again.
-    """
-    at = history.num_steps % HISTORY
-    longer = LossHistory(
-        history.losses.at[at].set(loss),
-        history.grad_norms.at[at].set(grad_norm),
-        history.num_steps + 1,
-    )
-    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), longer, history)
 
 
 class SkippedUpdates:

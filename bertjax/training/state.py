@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bertjax.training.loss_history import LossHistory, empty_history
+
 
 @flax.struct.dataclass
 class TrainState:
@@ -17,7 +19,8 @@ class TrainState:
     """The number of updates so far, an int32 scalar."""
     params: Any
     opt_state: Any
-    """The state of the optimizer; a pair (it, `LossHistory`) if spikes are skipped."""
+    history: LossHistory
+    """The losses of the last steps, and from which deviation on a loss is a spike."""
 
 
 def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -31,13 +34,9 @@ def create_train_state(
     tx: optax.GradientTransformation,
     frozen: Collection[str] = (),
     *,
-    history: Any = None,
+    skip_spikes: float = 0.0,
 ) -> TrainState:
-    """Creates the state before the first step; `frozen` parts have no optimizer state.
-
-    `history` is the empty `LossHistory` of a run that skips spikes.
-    """
+    """Creates the state before the first step; `frozen` parts have no optimizer state."""
     opt_state = tx.init(split_params(params, frozen)[0])
     step = jnp.zeros((), jnp.int32)
-    opt_state = opt_state if history is None else (opt_state, history)
-    return TrainState(step=step, params=params, opt_state=opt_state)
+    return TrainState(step, params, opt_state, empty_history(skip_spikes))

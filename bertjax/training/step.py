@@ -11,8 +11,8 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from bertjax.training.loss_history import is_spike, recorded
 from bertjax.training.optimizer import Schedule
-from bertjax.training.skipped_updates import is_spike, recorded
 from bertjax.training.state import TrainState, split_params
 
 Batch = dict[str, jax.Array]
@@ -42,7 +42,6 @@ def make_train_step(
     accumulation_steps: int = 1,
     frozen: Collection[str] = (),
     dropout_prng: str = "threefry2x32",
-    skip_spikes: float = 0.0,
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch, seed, *constants) -> (state, metrics)`, not yet compiled.
 
@@ -54,8 +53,7 @@ def make_train_step(
     parts that are not in the state: the parameters of a teacher.
 
     If the loss or the gradient is not finite, parameters and optimizer state stay as they are and
-    the metric "skipped" is true. The same holds for spikes if `skip_spikes`, a number of standard
-    deviations, is not 0; `state.opt_state` is then a pair (optimizer state, `LossHistory`).
+    the metric "skipped" is true. The same holds for spikes (see `skipped_updates.is_spike`).
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -65,17 +63,11 @@ def make_train_step(
         params = with_constants(state.params, *constants)
         loss, sums, grads = compute(params, batch, weights_fn(batch), key, rows)
         trained, fixed = split_params(state.params, frozen)
-        before, history = state.opt_state if skip_spikes else (state.opt_state, None)
-        updates, opt_state = tx.update(grads, before, trained)
+        updates, opt_state = tx.update(grads, state.opt_state, trained)
         updated: Any = optax.apply_updates(trained, updates)
         grad_norm = optax.tree.norm(grads)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        is_good = is_finite
-        if history is not None:
-            is_good &= ~is_spike(history, loss, grad_norm, skip_spikes)
-        opt_state = _where(is_good, opt_state, before)
-        if history is not None:
-            opt_state = (opt_state, recorded(history, loss, grad_norm, is_finite))
+        is_good = is_finite & ~is_spike(state.history, loss, grad_norm)
         metrics = {
             # The means of the metrics leave out what is not finite.
             "sums": _where(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
@@ -88,7 +80,8 @@ def make_train_step(
         return TrainState(
             step=state.step + 1,
             params=fixed | _where(is_good, updated, trained),
-            opt_state=opt_state,
+            opt_state=_where(is_good, opt_state, state.opt_state),
+            history=recorded(state.history, loss, grad_norm, is_finite),
         ), metrics
 
     return train_step

@@ -1,0 +1,164 @@
+"""Updates that are not finite, and spikes, change nothing; too many end or rewind a run."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.training import fit_phases, pretraining
+from bertjax.training.checkpoint_files import steps_in
+from bertjax.training.loss_history import HISTORY, empty_history, is_spike, recorded
+from bertjax.training.skipped_updates import NotFinite, check_finite
+
+STEPS = 16
+
+
+@pytest.fixture(scope="module")
+def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
+    return PretrainConfig(
+        data=str(prepared),
+        model=dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size),
+        phases=(Phase(num_steps=STEPS, max_length=16, batch_size=16),),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=3),
+        unroll=1,
+        log_every=5,
+        eval_every=4,
+        eval_rows=16,
+        save_every=4,
+        keep_checkpoints=2,
+        peak_tflops=0.1,
+        max_bad_steps=3,
+    )
+
+
+def train(config, workdir, **changes):
+    pretraining.pretrain(dataclasses.replace(config, workdir=str(workdir), **changes))
+    return load_file(workdir / "model" / "model.safetensors")
+
+
+def lines_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in x.items() if "per_second" not in k and "mfu" not in k} for x in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    return train(config, workdir), lines_of(workdir)
+
+
+def with_states(monkeypatch, change):
+    """Makes the training loop call `change(step, state)` for the state that it trains next."""
+    original = fit_phases.fit
+
+    def fit(state, train_step, batches, *, step, **arguments):
+        at = step
+
+        def changed(state, batch):
+            nonlocal at
+            at += 1
+            return train_step(change(at, state), batch)
+
+        return original(state, changed, batches, step=step, **arguments)
+
+    monkeypatch.setattr(fit_phases, "fit", fit)
+
+
+def with_batches(monkeypatch, is_bad):
+    """Makes the loss NaN in the batches of a phase whose number `is_bad` accepts."""
+    original = pretraining.PretrainingRun.batches
+
+    def batches(self, phase_index, first_step):
+        for number, batch in enumerate(original(self, phase_index, first_step), first_step):
+            if is_bad(number):
+                weights = batch["masked_weights"]
+                batch = batch | {"masked_weights": weights * jnp.float32(math.nan)}
+            yield batch
+
+    monkeypatch.setattr(pretraining.PretrainingRun, "batches", batches)
+
+
+def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them(
+    config, whole, tmp_path, monkeypatch
+):
+    def break_state(step, state):
+        nan = lambda x: x * math.nan if step == 10 else x  # noqa: E731
+        return state.replace(params=jax.tree.map(nan, state.params))
+
+    with monkeypatch.context() as patch:
+        with_states(patch, break_state)
+        with pytest.raises(NotFinite, match="last 3 updates were skipped.*steps 10 to 12"):
+            train(config, tmp_path / "run")
+    assert steps_in(tmp_path / "run" / "checkpoints") == [4, 8]
+    assert not (tmp_path / "run" / "model").exists()
+    # The same command goes on from the last good checkpoint, as if nothing had been.
+    model = train(config, tmp_path / "run")
+    assert all((model[name] == whole[0][name]).all() for name in model)
+    assert lines_of(tmp_path / "run") == whole[1]
+
+
+def test_one_bad_batch_changes_nothing_and_is_reported(config, tmp_path, monkeypatch):
+    with_batches(monkeypatch, lambda number: number == 6)
+    states = {}
+    with_states(monkeypatch, lambda step, state: states.setdefault(step, jax.device_get(state)))
+    train(config, tmp_path / "run")
+    before, after, later = (jax.tree.leaves(states[step].params) for step in (7, 8, 9))
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+    assert not all((a == b).all() for a, b in zip(after, later, strict=True))
+    (line,) = (x for x in lines_of(tmp_path / "run") if "skipped/in_a_row" in x)
+    assert line["step"] == 7 and line["skipped/in_a_row"] == 1 and line["skipped/phase"] == 0
+    assert (line["skipped/first_row"], line["skipped/last_row"]) == (96, 111)
+    logged = next(x for x in lines_of(tmp_path / "run") if x["step"] == 10 and "train/loss" in x)
+    assert math.isfinite(logged["train/loss"])
+
+
+@pytest.mark.slow
+def test_a_rollback_leaves_the_bad_batches_out(config, tmp_path, monkeypatch, capsys):
+    with_batches(monkeypatch, lambda number: 8 <= number < 12)
+    model = train(config, tmp_path / "run", rollback_steps=3)
+    assert all(np.isfinite(x).all() for x in model.values())
+    (record,) = json.loads((tmp_path / "run" / "rollbacks.json").read_text())["rollbacks"]
+    # Steps 9 to 11 are bad, the checkpoint of step 4 is 3 steps before; batches 4 to 10 are left
+    # out, and the one bad batch that remains is skipped.
+    assert record == {"to_step": 4, "from_step": 11, "phase": 0, "batches": 7}
+    assert [x.name for x in (tmp_path / "run" / "rolled_back").iterdir()] == ["8"]
+    assert "rollback: the run continues from step 4" in capsys.readouterr().out
+    skipped = [x for x in lines_of(tmp_path / "run") if "skipped/in_a_row" in x]
+    assert [x["step"] for x in skipped] == [5] and skipped[0]["skipped/first_row"] == 11 * 16
+
+
+@pytest.mark.slow
+def test_looking_for_spikes_changes_no_bit_where_there_is_none(config, whole, tmp_path):
+    model = train(config, tmp_path / "run", skip_spikes=6.0)
+    assert all((model[name] == whole[0][name]).all() for name in model)
+    assert lines_of(tmp_path / "run") == whole[1]
+
+
+def test_a_spike_is_what_numpy_calls_one():
+    rng = np.random.default_rng(0)
+    losses, norms = rng.normal(3, 0.1, 300), rng.normal(1, 0.2, 300)
+    history = empty_history(3.0)
+    for i, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        known = slice(max(0, i - HISTORY), i)
+        for factor in (1.0, 1.05, 1.2):
+            over = any(
+                value * factor > values[known].mean() + 3 * values[known].std(ddof=1)
+                for values, value in ((losses, loss), (norms, norm))
+                if i >= HISTORY // 2
+            )
+            assert bool(is_spike(history, loss * factor, norm * factor)) == over
+        history = recorded(history, loss, norm, True)
+    same = recorded(history, math.nan, math.inf, False)
+    assert all((a == b).all() for a, b in zip(history, same, strict=True))
+
+
+def test_what_is_not_finite_is_neither_saved_nor_exported():
+    check_finite({"a": jnp.ones(3), "b": np.zeros(2, np.int32)}, "The model")
+    with pytest.raises(NotFinite, match=r"The model is not written: 1 of 2 arrays.*\['b'\]\['c'\]"):
+        check_finite({"a": jnp.ones(3), "b": {"c": np.array([1.0, np.inf])}}, "The model")
