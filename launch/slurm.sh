@@ -29,7 +29,7 @@ fi
 
 status=0
 "${command[@]}" "$@" || status=$?
-if [ "$status" -eq 130 ]; then
+if [ "$status" -eq 75 ]; then
   # The run was asked to stop and has saved a checkpoint.
   scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -64,7 +64,7 @@ def job(tmp_path_factory, prepared, tokenizer):
     pretraining = ("--config", str(config), "--data", str(prepared))
 
     def start(workdir: Path, processes: int, devices: int, *flags: str, each=(), command=PROGRAM):
-        own_flags = pretraining if command == PROGRAM else ()
+        own_flags = () if command == FINETUNING else pretraining
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
@@ -104,6 +104,13 @@ def outputs(started, status=0) -> list[str]:
 def losses(workdir: Path) -> list[float]:
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [line["train/loss"] for line in lines if "train/loss" in line]
+
+
+def wait_for_lines(workdir: Path, count: int, started) -> None:
+    deadline = time.time() + 200
+    while not (workdir / "metrics.jsonl").is_file() or len(losses(workdir)) < count:
+        assert time.time() < deadline and all(process.poll() is None for process in started)
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +154,9 @@ def test_a_checkpoint_goes_on_with_other_processes_and_devices(
 def test_a_signal_to_one_process_stops_all_at_one_step_and_the_run_goes_on(job, alone, tmp_path):
     workdir = tmp_path / "run"
     started = job(workdir, 2, DEVICES, "--phases.0.num_steps=100000", "--save_every=100000")
-    deadline = time.time() + 200
-    while not (workdir / "metrics.jsonl").is_file() or len(losses(workdir)) < 3:
-        assert time.time() < deadline and all(process.poll() is None for process in started)
-        time.sleep(0.2)
+    wait_for_lines(workdir, 3, started)
     started[1].send_signal(signal.SIGTERM)
-    outputs(started, status=130)
+    outputs(started, status=75)
     steps = [int(path.name) for path in (workdir / "checkpoints").iterdir()]
     assert len(steps) == 1 and steps[0] == len(losses(workdir))
 
@@ -165,7 +169,7 @@ def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(
     each = ((), ("--workdir", str(tmp_path / "elsewhere")))
     texts = outputs(job(tmp_path / "run", 2, 1, each=each), status=1)
     assert "on a file system that all hosts share" in texts[1]
-    assert "Process 1 stopped with an error" in texts[0]
+    assert "Process 1 stopped with an error" in texts[0] or "process 1 ended" in texts[0]
 
 
 @pytest.mark.slow
@@ -176,6 +180,45 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
     texts = outputs([started[0], started[2]], status=1)
     assert all("process 1 never came" in text for text in texts)
     assert "process 2 of 3 waited 20 s" in texts[1]
+
+
+# Process 1 cannot read its data from batch 8 on.
+DAMAGED = PROGRAM.replace(
+    "status =",
+    """
+import bertjax.data.batches.pretraining_batches as batches
+read = batches._HostBatches.__getitem__
+def damaged(self, index):
+    if index >= 8 and "--distributed.process_id=1" in sys.argv:
+        raise OSError(5, "Input/output error", "train-32-00000.array_record")
+    return read(self, index)
+batches._HostBatches.__getitem__ = damaged
+status =""",
+)
+
+
+@pytest.mark.slow
+def test_a_failing_process_is_named_by_the_others_with_its_error(job, tmp_path):
+    texts = outputs(job(tmp_path / "run", 2, 1, command=DAMAGED), status=1)
+    said = "Input/output error: 'train-32-00000.array_record'"
+    assert f"error: [Errno 5] {said}" in texts[1]
+    assert f"error: process 1 ended: [Errno 5] {said}. Process 0 ends, too" in texts[0]
+    assert "Traceback" not in "".join(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_others_end_within_a_minute_of_a_killed_or_stopped_process(job, tmp_path, number):
+    workdir = tmp_path / "run"
+    started = job(workdir, 2, 1, "--phases.0.num_steps=100000", "--save_every=100000")
+    wait_for_lines(workdir, 3, started)
+    since = time.time()
+    started[1].send_signal(number)
+    text = outputs(started[:1], status=1)[0]
+    assert time.time() - since < 60
+    assert "error: process 1 has shown no sign of life for 40 s" in text
+    started[1].kill()
+    started[1].communicate()
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
-"""Updates that are not finite, and spikes, change nothing; too many end or rewind a run."""
+"""Robust runs: updates that are skipped, rollbacks, best checkpoints, and stop signals."""
 
 import dataclasses
 import json
 import math
+import os
+import signal
+import time
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.devices.stop import StopSignal
+from bertjax.interruption import Interrupted
 from bertjax.training import fit_phases, pretraining
 from bertjax.training.checkpoint_files import steps_in
 from bertjax.training.loss_history import HISTORY, empty_history, is_spike, recorded
+from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.skipped_updates import NotFinite, check_finite
 
 STEPS = 16
@@ -162,3 +168,57 @@ def test_what_is_not_finite_is_neither_saved_nor_exported():
     check_finite({"a": jnp.ones(3), "b": np.zeros(2, np.int32)}, "The model")
     with pytest.raises(NotFinite, match=r"The model is not written: 1 of 2 arrays.*\['b'\]\['c'\]"):
         check_finite({"a": jnp.ones(3), "b": {"c": np.array([1.0, np.inf])}}, "The model")
+
+
+def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
+    config,
+    tmp_path,
+    monkeypatch,
+):
+    losses = iter((3.0, 2.0, 2.5, 2.2))  # at steps 4, 8, 12 and 16
+    monkeypatch.setattr(PretrainingRun, "evaluate", lambda *_: {"eval/mlm_loss": next(losses)})
+    train(config, tmp_path / "run", save_every=100, keep_checkpoints=1)
+    # Step 4 was the best until step 8; step 16 is the last.
+    assert steps_in(tmp_path / "run" / "checkpoints") == [8, 16]
+
+
+@pytest.mark.parametrize("stop_at", [8, 16])
+def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
+    config,
+    whole,
+    tmp_path,
+    monkeypatch,
+    stop_at,
+):
+    original, batches = PretrainingRun._eval_batches, []
+
+    def slow(self, phase):
+        for batch in original(self, phase):
+            batches.append(batch)
+            evaluated = len(batches) - 1  # the first batch is that of `compile_evaluation`
+            if evaluated == stop_at // 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PretrainingRun, "_eval_batches", slow)
+        with pytest.raises(Interrupted, match=f"stopped after step {stop_at} of 16"):
+            train(config, tmp_path / "run")
+    lines = lines_of(tmp_path / "run")
+    assert not any("eval/mlm_loss" in x and x["step"] == stop_at for x in lines)
+    model = train(config, tmp_path / "run")
+    assert all((model[name] == whole[0][name]).all() for name in model)
+    assert sorted(map(json.dumps, lines_of(tmp_path / "run"))) == sorted(map(json.dumps, whole[1]))
+
+
+def test_a_signal_ends_at_once_while_nothing_is_to_be_saved():
+    with StopSignal() as stop:
+        with pytest.raises(Interrupted, match="nothing was to be saved"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        stop.nothing_to_lose = False
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop(3) and stop.agreed
+        with pytest.raises(Interrupted, match="second signal"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
