@@ -128,7 +128,7 @@ def fill(
 
 def _misfit(where: str, *problems: list[str]) -> str:
     """Returns the message that lists missing, unexpected and misshaped tensors."""
-    room = MAX_MESSAGE - 120 - len(where)
+    room = MAX_MESSAGE - 90 - len(where)
     texts = [""] * len(problems)
     # Short lists leave their room to the longer ones.
     order = sorted(range(len(problems)), key=lambda i: sum(map(len, problems[i])))
@@ -137,7 +137,7 @@ def _misfit(where: str, *problems: list[str]) -> str:
         room -= len(texts[i])
     return (
         f"{where} does not fit the model. Missing: {texts[0]}. Unexpected: {texts[1]}. Wrong: "
-        f"{texts[2]}. Give the config and all files of one model."
+        f"{texts[2]}. Give all files of one model."
     )
 
 
