@@ -102,12 +102,14 @@ def explained(file: str | Path, remedy: str = "copy or download it again") -> It
         yield
     except _MALFORMED as error:
         message = str(error)
-        if str(file) in message and len(message) <= MAX_MESSAGE:
-            if isinstance(error, ValueError):
-                raise
+        if isinstance(error, ValueError) and str(file) in message and len(message) <= MAX_MESSAGE:
+            raise
+        message = brief(message.replace(str(file), "it"), MAX_MESSAGE)
+        if type(error) is ValueError and message.endswith("."):  # ours, with its own remedy
+            room = MAX_MESSAGE - len(str(file)) - 2
+            raise ValueError(f"{file}: {brief(message, room)}") from error
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        what = brief(f"{kind}{message.replace(str(file), 'it')}".rstrip(". "))
-        raise ValueError(f"{file} cannot be read ({what}): {remedy}.") from error
+        raise ValueError(f"{file} cannot be read ({kind}{brief(message)}): {remedy}.") from error
 
 
 def read_json(
@@ -147,14 +149,16 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
         OSError: the file cannot be read.
         ValueError: the file is larger.
     """
-    with path.open("rb") as file:
-        content = file.read(max_bytes + 1)
+    content = bytearray()
+    with path.open("rb") as file:  # a single read would allocate max_bytes
+        while len(content) <= max_bytes and (block := file.read(1 << 22)):
+            content += block
     if len(content) > max_bytes:
         raise ValueError(
             f"{path} has more than {max_bytes:,} bytes, the most that bertjax reads: check that it "
             "is the right file."
         )
-    return content
+    return bytes(content)
 
 
 @contextlib.contextmanager
@@ -216,8 +220,8 @@ def brief(content: Any, limit: int = 120) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
         text = f"a {type(content).__name__}"
     text = " ".join(text[: 20 * limit].split())
-    text = text.encode("utf-8", "replace").decode()  # half characters cannot be printed
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def listed(names: Sequence[Any], limit: int = 70) -> str:

@@ -123,7 +123,9 @@ def _texts() -> list[bytes]:
 
 
 def _json_lines() -> list[bytes]:
-    rows = [{"id": i, "url": "u", "title": "Ham", "text": f"Ham\n\n{w}"} for i, w in enumerate("ab")]
+    rows = [
+        {"id": i, "url": "u", "title": "Ham", "text": f"Ham\n\n{w}"} for i, w in enumerate("ab")
+    ]
     return [
         _lines([{"text": word} for word in WORDS[:5]]),
         _lines(rows),
@@ -330,6 +332,10 @@ def _headers() -> list[bytes]:
     return [json.dumps(h).encode() for h in (header, huge)]
 
 
+def _shard_of_model(folder: Path) -> None:
+    (folder / "one").write_bytes(_safetensors_header(_headers()[0], random.Random(0)))
+
+
 def _pickles() -> list[bytes]:
     marker = Path("/nonexistent/bertjax-was-here")
     return [
@@ -476,6 +482,12 @@ def _squads() -> list[bytes]:
     return [json.dumps(data).encode()]
 
 
+def _gold() -> bytes:
+    content = json.loads(_squads()[0])
+    del content["data"][0]["paragraphs"][1]
+    return json.dumps(content).encode()
+
+
 def _read_squad(path: Path) -> None:
     source = SquadSource({"train": path, "dev": path})
     for split in source.splits:
@@ -489,7 +501,7 @@ def _read_answers(path: Path) -> None:
 
 def _glue(name: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> Reader:
     def read(path: Path) -> None:
-        for split in ("train", "test"):
+        for split in ("train",) if GLUE[name].no_header else ("train", "test"):
             for _ in read_glue_file(GLUE[name], path, split):
                 pass
 
@@ -546,8 +558,10 @@ _ALL = (
     Reader(name="safetensors-header", file="a.safetensors", seeds=_headers, is_json=True,
            wrap=_safetensors_header, read=lambda path: _read_all(SafetensorsFiles([path]))),
     Reader(name="safetensors-index", file="model.safetensors.index.json", is_json=True,
-           seeds=lambda: [b'{"metadata": {}, "weight_map": {"a": "one", "b": "one"}}'],
-           beside=lambda folder: None, read=lambda path: _read_all(open_hf(path.parent))),
+           seeds=lambda: [b'{"metadata": {}, "weight_map": {"a": "one", "b": "one"}}',
+                          b'{"weight_map": {"a": "/etc/passwd", "b": "../one"}}'],
+           beside=_shard_of_model, folder_named=True,
+           read=lambda path: _read_all(open_hf(path.parent))),
     Reader(name="bert_config.json", file="bert_config.json", seeds=_configs, is_json=True,
            read=BertConfig.from_json_file),
     Reader(name="task.json", file="task.json", seeds=_task_descriptions, read=_read_task,
@@ -578,7 +592,7 @@ _ALL = (
     Reader(name="squad", file="train.json", seeds=_squads, read=_read_squad, is_json=True),
     Reader(name="squad-predictions", file="predictions.json", read=_read_answers, is_json=True,
            seeds=lambda: [b'{"q1": "a word"}'], folder_named=True,
-           beside=lambda folder: (folder / "gold.json").write_bytes(_squads()[0]) and None),
+           beside=lambda folder: (folder / "gold.json").write_bytes(_gold()) and None),
     _glue("cola", [("x", "1", "*", "A text."), ("y", "0", "", "B text.")], ("z", "1", "", "C.")),
     _glue("stsb", _TSV, ("index", "sentence1", "sentence2", "score")),
     _glue("qqp", [("0", "1", "2", "a?", "b?", "1")] * 3,
