@@ -337,7 +337,9 @@ class Metadata:
             )
         metadata: Metadata = typed(cls, fields)
         if metadata.settings.get("pack"):
-            typed(int, metadata.settings.get("max_sequences"), "max_sequences")
+            count = typed(int, metadata.settings.get("max_sequences"), "settings.max_sequences")
+            if not count:
+                raise ValueError("settings.max_sequences is 0, not a number of sequences")
         for split, summary in metadata.splits.items():
             for length, content in summary.lengths.items():
                 _check_summary(f"{split} of length {brief(length, 20)}", length, content)

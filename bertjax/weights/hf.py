@@ -97,7 +97,11 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
                 "again."
             )
         files = sorted(set(places.values()))
-        outside = [file for file in files if Path(file).name != file or len(file.encode()) > 255]
+        outside = [
+            file
+            for file in files
+            if Path(file).name != file or file == ".." or len(os.fsencode(file)) > 255
+        ]
         if outside:
             raise ValueError(
                 f"{directory / INDEX} names {brief(outside[0])!r}, which is not a file of this "

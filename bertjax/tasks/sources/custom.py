@@ -238,8 +238,8 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     if len(seen) < 2:
         only = f"a single label, {brief(min(seen))!r}" if seen else "no labels"
         raise ValueError(
-            f"{where}Training has {only}: a classifier needs examples of at least two labels. If another "
-            "column holds the labels, name it with --label_column."
+            f"{where}Training has {only}: a classifier needs examples of at least two labels. If "
+            "another column holds the labels, name it with --label_column."
         )
     if tags:
         return order_tags(seen)
