@@ -25,9 +25,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import MAX_MESSAGE
-from tests.reliability.mutations import flip
-from tests.reliability.readers import READERS, Reader
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the readers import jax
+
+from bertjax.files import MAX_MESSAGE  # noqa: E402
+from tests.reliability.mutations import flip  # noqa: E402
+from tests.reliability.readers import READERS, Reader  # noqa: E402
 
 MEMORY_BYTES = 1 << 30
 SECONDS = 20

@@ -5,6 +5,7 @@ import shutil
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,9 @@ def test_configs_with_impossible_values_are_refused_in_one_line(model, fields):
 
 
 def test_epsilon_and_padding_are_checked_in_every_config():
-    for fields in ({"layer_norm_eps": float("nan")}, {"layer_norm_eps": -1}, {"pad_token_id": -5}):
+    wrong: tuple[dict[str, Any], ...]
+    wrong = ({"layer_norm_eps": float("nan")}, {"layer_norm_eps": -1}, {"pad_token_id": -5})
+    for fields in wrong:
         with pytest.raises(ValueError, match=next(iter(fields))):
             BertConfig(**fields)
     assert BertConfig(pad_token_id=None).pad_token_id is None
