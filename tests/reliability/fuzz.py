@@ -245,7 +245,7 @@ def fuzz(name: str, inputs: int, seed: int, first: int = 0, keep: str | None = N
 def table(reports: list[Report]) -> str:
     """Returns one line per reader."""
     columns = ("reader", "inputs", "accepted", "refused", *PROBLEMS, "slowest s", "peak MB")
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             *(report.reader, report.inputs, report.accepted, report.refused),
             *(report.problems[problem] for problem in PROBLEMS),

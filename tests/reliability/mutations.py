@@ -128,14 +128,15 @@ def _mutate_tree(rng: random.Random, tree: Any) -> Any:
             return [*tree[:key], new, *tree[key + 1 :]]
         return {**tree, key: new}
     choice = rng.random()
+    most = 2 if isinstance(tree, dict | list) else 100  # or the sizes would multiply
     if choice < 0.6:
         return rng.choice(WRONG)
     if choice < 0.7:
         return rng.choice(EXTREMES)
     if choice < 0.8:
-        return {str(i): tree for i in range(rng.choice((1, 3, 100)))}
+        return {str(i): tree for i in range(rng.choice((1, 2, most)))}
     if choice < 0.95:
-        return [tree] * rng.choice((1, 2, 100))
+        return [tree] * rng.choice((1, 2, most))
     for _ in range(rng.choice((10, 150))):
         tree = [tree]
     return tree

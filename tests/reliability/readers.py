@@ -58,7 +58,7 @@ class Reader:
     file: str
     seeds: Callable[[], list[bytes]]
     read: Callable[[Path], Any]
-    beside: Callable[[Path], None] = lambda folder: None
+    beside: Callable[[Path], Any] = lambda folder: None
     is_json: bool = False
     wrap: Callable[[bytes, random.Random], bytes] = _as_is
     checked: bool = False
@@ -273,7 +273,7 @@ _ALL = (
            seeds=lambda: [b'model_checkpoint_path: "a.ckpt"\n'], beside=_tf1_beside),
     Reader(name="metadata.json", file="metadata.json", seeds=seeds.metadata, read=_read_metadata,
            is_json=True, folder_named=True,
-           beside=lambda folder: (folder / "train-16-0").write_bytes(seeds.shards()[0]) and None),
+           beside=lambda folder: (folder / "train-16-0").write_bytes(seeds.shards()[0])),
     Reader(name="array_record", file="shard", seeds=seeds.shards, read=records.count_records),
     Reader(name="record", file="record", seeds=seeds.row_bytes, read=_read_row),
     _table("csv-classify", "classify", ".csv", seeds.texts_csv),
@@ -289,7 +289,7 @@ _ALL = (
     Reader(name="squad", file="train.json", seeds=seeds.squads, read=_read_squad, is_json=True),
     Reader(name="squad-predictions", file="predictions.json", read=_read_answers, is_json=True,
            seeds=lambda: [b'{"q1": "a word"}'], folder_named=True,
-           beside=lambda folder: (folder / "gold.json").write_bytes(seeds.gold()) and None),
+           beside=lambda folder: (folder / "gold.json").write_bytes(seeds.gold())),
     _glue("cola", [("x", "1", "*", "A text."), ("y", "0", "", "B text.")], ("z", "1", "", "C.")),
     _glue("stsb", seeds.TSV, ("index", "sentence1", "sentence2", "score")),
     _glue("qqp", [("0", "1", "2", "a?", "b?", "1")] * 3,
