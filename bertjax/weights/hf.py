@@ -97,11 +97,7 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
                 "again."
             )
         files = sorted(set(places.values()))
-        outside = [
-            file
-            for file in files
-            if Path(file).name != file or file == ".." or len(os.fsencode(file)) > 255
-        ]
+        outside = [file for file in files if not _is_file_name(file)]
         if outside:
             raise ValueError(
                 f"{directory / INDEX} names {brief(outside[0])!r}, which is not a file of this "
@@ -116,6 +112,15 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     if (directory / BIN).is_file():
         return open_bin(directory / BIN)
     raise FileNotFoundError(f"No weights in {directory}: expected {SAFETENSORS}, {INDEX} or {BIN}.")
+
+
+def _is_file_name(name: str) -> bool:
+    # Half characters, which JSON can contain, have no bytes.
+    return (
+        Path(name).name == name
+        and name not in ("", "..")
+        and len(name.encode("utf-8", "replace")) <= 255
+    )
 
 
 def save_hf(

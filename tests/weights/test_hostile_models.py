@@ -104,7 +104,12 @@ def test_a_damaged_config_names_its_file(tmp_path):
         assert str(file) in refusal(lambda: BertConfig.from_json_file(file))
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../other.safetensors", "..", "a" * 4000])
+def test_half_a_character_in_an_index_is_refused(tmp_path):
+    (tmp_path / INDEX).write_text('{"weight_map": {"a": "\\ud83d"}}')
+    assert str(tmp_path) in refusal(lambda: open_hf(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other.safetensors", "..", "a" * 4000, ""])
 def test_an_index_may_only_name_files_of_its_directory(tmp_path, name):
     safetensors.numpy.save_file({"a": np.zeros(2, np.float32)}, tmp_path / "other.safetensors")
     folder = tmp_path / "model"
