@@ -6,12 +6,21 @@ import json
 import os
 import re
 import shutil
+import struct
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+# Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
+MAX_JSON_BYTES = 1 << 25
+# Maximum length of an error message about the content of a file, in characters.
+MAX_MESSAGE = 400
 _REMOTE = re.compile(r"[a-z0-9]+://")
+_MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+    *(AssertionError, struct.error),
+)
 
 
 def is_remote(path: Any) -> bool:
@@ -75,22 +84,55 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def read_json(path: Path, remedy: str = "copy or download it again") -> dict[str, Any]:
+@contextlib.contextmanager
+def explained(file: str | Path, remedy: str = "copy or download it again") -> Iterator[None]:
+    """Converts what the content of a file makes the block raise to one error that names the file.
+
+    For files of others, whose content may have any structure: a missing entry, a value of a wrong
+    type and a number out of range become a ValueError. Errors that name the file remain.
+
+    Args:
+        file: the file that the block reads.
+        remedy: the advice at the end of an error message.
+
+    Raises:
+        ValueError: the content cannot be used.
+    """
+    try:
+        yield
+    except _MALFORMED as error:
+        message = str(error)
+        if isinstance(error, ValueError) and str(file) in message and len(message) <= MAX_MESSAGE:
+            raise
+        message = brief(message.replace(str(file), "it"), MAX_MESSAGE)
+        if type(error) is ValueError and message.endswith("."):  # ours, with its own remedy
+            room = MAX_MESSAGE - len(str(file)) - 2
+            raise ValueError(f"{file}: {brief(message, room)}") from error
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise ValueError(f"{file} cannot be read ({kind}{brief(message)}): {remedy}.") from error
+
+
+def read_json(
+    path: Path, remedy: str = "copy or download it again", max_bytes: int = MAX_JSON_BYTES
+) -> dict[str, Any]:
     """Reads the object in a UTF-8 JSON file, with or without a byte order mark.
 
     Args:
         path: the file, which may be in a bucket.
         remedy: the advice at the end of an error message.
+        max_bytes: maximum size of the file; parsing needs up to 24 times its size in memory.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, or its content is not an object.
+        ValueError: the file is not JSON, or too large, or its content is not an object.
     """
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        content = json.loads(read_bytes(path, max_bytes).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
+        if str(path) in str(error):
+            raise
         raise ValueError(
-            f"{path} cannot be read, because it is not JSON in UTF-8 ({error}): {remedy}."
+            f"{path} cannot be read, because it is not JSON in UTF-8 ({brief(error)}): {remedy}."
         ) from error
     if not isinstance(content, dict):
         raise ValueError(
@@ -98,6 +140,25 @@ def read_json(path: Path, remedy: str = "copy or download it again") -> dict[str
             f"{remedy}."
         )
     return content
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Reads a file of at most `max_bytes` bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is larger.
+    """
+    content = bytearray()
+    with path.open("rb") as file:  # a single read would allocate max_bytes
+        while len(content) <= max_bytes and (block := file.read(1 << 22)):
+            content += block
+    if len(content) > max_bytes:
+        raise ValueError(
+            f"{path} has more than {max_bytes:,} bytes, the most that bertjax reads: check that it "
+            "is the right file."
+        )
+    return bytes(content)
 
 
 @contextlib.contextmanager
@@ -150,6 +211,27 @@ def _may_be_replaced(folder: Path, marks: Sequence[str]) -> bool:
     if not folder.is_dir():
         return False
     return not marks or not any(folder.iterdir()) or any((folder / m).is_file() for m in marks)
+
+
+def brief(content: Any, limit: int = 120) -> str:
+    """Returns `content` as one line of at most `limit` characters, for an error message."""
+    try:
+        text = content if isinstance(content, str) else str(content)
+    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+        text = f"a {type(content).__name__}"
+    text = " ".join(text[: 20 * limit].split())
+    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def listed(names: Sequence[Any], limit: int = 70) -> str:
+    """Returns all names for an error message, or their number and the first ones if too long."""
+    if not names:
+        return "nothing"
+    first = ", ".join(brief(name, limit) for name in names[:9])
+    if len(names) <= 9 and len(first) <= limit:
+        return first
+    return f"{len(names)} ({brief(first, limit - 10)})"
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:

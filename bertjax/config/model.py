@@ -5,12 +5,12 @@ DistilBERT that differ from BERT, and `MODEL_SIZES` the configs of published mod
 """
 
 import dataclasses
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bertjax.files import did_you_mean
+from bertjax.files import brief, did_you_mean, explained, read_json
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 DROPOUT_FIELDS = (
@@ -25,7 +25,8 @@ class BertConfig:
 
     Raises:
         ValueError: a size is not positive, the heads do not divide the hidden size, a rate is
-            outside [0, 1), or the activation is unknown.
+            outside [0, 1), the epsilon outside (0, 1), the padding token outside the vocabulary, or
+            the activation is unknown.
     """
 
     vocab_size: int = 30522
@@ -101,6 +102,15 @@ class BertConfig:
                 raise ValueError(
                     f"{field}={value}: it must be at least {least.get(field, 1)}, and below 2^31."
                 )
+        if not 0.0 < self.layer_norm_eps < 1.0:
+            raise ValueError(f"layer_norm_eps={self.layer_norm_eps}: choose it in (0, 1).")
+        if not 0.0 <= self.initializer_range < math.inf:
+            raise ValueError(f"initializer_range={self.initializer_range}: choose it in [0, inf).")
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id}: it must be at least 0 and below vocab_size="
+                f"{self.vocab_size}."
+            )
         if self.num_hidden_layers % self.groups:
             raise ValueError(
                 f"num_hidden_layers={self.num_hidden_layers} does not divide by "
@@ -123,7 +133,7 @@ class BertConfig:
             name = getattr(self, field) or "gelu"
             if name not in ACTIVATIONS:
                 raise ValueError(
-                    f"{field}={name!r} is not known. {did_you_mean(name, ACTIVATIONS)}"
+                    f"{field}={brief(name)!r} is not known. {did_you_mean(name, ACTIVATIONS)}"
                     f"Known: {', '.join(ACTIVATIONS)}."
                 )
 
@@ -148,19 +158,24 @@ class BertConfig:
         """
         for key, only in _ONLY_SUPPORTED.items():
             if values.get(key, only) != only:
-                raise ValueError(f"{key}={values[key]!r} is not supported: only {only!r} is.")
+                raise ValueError(f"{key}={brief(values[key])} is not supported: only {only!r} is.")
         fields = [field for field in dataclasses.fields(cls) if field.name in values]
         for field in fields:
             value, kinds = values[field.name], get_args(field.type) or (field.type,)
             if type(value) not in kinds and not (type(value) is int and float in kinds):
                 known = " or ".join(_JSON_NAMES[kind] for kind in kinds)
-                raise ValueError(f"{field.name}={value!r}: it must be {known}.")
+                raise ValueError(f"{field.name}={brief(repr(value))}: it must be {known}.")
         return cls(**{field.name: values[field.name] for field in fields})
 
     @classmethod
     def from_json_file(cls, path: str | Path) -> "BertConfig":
-        """Reads a `config.json` of Hugging Face or a `bert_config.json` of Google."""
-        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        """Reads a `config.json` of Hugging Face or a `bert_config.json` of Google.
+
+        Raises:
+            ValueError: the file is not JSON, or as in `from_dict`; the message names the file.
+        """
+        with explained(path, "correct it, or copy or download it again"):
+            return cls.from_dict(read_json(Path(path)))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dictionary for `config.json`."""

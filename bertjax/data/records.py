@@ -22,7 +22,8 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.storage import is_remote, place, written_locally
-from bertjax.files import writing
+from bertjax.data.typed_json import typed
+from bertjax.files import MAX_JSON_BYTES, brief, listed, read_bytes, writing
 
 FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"
@@ -112,8 +113,9 @@ def decode_row(record: bytes) -> Row:
         a > length for a, length in zip(a_lengths, lengths, strict=True)
     ):
         raise ValueError(
-            f"A record of {len(record)} bytes declares sequences of {lengths} ids with {a_lengths} "
-            f"of type 0, {width} bytes per id: it is damaged; prepare the data again."
+            f"A record of {len(record)} bytes declares sequences of {brief(lengths, 60)} ids with "
+            f"{brief(a_lengths, 60)} of type 0, {width} bytes per id: it is damaged; prepare the "
+            "data again."
         )
     ids = np.frombuffer(record, dtype=f"<u{width}", offset=start).astype(np.int32)
     return Row(ids, lengths, a_lengths, labels)
@@ -196,7 +198,11 @@ def count_records(path: str | Path) -> int:
         count = reader.num_records()
         reader.close()
     except Exception as error:
-        raise ValueError(f"{path} is not a complete ArrayRecord shard: {error}") from error
+        raise ValueError(
+            f"{path} is not a complete ArrayRecord shard: {brief(error)}. Copy it again, or "
+            "prepare "
+            "the data again."
+        ) from error
     return count
 
 
@@ -326,23 +332,29 @@ class Metadata:
         version = fields.get("format_version") if isinstance(fields, dict) else None
         if version != FORMAT_VERSION:
             raise ValueError(
-                f"the format version is {version}, expected {FORMAT_VERSION}: prepare it again"
+                f"the format version is {brief(version)}, expected {FORMAT_VERSION}: prepare it "
+                "again"
             )
-        fields["splits"] = {
-            split: SplitSummary(
-                **{
-                    **summary,
-                    "lengths": {
-                        length: LengthSummary(
-                            **{**content, "shards": [Shard(**s) for s in content["shards"]]}
-                        )
-                        for length, content in summary["lengths"].items()
-                    },
-                }
-            )
-            for split, summary in fields["splits"].items()
-        }
-        return cls(**fields)
+        metadata: Metadata = typed(cls, fields)
+        if metadata.settings.get("pack"):
+            count = typed(int, metadata.settings.get("max_sequences"), "settings.max_sequences")
+            if not count:
+                raise ValueError("settings.max_sequences is 0, not a number of sequences")
+        for split, summary in metadata.splits.items():
+            for length, content in summary.lengths.items():
+                _check_summary(f"{split} of length {brief(length, 20)}", length, content)
+        return metadata
+
+
+def _check_summary(where: str, length: str, content: LengthSummary) -> None:
+    """Raises ValueError if the numbers contradict each other or a shard has a bad name."""
+    if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
+        raise ValueError(f"{where}: the length is not a number up to {MAX_ROW_LENGTH}")
+    outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
+    if outside:
+        raise ValueError(f"{where}: {brief(outside[0])!r} is not a file of the directory")
+    if sum(shard.records for shard in content.shards) != content.records:
+        raise ValueError(f"{where}: its shards do not have {content.records} records in all")
 
 
 def read_metadata(directory: str | Path) -> Metadata:
@@ -359,9 +371,13 @@ def read_metadata(directory: str | Path) -> Metadata:
             "bertjax.prepare. Run its prepare command again, which continues where it stopped."
         )
     try:
-        return Metadata.from_json(path.read_text(encoding="utf-8"))
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        content = read_bytes(path, MAX_JSON_BYTES)
+        return Metadata.from_json(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read: {brief(error)}. Copy the directory again, or prepare it again "
+            "with --overwrite."
+        ) from error
 
 
 def open_prepared(directory: str | Path) -> Metadata:
@@ -385,12 +401,12 @@ def open_prepared(directory: str | Path) -> Metadata:
     remedy = "Copy the directory again, or prepare it again with --overwrite."
     if missing:
         raise FileNotFoundError(
-            f"{len(missing)} shards are missing from {directory}: {missing[:5]}. {remedy}"
+            f"{len(missing)} shards are missing from {directory}: {listed(missing)}. {remedy}"
         )
     if wrong:
         raise ValueError(
             f"{len(wrong)} shards of {directory} differ from {METADATA_FILE} in their number of "
-            f"records: {wrong[:5]}. {remedy}"
+            f"records: {listed(wrong)}. {remedy}"
         )
     return metadata
 

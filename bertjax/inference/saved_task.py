@@ -8,7 +8,7 @@ import jax
 from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices import sharding
-from bertjax.files import read_json
+from bertjax.files import explained, read_json
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import saved_task
@@ -33,15 +33,16 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     # If the directory lacks this head, its task.json describes another head.
     has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
     description = read_json(file) if file.is_file() and has_head else {}
-    loaded = with_saved_tagger(loaded, description)
-    task = saved_task(
-        loaded.head,
-        loaded.labels,
-        loaded.model.num_labels,
-        loaded.source.config,
-        description,
-        loaded.config.max_length,
-    )
+    with explained(file if description else loaded.source.where):
+        loaded = with_saved_tagger(loaded, description)
+        task = saved_task(
+            loaded.head,
+            loaded.labels,
+            loaded.model.num_labels,
+            loaded.source.config,
+            description,
+            loaded.config.max_length,
+        )
     return loaded, task, description
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
@@ -19,6 +20,12 @@ SPAN_FIELDS = (
     *("doc_stride", "max_query_length", "max_answer_length"),
     *("with_impossible", "null_threshold"),
 )
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("task", "label_kind"), (str,)),
+    **dict.fromkeys(("max_length", "doc_stride", "max_query_length", "max_answer_length"), (int,)),
+    **{"with_impossible": (bool,), "null_threshold": (float, int)},
+    **{"columns": (dict,), "label_separator": (str, type(None))},
+}
 # Tokens per window with which other libraries usually train question answering.
 SPAN_LENGTH = 384
 
@@ -42,8 +49,9 @@ def saved_task(
         longest: maximum number of tokens that the model can read.
 
     Raises:
-        ValueError: no task has this head.
+        ValueError: no task has this head, or an entry of task.json is wrong.
     """
+    _check(description)
     kind = _kind_of(head, num_labels, config, description)
     default_length = SPAN_LENGTH if kind is SpanTask else longest
     fields: dict[str, Any] = {
@@ -64,6 +72,17 @@ def saved_task(
     if definition is not None and definition.metric is not None and kind in definition.kinds:
         fields["metric"] = definition.metric
     return kind(labels=names, **fields)
+
+
+def _check(description: Mapping[str, Any]) -> None:
+    """Raises ValueError if an entry of task.json has a wrong type."""
+    for key, kinds in _TYPES.items():
+        value = description.get(key, kinds[0]())
+        if type(value) not in kinds or (kinds == (int,) and key in description and value < 1):
+            raise ValueError(
+                f"{key}={brief(repr(value))} is not a {kinds[0].__name__} that this task can have: "
+                "correct it, or copy or download the model again."
+            )
 
 
 def _kind_of(

@@ -1,17 +1,18 @@
 """Base class of the tokenizers: encoding of texts and pairs, truncation, and saving."""
 
 import abc
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 
-from bertjax.files import write_bytes
+from bertjax.files import brief, write_bytes
 
 
 class SpecialTokens(NamedTuple):
@@ -80,8 +81,9 @@ class Tokenizer(abc.ABC):
         self.pad_token_id, self.unk_token_id = vocab[special.pad], vocab[special.unk]
         self.cls_token_id, self.sep_token_id = vocab[special.cls], vocab[special.sep]
         self.mask_token_id = vocab[special.mask]
-        self._prompt_backend = self._make_prompt_backend()
-        self._text_backend = self._make_text_backend()
+        with _explaining_the_library():
+            self._prompt_backend = self._make_prompt_backend()
+            self._text_backend = self._make_text_backend()
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
@@ -256,11 +258,32 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
             f"The vocabulary ({len(vocab)} entries) lacks the special tokens {missing}: the model "
             f"needs {list(special_tokens)}. Add them, or use bertjax.train_tokenizer."
         )
+    wrong = [token for token, index in vocab.items() if type(index) is not int]
+    if wrong:
+        raise ValueError(
+            f"The id of {brief(wrong[0])!r} in the vocabulary is {brief(vocab[wrong[0]])!r}, not "
+            "an integer: download it again."
+        )
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise ValueError(
             f"The ids of the vocabulary ({len(vocab)} entries, largest id "
             f"{max(vocab.values())}) are not 0..{len(vocab) - 1}: every id needs one token."
         )
+
+
+@contextlib.contextmanager
+def _explaining_the_library() -> Iterator[None]:
+    """Converts the errors of the tokenizers library, which has no class for them."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic of Rust code is no subclass of Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(
+            "The tokenizers library cannot use the vocabulary and settings "
+            f"({type(error).__name__}: {brief(error)}): download them again."
+        ) from error
 
 
 def _write_if_changed(path: Path, content: bytes) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
+from bertjax.files import brief
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.counting import Report, count_words, repeated
 
@@ -55,7 +56,8 @@ class ByteLevelBPETokenizer(Tokenizer):
         if unknown:
             raise ValueError(
                 f"{len(unknown)} of {len(merges)} merges have pieces that the vocabulary "
-                f"({len(vocab)} entries) lacks (first: {unknown[0]}): use the merges.txt and "
+                f"({len(vocab)} entries) lacks (first: {brief(unknown[0])}): use the merges.txt "
+                "and "
                 "vocab.json of the same tokenizer."
             )
         self.merges = list(merges)

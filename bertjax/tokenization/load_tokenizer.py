@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import read_json
+from bertjax.files import brief, explained, read_json
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
@@ -48,6 +48,18 @@ class _Source:
     """The class that tokenizer_config.json names, if it is not a generic one."""
 
     @property
+    def config_file(self) -> Path:
+        """The path of tokenizer_config.json, which may not exist."""
+        return self.directory / "tokenizer_config.json"
+
+    @property
+    def vocabulary_file(self) -> Path:
+        """The file that takes precedence."""
+        file = self.json.file if self.json else self.bare
+        assert file is not None
+        return file
+
+    @property
     def kind(self) -> str:
         if self.json:
             return self.json.kind
@@ -58,8 +70,20 @@ class _Source:
     def common(self) -> dict[str, Any]:
         """Returns the settings that all kinds of tokenizers have."""
         # transformers writes 1e30 for "no limit".
-        length = int(min(self.config.get("model_max_length", 512), 2**31 - 1))
+        length = self.config.get("model_max_length", 512)
         names = self.config.get("model_input_names")
+        is_number = isinstance(length, int | float) and not isinstance(length, bool)
+        if not is_number or not 1 <= length:
+            raise ValueError(
+                f"{self.config_file} has model_max_length={brief(length)}: it must be a number of "
+                "tokens."
+            )
+        if not isinstance(names, list | None) or not all(isinstance(n, str) for n in names or ()):
+            raise ValueError(
+                f"{self.config_file} has model_input_names={brief(names)}: it must be a list of "
+                "names."
+            )
+        length = int(min(length, 2**31 - 1))
         if names is None and self.tokenizer_class == "DistilBertTokenizer":
             names = ["input_ids", "attention_mask"]
         return {"model_max_length": length, "model_input_names": names}
@@ -87,7 +111,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         path = fetch(str(path), TOKENIZER_FILES)
     source = _find(Path(path))
     load = {"WordPiece": _load_wordpiece, "BPE": _load_bpe, "Unigram": _load_unigram}
-    return load[source.kind](source, do_lower_case)
+    with explained(source.vocabulary_file):
+        return load[source.kind](source, do_lower_case)
 
 
 def _find(path: Path) -> _Source:
@@ -106,6 +131,8 @@ def _find(path: Path) -> _Source:
     config_file = directory / "tokenizer_config.json"
     config = read_json(config_file) if config_file.is_file() else {}
     name = config.get("tokenizer_class")
+    if not isinstance(name, str | None):
+        raise ValueError(f"{config_file} has tokenizer_class={brief(name)}: it must be a name.")
     short = name.removesuffix("Fast") if name else None
     read = read_tokenizer_json(as_json) if as_json and as_json.is_file() else None
     source = _Source(directory, read, bare, config, None if short in _ANY_CLASS else short)
@@ -119,11 +146,13 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
     if name and name not in _KIND_OF_CLASS:
         raise ValueError(
-            f"{config_file} describes a {name}: supported are {', '.join(_KIND_OF_CLASS)}."
+            f"{config_file} describes a {brief(name, 60)}: supported are "
+            f"{', '.join(_KIND_OF_CLASS)}."
         )
     if source.kind not in _KIND_OF_FILE.values():
         raise ValueError(
-            f"{source.directory / 'tokenizer.json'} describes a {source.kind}: supported are "
+            f"{source.directory / 'tokenizer.json'} describes a {brief(source.kind, 60)}: "
+            "supported are "
             "WordPiece, BPE (of bytes) and Unigram."
         )
     if source.json:
@@ -141,7 +170,7 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
 def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTokenizer:
     settings: dict[str, Any] = {}
     if source.json:
-        vocab = dict(source.json.model["vocab"])
+        vocab = source.json.vocab()
         for token, added in source.json.added_tokens.items():
             vocab.setdefault(token, added["id"])
         if normalizer := source.json.normalizer("BertNormalizer"):
@@ -168,7 +197,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
     # tokenizer.json may exist alone, but must agree with vocab.json and merges.txt if they exist.
     vocabularies, settings = [], {}
     if source.json:
-        vocabularies.append((dict(source.json.model["vocab"]), source.json.merges()))
+        vocabularies.append((source.json.vocab(), source.json.merges()))
         settings["add_prefix_space"] = _prefix_space_of(source.json)
         _refuse_added_tokens(source.json, vocabularies[0][0])
     if source.bare:
@@ -195,7 +224,8 @@ def _prefix_space_of(read: TokenizerJson) -> bool:
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
         raise ValueError(
-            f"{read.file} preprocesses text by {steps}: only byte-level BPE as in RoBERTa is "
+            f"{read.file} preprocesses text by {brief(steps)}: only byte-level BPE as in RoBERTa "
+            "is "
             "supported, which has ['ByteLevel']."
         )
     return read.pre_tokenizers[0]["add_prefix_space"]
@@ -209,7 +239,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
     if source.bare:
         pieces, charsmap, model_file = read_sentencepiece(source.bare, tokenizer_class)
     if source.json:
-        json_pieces = [(piece, score) for piece, score in source.json.model["vocab"]]
+        json_pieces = source.json.pieces()
         if pieces and [piece for piece, _ in pieces] != [piece for piece, _ in json_pieces]:
             raise ValueError(
                 f"{source.directory} has two tokenizers: the {len(json_pieces)} pieces in "
@@ -243,7 +273,7 @@ def _unigram_class(source: _Source) -> str:
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
-        pieces = {piece for piece, _ in source.json.model["vocab"]}
+        pieces = {piece for piece, _ in source.json.pieces()}
         if "[CLS]" in pieces:
             return "AlbertTokenizer"
         return "CamembertTokenizer" if "<s>NOTUSED" in pieces else "XLMRobertaTokenizer"
@@ -271,7 +301,8 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
     before = [step["type"] for step in read.pre_tokenizers]
     if not set(types) <= known or before[-1:] != ["Metaspace"]:
         raise ValueError(
-            f"{read.file} preprocesses text by {[*types, *before]}: supported are {sorted(known)} "
+            f"{read.file} preprocesses text by {brief([*types, *before])}: supported are "
+            f"{sorted(known)} "
             "before Metaspace."
         )
     return {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types}
@@ -279,10 +310,15 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
     """Raises ValueError if added tokens are not special tokens of the model's vocabulary."""
-    more = [t for t, token in read.added_tokens.items() if t not in vocab or not token["special"]]
+    more = [
+        t
+        for t, token in read.added_tokens.items()
+        if t not in vocab or token["special"] is not True
+    ]
     if more:
         raise ValueError(
-            f"{read.file} adds {len(more)} tokens to the model's vocabulary (first: {more[0]!r}), "
+            f"{read.file} adds {len(more)} tokens to the model's vocabulary (first: "
+            f"{brief(more[0], 60)!r}), "
             "which is not supported: use the tokenizer without them."
         )
 
@@ -291,9 +327,14 @@ def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
     """Completes `settings` from tokenizer_config.json; `do_lower_case` overrides both."""
+    configured = {name: source.config[name] for name in names if name in source.config}
+    for name, value in configured.items():
+        if not isinstance(value, bool) and not (value is None and name == "strip_accents"):
+            raise ValueError(
+                f"{source.config_file} has {name}={brief(value)}: it must be true or false."
+            )
     if do_lower_case is None and source.json:
         _refuse_disagreement(settings, source, names)
-    configured = {name: source.config[name] for name in names if name in source.config}
     override = {} if do_lower_case is None else {"do_lower_case": do_lower_case}
     return {**configured, **settings, **override}
 
@@ -307,7 +348,7 @@ def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]
         return fields.get(name)
 
     different = [
-        f"{name} is {settings[name]} in tokenizer.json, {source.config[name]} in "
+        f"{name} is {settings[name]} in tokenizer.json, {brief(source.config[name], 20)} in "
         "tokenizer_config.json"
         for name in names
         if name in settings

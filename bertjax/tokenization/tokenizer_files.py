@@ -2,10 +2,11 @@
 
 import base64
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import read_json
+from bertjax.files import MAX_JSON_BYTES, brief, explained, read_bytes, read_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,14 +35,30 @@ class TokenizerJson:
     def charsmap(self) -> bytes:
         """Returns the normalization table of SentencePiece, b"" if there is none."""
         step = self.normalizer("Precompiled")
-        return base64.b64decode(step["precompiled_charsmap"]) if step else b""
+        with explained(self.file):
+            return base64.b64decode(step["precompiled_charsmap"]) if step else b""
 
     def merges(self) -> list[tuple[str, str]]:
         """Returns the merges of a BPE model, which are strings in older files."""
-        return [
-            _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
-            for m in self.model.get("merges", [])
-        ]
+        with explained(self.file):
+            merges = [
+                _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
+                for m in self.model.get("merges", [])
+            ]
+            _check_texts((piece for merge in merges for piece in merge), "a piece of a merge")
+        return merges
+
+    def vocab(self) -> dict[str, int]:
+        """Returns {token: id} of a WordPiece or BPE model."""
+        with explained(self.file):
+            return dict(self.model["vocab"].items())
+
+    def pieces(self) -> list[tuple[str, float]]:
+        """Returns (piece, log probability) of each id of a unigram model."""
+        with explained(self.file):
+            pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
+            _check_texts((piece for piece, _ in pieces), "a piece")
+        return pieces
 
 
 def read_tokenizer_json(file: Path) -> TokenizerJson:
@@ -59,14 +76,17 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
         raise ValueError(f"{file} has no vocabulary in its 'model': download it again.")
     # Older files do not name the type of the model.
     guess = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
-    return TokenizerJson(
-        file=file,
-        kind=model.get("type") or guess,
-        model=model,
-        normalizers=_steps(content.get("normalizer"), "normalizers"),
-        pre_tokenizers=_steps(content.get("pre_tokenizer"), "pretokenizers"),
-        added_tokens={token["content"]: token for token in content.get("added_tokens", [])},
-    )
+    with explained(file):
+        added = content.get("added_tokens") or []
+        _check_texts((token["content"] for token in added), "the content of an added token")
+        return TokenizerJson(
+            file=file,
+            kind=str(model.get("type") or guess),
+            model=model,
+            normalizers=_steps(content.get("normalizer"), "normalizers"),
+            pre_tokenizers=_steps(content.get("pre_tokenizer"), "pretokenizers"),
+            added_tokens={token["content"]: token for token in added},
+        )
 
 
 def read_vocab_txt(file: Path) -> dict[str, int]:
@@ -83,7 +103,7 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
         seen: set[str] = set()
         twice = [token for token in tokens if token in seen or seen.add(token)]
         raise ValueError(
-            f"{file} has {len(twice)} duplicate entries (first: {twice[0]!r}): remove them."
+            f"{file} has {len(twice)} duplicate entries (first: {brief(twice[0])!r}): remove them."
         )
     return vocab
 
@@ -103,20 +123,33 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
 def _pair(text: str, file: Path) -> tuple[str, str]:
     first, space, second = text.partition(" ")
     if not (first and space and second) or " " in second:
-        raise ValueError(f"{file}: {text!r} is not a merge of two pieces: download it again.")
+        raise ValueError(
+            f"{file}: {brief(text)!r} is not a merge of two pieces: download it again."
+        )
     return first, second
 
 
 def _lines(file: Path) -> list[str]:
     # Only "\n" ends a line: splitlines() would also split at U+2028, which is an entry of some
     # released vocabularies.
-    with file.open(encoding="utf-8-sig", newline="") as opened:
-        return [line.rstrip("\r") for line in opened.read().split("\n")]
+    with explained(file):
+        text = read_bytes(file, MAX_JSON_BYTES).decode("utf-8-sig")
+    return [line.rstrip("\r") for line in text.split("\n")]
+
+
+def _check_texts(values: Iterable[Any], what: str) -> None:
+    """Raises ValueError unless all values are texts, without half characters."""
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(f"{what} is {brief(repr(value))}, not a text")
+        value.encode()
 
 
 def _steps(step: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
     if not step:
         return []
+    if not isinstance(step["type"], str):
+        raise ValueError(f"a step has the type {brief(step['type'])}")
     if step["type"] == "Sequence":
         return [inner for member in step[members] for inner in _steps(member, members)]
     return [step]

@@ -7,6 +7,7 @@ SentencePiece file.
 
 import base64
 import io
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from bertjax.files import MAX_JSON_BYTES, brief, read_bytes
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.bpe import ROBERTA
 from bertjax.tokenization.counting import Report, count_words
@@ -78,10 +80,19 @@ class UnigramTokenizer(Tokenizer):
                 f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
                 "keeps capital letters and accents; set them to False, True."
             )
+        wrong = [(p, score) for p, score in pieces if not p or not math.isfinite(score)]
+        if wrong:
+            raise ValueError(
+                f"The vocabulary has the piece {brief(wrong[0][0])!r} of score {wrong[0][1]}: "
+                "pieces "
+                "need a character and a finite score; download or train it again."
+            )
         vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
         if len(vocab) != len(pieces):
             twice = next(p for i, (p, _) in enumerate(pieces) if vocab[p] != i)
-            raise ValueError(f"The vocabulary has {twice!r} twice: download or train it again.")
+            raise ValueError(
+                f"The vocabulary has {brief(twice)!r} twice: download or train it again."
+            )
         self.pieces = list(pieces)
         self.charsmap = charsmap
         self.keep_accents = keep_accents
@@ -183,7 +194,8 @@ def read_sentencepiece(
     Raises:
         ValueError: the file is not a unigram model of SentencePiece.
     """
-    return parse_sentencepiece(Path(file).read_bytes(), str(file), tokenizer_class)
+    content = read_bytes(Path(file), MAX_JSON_BYTES)
+    return parse_sentencepiece(content, str(file), tokenizer_class)
 
 
 def parse_sentencepiece(
@@ -199,7 +211,7 @@ def parse_sentencepiece(
         model.ParseFromString(content)
     except DecodeError as error:
         raise ValueError(
-            f"{file} is not a SentencePiece model ({error}): download it again."
+            f"{file} is not a SentencePiece model ({brief(error)}): download it again."
         ) from error
     if not model.pieces or model.trainer_spec.model_type != _UNIGRAM:
         raise ValueError(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
-from bertjax.files import did_you_mean
+from bertjax.files import brief, did_you_mean
 from bertjax.model import HEADS, BertConfig
 
 # Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the number of a layer.
@@ -193,10 +193,11 @@ def family_of(config: BertConfig) -> Family:
 
 
 def _family(model_type: str) -> Family:
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         hint = did_you_mean(model_type, FAMILIES)
         raise ValueError(
-            f"model_type={model_type!r} is not supported. {hint}Known: {', '.join(FAMILIES)}."
+            f"model_type={brief(model_type, 60)!r} is not supported. {hint}Known: "
+            f"{', '.join(FAMILIES)}."
         )
     return FAMILIES[model_type]
 
@@ -214,7 +215,9 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
     )
     fields |= {family.fields[key]: value for key, value in values.items() if key in family.fields}
     if values.get("inner_group_num", 1) != 1:
-        raise ValueError(f"inner_group_num={values['inner_group_num']} is not supported: use 1.")
+        raise ValueError(
+            f"inner_group_num={brief(values['inner_group_num'])} is not supported: use 1."
+        )
     if "token_classifier_dropout" in fields:
         fields["token_classifier_dropout"] = fields.get("hidden_dropout_prob", 0.1)
     known = {field.name for field in dataclasses.fields(BertConfig)}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bertjax.files import MAX_MESSAGE, listed
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.weights import names
 
@@ -85,14 +86,16 @@ def fill(
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
-            lists all of them.
+            lists all of them, or their number and the first ones.
     """
     config, known = model.config, known or {}
+    layers = _check_layers(tensors, config, where) if not known else 0
     wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
     filled: dict[str, np.ndarray] = {}
+    placed: dict[str, names.Mapped] = {}  # the tensors that the model takes
     seen: set[str] = set()
     unused: set[str] = set()
-    unexpected, misshaped = [], []
+    unexpected = []
     for stored in sorted(tensors):
         name = names.normalized(stored, config)
         mapped = names.find(name, config) if name else None
@@ -105,20 +108,57 @@ def fill(
             unused.add(str(part))
         else:
             seen.add(name)
-            problem = _place(filled, wanted[mapped.path], mapped, tensors[stored])
-            if problem:
-                misshaped.append(f"{stored} {problem}")
-    absent = sorted({part for path in wanted if (part := _part(path))} - set(map(_part, filled)))
+            placed[stored] = mapped
+    present = {_part(mapped.path) for mapped in placed.values()}
+    absent = sorted({part for path in wanted if (part := _part(path))} - present)
     lacking = frozenset(path for path in wanted if _part(path) in absent)
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
+    # Nothing is allocated unless the source has all tensors, so that its size bounds the memory.
+    into = None if missing or unexpected or layers > config.groups else filled
+    misshaped = [
+        f"{stored} {problem}"
+        for stored, mapped in placed.items()
+        if (problem := _place(into, wanted[mapped.path], mapped, tensors[stored]))
+    ]
     if missing or unexpected or misshaped:
-        raise ValueError(
-            f"{where} does not fit the model. Missing: {missing or 'nothing'}. Unexpected: "
-            f"{unexpected or 'nothing'}. Wrong: {misshaped or 'nothing'}. Check that the config "
-            "belongs to these weights and that the files are complete."
-        )
+        raise ValueError(_misfit(where, missing, unexpected, misshaped))
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
+
+
+def _misfit(where: str, *problems: list[str]) -> str:
+    """Returns the message that lists missing, unexpected and misshaped tensors."""
+    room = MAX_MESSAGE - 90 - len(where)
+    texts = [""] * len(problems)
+    # Short lists leave their room to the longer ones.
+    order = sorted(range(len(problems)), key=lambda i: sum(map(len, problems[i])))
+    for done, i in enumerate(order):
+        texts[i] = listed(problems[i], max(room // (len(order) - done), 40))
+        room -= len(texts[i])
+    return (
+        f"{where} does not fit the model. Missing: {texts[0]}. Unexpected: {texts[1]}. Wrong: "
+        f"{texts[2]}. Give all files of one model."
+    )
+
+
+def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
+    """Returns the number of layers in the source; a config with more of them is refused.
+
+    This precedes everything that grows with the config's number of layers.
+    """
+    layers = 0
+    for stored in tensors:
+        name = names.normalized(stored, config)
+        mapped = names.find(name, config) if name else None
+        if mapped is not None and mapped.layer is not None:
+            layers = max(layers, mapped.layer + 1)
+    if config.groups > max(layers, 1):
+        raise ValueError(
+            f"{where} does not fit the model: its config has num_hidden_layers="
+            f"{config.num_hidden_layers}, but its weights have {layers} layers. Check that the "
+            "config belongs to these weights and that the files are complete."
+        )
+    return layers
 
 
 def _part(path: str) -> str | None:
@@ -131,9 +171,9 @@ def _part(path: str) -> str | None:
 
 
 def _place(
-    filled: dict[str, np.ndarray], like: Any, mapped: names.Mapped, tensor: np.ndarray
+    filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Adds one tensor to `filled`; if it does not fit, returns a description of the error."""
+    """Adds one tensor to `filled`, if any; if it does not fit, returns what is wrong."""
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):
         return f"has shape {tensor.shape}, but the model has {shape}"
@@ -146,6 +186,8 @@ def _place(
         return f"has shape {value.shape} in bertjax's layout, but the model has {shape}"
     if not np.isfinite(value).all():
         return f"has {np.count_nonzero(~np.isfinite(value))} values that are not finite"
+    if filled is None:
+        return None
     # The value is always copied in row-major order, so that the page faults of a mapped file and
     # the cost of a transposed view occur only once.
     if mapped.layer is None:

@@ -1,5 +1,6 @@
 """Reads and writes Hugging Face model directories: `config.json`, weights and tokenizer files."""
 
+import contextlib
 import json
 import os
 import struct
@@ -11,7 +12,7 @@ import numpy as np
 import safetensors
 from flax.traverse_util import flatten_dict
 
-from bertjax.files import read_json, replacing_folder
+from bertjax.files import brief, listed, read_json, replacing_folder
 from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
@@ -36,29 +37,39 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
     def __init__(self, files: Iterable[Path]):
         self._files: dict[str, Any] = {}
         for file in files:
-            try:
+            with _opening(file):
                 opened = safetensors.safe_open(file, framework="numpy")
-            except (safetensors.SafetensorError, OSError) as error:
-                raise ValueError(
-                    f"{file} ({file.stat().st_size:,} bytes) is not a whole safetensors file: "
-                    f"{error}. Copy or download it again."
-                ) from error
-            for name in opened.keys():
+                stored = list(opened.keys())
+            for name in stored:
                 if name in self._files:
                     raise ValueError(
-                        f"{file} and another file of the model both have a tensor {name}: copy or "
-                        "download the model again."
+                        f"{file} and another file of the model both have a tensor "
+                        f"{brief(name)}: copy or download the model again."
                     )
-                self._files[name] = opened
+                self._files[name] = file, opened
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._files[name].get_tensor(name)
+        file, opened = self._files[name]
+        with _opening(file):
+            return opened.get_tensor(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+@contextlib.contextmanager
+def _opening(file: Path) -> Iterator[None]:
+    """Converts the errors of the safetensors library, of many types, to one that names the file."""
+    try:
+        yield
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} ({file.stat().st_size:,} bytes) is not a whole safetensors file: "
+            f"{brief(error)}. Copy or download it again."
+        ) from error
 
 
 def has_weights(directory: Path) -> bool:
@@ -86,15 +97,30 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
                 "again."
             )
         files = sorted(set(places.values()))
+        outside = [file for file in files if not _is_file_name(file)]
+        if outside:
+            raise ValueError(
+                f"{directory / INDEX} names {brief(outside[0])!r}, which is not a file of this "
+                "directory: download it again."
+            )
         missing = [file for file in files if not (directory / file).is_file()]
         if missing:
             raise FileNotFoundError(
-                f"{directory} lacks {missing}, which {INDEX} names: copy or download them."
+                f"{directory} lacks {listed(missing)}, which {INDEX} names: copy or download them."
             )
         return SafetensorsFiles(directory / file for file in files)
     if (directory / BIN).is_file():
         return open_bin(directory / BIN)
     raise FileNotFoundError(f"No weights in {directory}: expected {SAFETENSORS}, {INDEX} or {BIN}.")
+
+
+def _is_file_name(name: str) -> bool:
+    # Half characters, which JSON can contain, have no bytes.
+    return (
+        Path(name).name == name
+        and name not in ("", "..")
+        and len(name.encode("utf-8", "replace")) <= 255
+    )
 
 
 def save_hf(

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
-from bertjax.files import did_you_mean, read_json
+from bertjax.files import brief, did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
@@ -221,7 +221,7 @@ def load_model(
             f"{vocab_size or config.vocab_size}. Use the tokenizer of this model, or give "
             f"vocab_size={needed} to resize the embedding."
         )
-    labels = _labels(source.config)
+    labels = _labels(source.config, source.where)
     if num_labels is not None and labels is not None and len(labels) != num_labels:
         labels = None
     model = HEADS[head](
@@ -268,7 +268,8 @@ def find_head(source: Source) -> str:
     config = _architecture(source)
     parts = set(_head_tensors(source, config).values())
     fitting = [head for head in heads_of(config) if parts == HEADS[head](config).present_parts]
-    named = (source.config.get("architectures") or [None])[0]
+    named = source.config.get("architectures")
+    named = named[0] if isinstance(named, list) and named else None
     if not fitting:
         raise ValueError(
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
@@ -293,8 +294,8 @@ def _architecture(source: Source) -> BertConfig:
         if source.kind == "run":  # run.json has the field names of BertConfig
             return BertConfig.from_dict(source.config)
         return config_from_hf(source.config)
-    except ValueError as error:
-        raise ValueError(f"The config of {source.where}: {error}") from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"The config of {source.where}: {brief(error, 250)}") from error
 
 
 def _classes(source: Source) -> int:
@@ -304,19 +305,22 @@ def _classes(source: Source) -> int:
     """
     for name in ("classifier.bias", "classifier.out_proj.bias"):
         if name in source.tensors:
-            return len(source.tensors[name])
+            return max(source.tensors[name].size, 1)
     return 2
 
 
-def _labels(config: Mapping[str, Any]) -> list[str] | None:
+def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
     """Reads the labels of a classifier from `config.json`, in the order of their ids."""
     stored = config.get("id2label")
     if stored is None:
         return None
     try:
-        return [label for _, label in sorted((int(i), x) for i, x in stored.items())]
-    except (AttributeError, TypeError, ValueError) as error:
+        labels = [label for _, label in sorted((int(i), x) for i, x in stored.items())]
+        if any(not isinstance(label, str) for label in labels):
+            raise ValueError("a label is not a text")
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"id2label={stored!r:.200} in config.json is not a mapping of ids to labels: correct "
-            'it to the form {"0": "no", "1": "yes"}.'
+            f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
+            'labels: correct it to the form {"0": "no", "1": "yes"}.'
         ) from error
+    return labels

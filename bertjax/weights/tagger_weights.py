@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from bertjax.files import brief, listed
 from bertjax.model import FeatureTagger, TaggerConfig
 from bertjax.weights.fill import fill
 from bertjax.weights.hf import TAGGER, SafetensorsFiles
 from bertjax.weights.load_model import LoadedModel
+
+# Number of units of a saved BiLSTM, whose parameters take the square of it in memory.
+MAX_UNITS = 1 << 13
 
 
 def with_new_tagger(
@@ -48,10 +52,12 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         return encoder
     try:
         tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
+        _check_types(tagger)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
-            f"{where / 'task.json'} must say what {TAGGER} is, but its tagger={described!r} cannot "
-            f"be read ({error}): copy the model directory again."
+            f"{where / 'task.json'} must say what {TAGGER} is, but its "
+            f"tagger={brief(described, 80)} cannot "
+            f"be read ({brief(error, 80)}): copy the model directory again."
         ) from error
     if not file.is_file():
         raise FileNotFoundError(
@@ -63,10 +69,16 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
     if loaded.absent or loaded.unused:
         raise ValueError(
             f"{file} is not the {tagger.kind} tagger that task.json describes. Missing: "
-            f"{loaded.absent or 'nothing'}. Unexpected: {loaded.unused or 'nothing'}. Copy the "
+            f"{listed(loaded.absent)}. Unexpected: {listed(loaded.unused)}. Copy the "
             "model directory again."
         )
     return loaded
+
+
+def _check_types(tagger: TaggerConfig) -> None:
+    numbers = (*tagger.layers, tagger.size)
+    if any(type(n) is not int for n in numbers) or tagger.size > MAX_UNITS:
+        raise ValueError(f"layers and size must be integers, and size at most {MAX_UNITS}")
 
 
 def _with_tagger(

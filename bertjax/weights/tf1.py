@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.files import replacing_folder
+from bertjax.files import brief, listed, read_bytes, replacing_folder
 from bertjax.weights.hf import MODEL_FILES
 from bertjax.weights.tf1_names import NAMES, Tf1Name, from_pytorch, from_tf1, is_parameter
 
@@ -90,7 +90,9 @@ def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
     try:
         yield
     except (tf.errors.OpError, RuntimeError, IndexError) as error:
-        raise ValueError(f"{prefix} cannot be read ({error}): copy its files again.") from error
+        raise ValueError(
+            f"{prefix} cannot be read ({brief(error)}): copy its files again."
+        ) from error
 
 
 def find_tf1(path: str | Path) -> Path:
@@ -117,13 +119,13 @@ def find_tf1(path: str | Path) -> Path:
 def _latest(directory: Path) -> Path:
     present = sorted(file.name[:-6] for file in directory.iterdir() if file.suffix == ".index")
     pointer = directory / "checkpoint"
-    text = pointer.read_text(errors="replace") if pointer.is_file() else ""
+    text = read_bytes(pointer, 1 << 20).decode("utf-8", "replace") if pointer.is_file() else ""
     if match := re.search(r'^model_checkpoint_path:\s*"(.+)"', text, re.MULTILINE):
         # A directory in `name` refers to the machine that wrote the checkpoint, so it is ignored.
         name = Path(match[1]).name
         if name not in present:
             raise FileNotFoundError(
-                f"{pointer} names {name}, but {directory} holds {present or 'no checkpoint'}: "
+                f"{pointer} names {brief(name, 60)}, but the directory holds {listed(present)}: "
                 "give the prefix of the one to read."
             )
         return directory / name
@@ -131,7 +133,8 @@ def _latest(directory: Path) -> Path:
         raise FileNotFoundError(f"No TF1 checkpoint in {directory}: expected an .index file there.")
     if len(present) > 1:
         raise ValueError(
-            f"{directory} holds {len(present)} checkpoints, {present}: give the prefix of one, "
+            f"{directory} holds {len(present)} checkpoints, {listed(present)}: give the prefix of "
+            "one, "
             f"such as {directory / present[-1]}."
         )
     return directory / present[0]

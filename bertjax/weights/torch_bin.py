@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.files import brief
 from bertjax.weights.torch_pickle import MAX_PICKLE_BYTES, STORED_AS, Machine, Tensor
 
 _REMEDY = (
-    "Copy or download the file again if it may be damaged. If it is whole and you trust it, "
-    "convert it to safetensors with transformers (`from_pretrained`, then `save_pretrained`) on an "
-    "isolated machine, and load the result."
+    "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
+    "transformers (`save_pretrained`) on an isolated machine."
 )
 MAX_LINE_BYTES = 1000
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
@@ -49,9 +49,13 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     try:
         return _open_zip(data) if data[:4] == b"PK\x03\x04" else _open_legacy(data)
     except (ValueError, OverflowError, NotImplementedError, OSError) as error:
-        raise ValueError(f"{path} is refused: {error}. {_REMEDY}") from error
+        raise ValueError(f"{path} is refused: {_shown(error)}. {_REMEDY}") from error
     except (zipfile.BadZipFile, struct.error) as error:
-        raise ValueError(f"{path} is truncated or damaged: {error}. {_REMEDY}") from error
+        raise ValueError(f"{path} is truncated or damaged: {_shown(error)}. {_REMEDY}") from error
+
+
+def _shown(error: Exception) -> str:
+    return brief(error).rstrip(".")
 
 
 class _Tensors(Mapping[str, np.ndarray]):

@@ -14,6 +14,7 @@ from bertjax.data.text.documents import Document, Layout, bounded_documents, loo
 from bertjax.data.text.lines import read_lines
 from bertjax.data.text.sentences import split_sentences
 from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
+from bertjax.files import brief
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
@@ -144,14 +145,16 @@ class Corpus:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(
-                    f"{name}, line {number} is not JSON ({error}): JSON lines contain one object "
+                    f"{name}, line {number} is not JSON ({brief(error)}): JSON lines contain one "
+                    "object "
                     "per line."
                 ) from error
             text = record.get(field, self) if isinstance(record, dict) else self
             if text is not None and not isinstance(text, str):
                 known = sorted(record) if isinstance(record, dict) else type(record).__name__
                 raise ValueError(
-                    f"{name}, line {number} has no text field {field!r}. Its fields: {known}. "
+                    f"{name}, line {number} has no text field {field!r}. Its fields: "
+                    f"{brief(known)}. "
                     "Name one with --text_field."
                 )
             if text and "\\u" in line:

@@ -5,12 +5,14 @@ import io
 from collections import Counter
 from collections.abc import Iterator
 
-from bertjax.data.text.sources import BLOCK_BYTES, PeekableStream
+from bertjax.data.text.decompression import BLOCK_BYTES
+from bertjax.data.text.sources import PeekableStream
 
 # Longer lines are cut at white space, which bounds memory if a file has no line breaks.
 MAX_LINE_CHARACTERS = 1 << 16
-# A line of JSON is not cut, because it has to be parsed whole.
-MAX_JSON_CHARACTERS = 1 << 28
+# A line of JSON is not cut, because it has to be parsed whole, which takes up to 24 bytes of memory
+# per character.
+MAX_JSON_CHARACTERS = 1 << 24
 BOM = b"\xef\xbb\xbf"
 
 
@@ -40,10 +42,7 @@ def read_lines(
         size += len(first)
         if size > limit:
             if not cut:
-                raise ValueError(
-                    f"{name} has a line of more than {limit:,} characters: JSON lines contain one "
-                    "document per line, not one array."
-                )
+                raise ValueError(_too_long(name, limit))
             counts["long_lines_cut"] += not was_cut
             *pieces, last = cut_at_spaces("".join(parts), limit)
             yield from pieces
@@ -51,7 +50,7 @@ def read_lines(
         if rest:
             yield "".join(parts)
             for line in rest[:-1]:
-                # A block is about as long as the limit, so this is rare.
+                # A block is at most four times as long as the limit, so this is rare.
                 if len(line) > limit and cut:
                     counts["long_lines_cut"] += 1
                     yield from cut_at_spaces(line, limit)
@@ -60,6 +59,13 @@ def read_lines(
             parts, size, was_cut = [rest[-1]], len(rest[-1]), False
     if size:
         yield "".join(parts)
+
+
+def _too_long(name: str, limit: int) -> str:
+    return (
+        f"{name} has a line of more than {limit:,} characters: JSON lines contain one document per "
+        "line, not one array. Split longer documents."
+    )
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:

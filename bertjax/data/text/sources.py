@@ -4,22 +4,23 @@ The format of a file is detected from its first bytes, never from its name, so a
 suffix does no harm. All files are streamed and never read into memory as a whole.
 """
 
-import bz2
+import contextlib
 import glob
-import gzip
 import hashlib
 import io
-import lzma
 import os
-import tarfile
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-import zstandard
+from bertjax.data.text.decompression import Decompressed, decompressor_of
+from bertjax.data.text.tar import BLOCK, is_tar, members
+from bertjax.files import brief
 
-BLOCK_BYTES = 1 << 18
+# Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
+MAX_DEPTH = 8
+# Text has no run of so many zero bytes, while damaged archives begin with one.
+ZEROS_OF_BINARY = 16
 # Number of bytes that are hashed at each end of a file.
 HASHED_BYTES = 1 << 16
 
@@ -104,36 +105,52 @@ def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, Peekabl
     """Yields (name, stream) of each text in a file; a member of a tar is named `tar:member`.
 
     Raises:
-        ValueError: the file is damaged or truncated.
+        ValueError: the file is damaged or truncated, grows too much, or is nested too deeply.
     """
     with open(path, "rb") as file:
-        yield from _unwrap(path, PeekableStream(counter.counting(file)))
+        before = counter.count
+        stream = PeekableStream(counter.counting(file))
+        yield from _unwrap(path, stream, lambda: counter.count - before, MAX_DEPTH)
 
 
-def _unwrap(name: str, stream: PeekableStream) -> Iterator[tuple[str, PeekableStream]]:
-    head = stream.peek(TAR_MAGIC_OFFSET + len(TAR_MAGIC))
-    for magic, open_stream in _DECOMPRESSORS:
-        if head.startswith(magic):
-            opened = _NamingErrors(name, cast(BinaryIO, open_stream(cast(BinaryIO, stream))))
-            yield from _unwrap(name, PeekableStream(cast(BinaryIO, opened)))
-            return
-    if head[TAR_MAGIC_OFFSET:] == TAR_MAGIC:
-        yield from _unwrap_tar(name, stream)
-    else:
+def _unwrap(
+    name: str, stream: PeekableStream, bytes_read: Callable[[], int], depth: int
+) -> Iterator[tuple[str, PeekableStream]]:
+    """Yields the texts of a stream with at most `depth` layers of compression and archives."""
+    head = stream.peek(BLOCK)
+    start = decompressor_of(head)
+    if not start and not is_tar(head):
+        if head.count(b"\0" * ZEROS_OF_BINARY):
+            raise ValueError(
+                f"{name} begins with bytes that are not text, and is of no known format: leave it "
+                "out, or copy or download it again if it is an archive."
+            )
         yield name, stream
+    elif not depth:
+        raise ValueError(
+            f"{name} has more than {MAX_DEPTH} layers of compression and archives: unpack it first."
+        )
+    elif start:
+        opened = Decompressed(name, cast(BinaryIO, stream), start, bytes_read)
+        yield from _unwrap(name, PeekableStream(cast(BinaryIO, opened)), bytes_read, depth - 1)
+    else:
+        yield from _unwrap_tar(name, stream, bytes_read, depth - 1)
 
 
-def _unwrap_tar(name: str, stream: PeekableStream) -> Iterator[tuple[str, PeekableStream]]:
-    try:
-        with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as archive:
-            for member in archive:
-                # "._x" are resource forks, which macOS adds for each file.
-                if member.isfile() and not os.path.basename(member.name).startswith("."):
-                    member_name = f"{name}:{member.name.removeprefix('./')}"
-                    opened = _NamingErrors(member_name, cast(BinaryIO, archive.extractfile(member)))
-                    yield from _unwrap(member_name, PeekableStream(cast(BinaryIO, opened)))
-    except tarfile.TarError as error:
-        raise ValueError(_damaged(name, error)) from error
+def _unwrap_tar(
+    name: str, stream: PeekableStream, bytes_read: Callable[[], int], depth: int
+) -> Iterator[tuple[str, PeekableStream]]:
+    archive = members(cast(BinaryIO, _NamingErrors(name, cast(BinaryIO, stream))))
+    while True:
+        with _naming(name):
+            member, content = next(archive, (None, None))
+        if member is None or content is None:
+            return
+        # "._x" are resource forks, which macOS adds for each file.
+        if not os.path.basename(member).startswith("."):
+            member_name = f"{name}:{brief(member.removeprefix('./'), 100)}"
+            opened = PeekableStream(cast(BinaryIO, _NamingErrors(member_name, content)))
+            yield from _unwrap(member_name, opened, bytes_read, depth)
 
 
 class ByteCounter:
@@ -159,7 +176,7 @@ class ByteCounter:
 
 
 class _NamingErrors(io.RawIOBase):
-    """Converts exceptions of a decompressor to errors that name the file."""
+    """Adds the name of the file to errors of a stream."""
 
     def __init__(self, name: str, stream: BinaryIO):
         self._name = name
@@ -169,65 +186,20 @@ class _NamingErrors(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        try:
+        with _naming(self._name):
             return self._stream.read(size)
-        except _DAMAGE as error:
-            raise ValueError(_damaged(self._name, error)) from error
 
 
-def _damaged(name: str, error: Exception) -> str:
-    return (
-        f"{name} is damaged or truncated ({type(error).__name__}: {error}): "
-        "download or compress it again."
-    )
-
-
-class _ZstdFile(io.RawIOBase):
-    """Decompresses concatenated zstd frames; unlike zstandard's reader, it detects truncation."""
-
-    def __init__(self, stream: BinaryIO):
-        self._stream = stream
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._started = False
-        self._out = b""
-
-    def read(self, size: int = -1) -> bytes:
-        blocks = []
-        while not self._out or size < 0:
-            if self._out:
-                blocks.append(self._out)
-                self._out = b""
-            data = self._frame.unused_data if self._frame.eof else b""
-            data = data or self._stream.read(BLOCK_BYTES)
-            if not data:
-                if self._started and not self._frame.eof:
-                    raise EOFError("the last zstd frame has no end")
-                return b"".join(blocks)
-            if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            self._started = True
-            self._out = self._frame.decompress(data)
-        data, self._out = self._out[:size], self._out[size:]
-        return data
-
-
-TAR_MAGIC_OFFSET = 257
-TAR_MAGIC = b"ustar"
-_DECOMPRESSORS = (
-    (b"\x1f\x8b", lambda stream: gzip.GzipFile(fileobj=stream)),
-    (b"BZh", bz2.BZ2File),
-    (b"\xfd7zXZ\x00", lzma.LZMAFile),
-    (b"\x28\xb5\x2f\xfd", _ZstdFile),
-)
-_DAMAGE = (
-    EOFError,
-    gzip.BadGzipFile,
-    zlib.error,
-    lzma.LZMAError,
-    zstandard.ZstdError,
-    tarfile.TarError,
-    OSError,  # bz2 raises it bare: "Invalid data stream"
-)
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if name in str(error):
+            raise
+        raise ValueError(
+            f"{name} is damaged or truncated ({error}): download or pack it again."
+        ) from error
 
 
 def total_size(files: Iterable[InputFile]) -> int:

@@ -1,16 +1,19 @@
 """Reads text from Parquet files and TensorFlow Datasets, without TensorFlow."""
 
+import contextlib
 import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.files import did_you_mean
+from bertjax.files import brief, did_you_mean
 
 # Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256
 TFDS_PREFIX = "tfds:"
+# Size of the texts and lists in the description at the end of a Parquet file.
+MAX_FOOTER_BYTES = 1 << 24
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
@@ -22,10 +25,15 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     import pyarrow
     import pyarrow.parquet
 
-    try:
-        file = pyarrow.parquet.ParquetFile(path, memory_map=False, pre_buffer=False)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a complete Parquet file: {error}") from error
+    with _explained(path):
+        file = pyarrow.parquet.ParquetFile(
+            path,
+            memory_map=False,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            thrift_string_size_limit=MAX_FOOTER_BYTES,
+            thrift_container_size_limit=MAX_FOOTER_BYTES,
+        )
     with file:
         schema = file.schema_arrow
         texts = [
@@ -35,16 +43,37 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
         ]
         if text_field not in texts:
             raise ValueError(
-                f"{path} has no text column {text_field!r}. Its text columns: {texts}. "
+                f"{path} has no text column {text_field!r}. Its text columns: {brief(texts)}. "
                 "Name one with --text_field."
             )
-        for batch in file.iter_batches(
+        batches = file.iter_batches(
             batch_size=ROWS_PER_READ, columns=[text_field], use_threads=False
-        ):
+        )
+        while True:
+            with _explained(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
             try:
-                yield from batch.column(0).to_pylist()
+                rows = batch.column(0).to_pylist()
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, column {text_field!r} is not UTF-8: {error}") from error
+                raise ValueError(
+                    f"{path}, column {text_field!r} is not UTF-8: {brief(error)}. Convert the file."
+                ) from error
+            yield from rows
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Converts the errors of pyarrow, of many types, to one that names the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
+        raise ValueError(
+            f"{path} is not a complete Parquet file: {brief(error)}. Copy or download it again."
+        ) from error
 
 
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from bertjax.files import did_you_mean
+from bertjax.files import brief, did_you_mean
 from bertjax.tasks.sources.table_files import Table, place, read_number
 
 CustomKind = Literal["classify", "regress", "tag", "choice"]
@@ -97,9 +97,9 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
     for name in columns:
         if name not in table.columns:
             raise ValueError(
-                f"{place(table.path, 1)} has no column {name!r}. "
+                f"{place(table.path, 1)} has no column {brief(name, 60)!r}. "
                 f"{did_you_mean(name, table.columns)}"
-                f"There are: {', '.join(table.columns)[:300]}."
+                f"There are: {brief(', '.join(table.columns))}."
             )
 
 
@@ -128,7 +128,7 @@ def find_columns(
     if lacking:
         raise ValueError(
             f"{place(table.path, 1)}: which column is the {' and the '.join(lacking)}? There are: "
-            f"{', '.join(table.columns)[:300]}. Name it with "
+            f"{brief(', '.join(table.columns), 60)}. Name it with "
             f"{' and '.join(map(flag_of, lacking))}; if the first row does not name the columns, "
             "insert a row that does."
         )
@@ -201,7 +201,7 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
         looks_like_data = any(row[label].strip() == label for _, row in rows)
     if looks_like_data:
         raise ValueError(
-            f"{place(table.path, 1)} is an example ({', '.join(table.columns)[:200]}), not the "
+            f"{place(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
             "names of the columns: put a first row with the names before it, such as text,label."
         )
 

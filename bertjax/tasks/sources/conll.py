@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bertjax.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
 from bertjax.tasks.sources.official_files import OfficialFiles
@@ -156,8 +157,9 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
             words = itertools.zip_longest(expected.words, answer.words, fillvalue="(no word)")
             a, b = next((a, b) for a, b in words if a != b)
             raise ValueError(
-                f"The sentence at {answer.where} has {b!r}, but that at {expected.where} has "
-                f"{a!r}: the predictions must have the same words and sentences."
+                f"The sentence at {answer.where} has {brief(b, 40)!r}, but that at "
+                f"{expected.where} has "
+                f"{brief(a, 40)!r}: the predictions must have the same words and sentences."
             )
         for example in (expected, answer):
             if example.label is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertjax.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
@@ -109,7 +110,7 @@ class CustomSource:
         Raises:
             ValueError: the split does not exist, or a row is damaged; the message names the row.
         """
-        path = value_of_split(f"--task={self.kind}", split, self._paths)
+        path = self.path(split)
         if self.kind != "tag":
             return self._texts(split)
         if split not in self._tables:
@@ -118,6 +119,14 @@ class CustomSource:
         return (
             tagged_example(id, path, sentence, scheme) for id, sentence in self._sentences(split)
         )
+
+    def path(self, split: str) -> Path:
+        """Returns the file of a split.
+
+        Raises:
+            ValueError: the split does not exist.
+        """
+        return value_of_split(f"--task={self.kind}", split, self._paths)
 
     def _is_conll(self, path: Path) -> bool:
         if self.kind != "tag" or path.suffix.lower() in JSON_SUFFIXES:
@@ -172,7 +181,9 @@ class CustomSource:
             words = row.listed(columns.text)
             value = row.values.get(columns.label) if columns.label is not None else None
             if value is None and split != "test":
-                raise ValueError(f"{row.where} has no tags in {columns.label!r}: write a list.")
+                raise ValueError(
+                    f"{row.where} has no tags in {brief(columns.label, 60)!r}: write a list."
+                )
             tags = None if value is None else tuple(row.names(value))
             if tags is not None and len(tags) != len(words):
                 raise ValueError(
@@ -191,7 +202,8 @@ class CustomSource:
             if split == "test":
                 return None
             raise ValueError(
-                f"{row.where} has no label in column {column!r}: add one, or remove the row."
+                f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
+                "the row."
             )
         if self.kind == "regress":
             return row.number_of(value)
@@ -212,6 +224,7 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     """
     seen: set[str] = set()
     tags = False
+    where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
     for example in source.examples("train"):
         label = example.label
         tags = bool(example.words)
@@ -223,10 +236,10 @@ def learn_labels(source: Source) -> tuple[str, ...]:
                 "name another column with --label_column."
             )
     if len(seen) < 2:
-        only = f"a single label, {min(seen)!r}" if seen else "no labels"
+        only = f"a single label, {brief(min(seen))!r}" if seen else "no labels"
         raise ValueError(
-            f"Training has {only}: a classifier needs examples of at least two labels. If another "
-            "column holds the labels, name it with --label_column."
+            f"{where}Training has {only}: a classifier needs examples of at least two labels. If "
+            "another column holds the labels, name it with --label_column."
         )
     if tags:
         return order_tags(seen)

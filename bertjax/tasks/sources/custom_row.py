@@ -4,14 +4,18 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertjax.files import brief
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.table_files import check_utf8, place, read_number
 
 
 def shorten(value: Any) -> str:
     """Returns a value as JSON for an error message, cut after 60 characters."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        text = f"a nested {type(value).__name__}"
+    return text if len(text) <= 60 else f"{brief(text[:60])}..."
 
 
 class Row(NamedTuple):
@@ -33,7 +37,8 @@ class Row(NamedTuple):
         """Returns the text in a column, which must not be empty."""
         if column not in self.values:
             raise ValueError(
-                f"{self.where} has no {column!r}; it has {', '.join(self.values)[:200]}. Correct "
+                f"{self.where} has no {brief(column, 60)!r}; it has "
+                f"{brief(', '.join(self.values))}. Correct "
                 "the row."
             )
         return self._checked(self.values[column], column)
@@ -49,16 +54,21 @@ class Row(NamedTuple):
         listed = self.values.get(column)
         if not isinstance(listed, list) or not listed:
             raise ValueError(
-                f"{self.where}: {column!r} should be a list of texts, but is {shorten(listed)}."
+                f"{self.where}: {brief(column, 60)!r} should be a list of texts, but is "
+                f"{shorten(listed)}. Correct the row."
             )
         return tuple(self._checked(value, column) for value in listed)
 
     def _checked(self, value: Any, column: str) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"{self.where}: {column!r} should be a text, but is {shorten(value)}.")
+            raise ValueError(
+                f"{self.where}: {brief(column, 60)!r} should be a text, but is {shorten(value)}. "
+                "Correct the row."
+            )
         if not value or value.isspace():
             raise ValueError(
-                f"{self.where}: the text in {column!r} is empty; fill it or remove the row."
+                f"{self.where}: the text in {brief(column, 60)!r} is empty; fill it or remove the "
+                "row."
             )
         # JSON can contain half of a character, such as "\ud83d".
         check_utf8(value, self.path, self.number)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bertjax.files import brief
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.sources.official_files import OfficialFiles, existing, reset_counts
 from bertjax.tasks.sources.table_files import place, read_number, read_tsv
@@ -126,7 +127,7 @@ def read_glue_file(
                 continue
             raise ValueError(
                 f"{place(path, number)} has {len(fields)} fields instead of {len(header)} "
-                f"({', '.join(header)}) with tabs between them. Restore the official file."
+                f"({brief(', '.join(header))}) with tabs between them. Restore the official file."
             )
         code = None if columns.label is None else fields[columns.label]
         if code == "-":
@@ -162,7 +163,9 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
         if score is not None:
             return score
         expected = "a number"
-    raise ValueError(f"{where}: label {code!r} of {spec.name} is not {expected}. Correct the row.")
+    raise ValueError(
+        f"{where}: label {brief(code, 60)!r} of {spec.name} is not {expected}. Correct the row."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +191,7 @@ class _Columns:
             needed = ", ".join(names[0] for names in (spec.text, spec.pair) if names)
             raise ValueError(
                 f"{place(path, 1)} should name the columns of {spec.name}, with {needed} among "
-                f"them, but reads: {', '.join(header)[:200]}. Restore the official file."
+                f"them, but reads: {brief(', '.join(header))}. Restore the official file."
             )
         return cls(find(("index", "id")), text, pair, find(spec.label))
 

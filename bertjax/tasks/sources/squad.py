@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bertjax.files import read_json
+from bertjax.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
@@ -23,6 +23,8 @@ from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
 Version = Literal["1.1", "2.0"]
+# Maximum size of a file; the largest official one has 42 MB.
+MAX_BYTES = 1 << 30
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
@@ -89,7 +91,7 @@ class SquadSource:
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
             raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
-        where = f"{place}, question {name}"
+        where = f"{place}, question {brief(name, 60)}"
         text = _text(question, "question", where)
         asked = Example(id=str(name), where=where, text=text, pair=context)
         if question.get("is_impossible"):
@@ -98,8 +100,10 @@ class SquadSource:
         for answer in _get(question, "answers", list, where) if "answers" in question else []:
             start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0
             answers.append((_text(answer, "text", where), start))
-            if not isinstance(start, int):
-                raise ValueError(f"{where}: answer_start is {start!r}; it must be a whole number.")
+            if type(start) is not int or abs(start) >= 1 << 31:
+                raise ValueError(
+                    f"{where}: answer_start is {brief(repr(start), 60)}; it must be a whole number."
+                )
         return with_answers(asked, answers, split, self.counts)
 
 
@@ -150,7 +154,8 @@ def _find(folder: Path, split: str, version: str) -> Path | None:
 
 
 def _articles(path: Path) -> list[Any]:
-    return _get(read_json(path, "give a file in SQuAD's format"), "data", list, str(path))
+    content = read_json(path, "give a file in SQuAD's format", MAX_BYTES)
+    return _get(content, "data", list, str(path))
 
 
 def _text(value: Any, key: str, where: str) -> str:
@@ -170,9 +175,9 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(field, kind):
         names = {list: "a list", str: "a text"}
         raise ValueError(
-            f"{where}: {key!r} should be {names[kind]}, but is {str(field)[:50]!r}. The format is "
-            '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", '
-            '"answers": [{"text": "...", "answer_start": 0}]}]}]}]}.'
+            f"{where}: {key!r} should be {names[kind]}, but is {brief(field, 40)!r}. The format is "
+            '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", '
+            '"answers": [{"text": "", "answer_start": 0}]}]}]}]}.'
         )
     return field
 
@@ -243,11 +248,13 @@ def _score_files(
 
 
 def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
-    values = read_json(path, f"write a JSON object that maps question ids to {what}")
+    remedy = f"write a JSON object that maps question ids to {what}"
+    values = read_json(path, remedy, MAX_BYTES)
     for name, value in values.items():
         if not isinstance(value, kind):
             raise ValueError(
-                f"{path}: question {name} has {str(value)[:50]!r}; the values must be {what}."
+                f"{path}: question {brief(name, 60)} has {brief(value, 50)!r}; the values must be "
+                f"{what}."
             )
     return values
 

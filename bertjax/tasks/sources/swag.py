@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from bertjax.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.official_files import OfficialFiles
@@ -32,7 +33,7 @@ class SwagSource(OfficialFiles):
         if missing:
             raise ValueError(
                 f"{place(table.path, 1)} lacks the columns {', '.join(missing)}; it names "
-                f"{', '.join(table.columns)[:200]}. Restore the official file."
+                f"{brief(', '.join(table.columns))}. Restore the official file."
             )
         return _read(table)
 
@@ -43,7 +44,8 @@ def _read(table: Table) -> Iterator[Example]:
         label = row.get("label", "")
         if label not in ("", "0", "1", "2", "3"):
             raise ValueError(
-                f"{where}: label {label!r} is none of the endings 0, 1, 2, 3. Restore the official "
+                f"{where}: label {brief(label, 60)!r} is none of the endings 0, 1, 2, 3. Restore "
+                "the official "
                 "file."
             )
         yield Example(

@@ -6,14 +6,18 @@ line, even in the same file.
 """
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-# Maximum length of a field. It exceeds any text, but detects an unclosed quote in a large file.
-MAX_FIELD_CHARACTERS = 1 << 26
+from bertjax.files import brief
+
+# Maximum length of a field and of a line, in characters. It exceeds any text, but detects an
+# unclosed quote in a large file, and bounds the memory for JSON: up to 24 bytes per character.
+MAX_LINE = 1 << 24
 CSV_SUFFIXES = (".csv",)
 TSV_SUFFIXES = (".tsv", ".tab")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -59,7 +63,7 @@ class Table:
         # The first column may have no name, because pandas writes its index so.
         broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
         if not columns or broken:
-            reads = f"reads {', '.join(columns)[:200]!r}" if columns else "is missing"
+            reads = f"reads {brief(', '.join(columns))!r}" if columns else "is missing"
             raise ValueError(
                 f"{place(self.path, number)} {reads}, but the first row must name the columns, "
                 "each with a different name, such as text,label."
@@ -94,7 +98,7 @@ class Table:
         )
         return (
             f"{place(self.path, number)} has {count} fields, but the first row has "
-            f"{len(self.columns)} ({', '.join(self.columns)[:200]}): {remedy}"
+            f"{len(self.columns)} ({brief(', '.join(self.columns))}): {remedy}"
         )
 
 
@@ -110,7 +114,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         ValueError: a line is not UTF-8.
     """
     with _open(path, newline=None) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(_bounded(file, path), start=1):
             check_utf8(line, path, number)
             yield number, line.removesuffix("\n")
 
@@ -135,14 +139,15 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         ValueError: a row is not UTF-8, or a quote is not closed.
     """
     # Long texts exceed the default limit of 131,072 characters, which is a global setting.
-    csv.field_size_limit(MAX_FIELD_CHARACTERS)
+    csv.field_size_limit(MAX_LINE)
     number = 0
     with _open(path, newline="") as file:
-        header = file.readline()
+        header = file.readline(MAX_LINE)
         file.seek(0)
         delimiter = ";" if ";" in header and "," not in header else ","
         try:
-            for number, fields in enumerate(csv.reader(file, delimiter=delimiter, strict=True), 1):
+            lines = _bounded(file, path)
+            for number, fields in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
                 for field in fields:
                     check_utf8(field, path, number)
                 if any(field.strip() for field in fields):
@@ -167,7 +172,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{place(path, number)} is not JSON ({error}): write one object per line, such as "
+                f"{place(path, number)} is not JSON ({brief(error)}): write one object per line, "
+                "such as "
                 '{"text": "...", "label": "..."}.'
             ) from error
         if not isinstance(row, dict):
@@ -204,6 +210,20 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
             f"{place(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
             "Save the file as UTF-8, or convert it, for example with iconv -f LATIN1 -t UTF-8."
         ) from error
+
+
+def _bounded(file: TextIO, path: Path) -> Iterator[str]:
+    """Yields the lines of a file; raises ValueError if one is too long."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE + 1)
+        if len(line) > MAX_LINE:
+            raise ValueError(
+                f"{path}, line {number} has more than {MAX_LINE:,} characters: check that the file "
+                "is a table, and shorten the line."
+            )
+        if not line:
+            return
+        yield line
 
 
 def _open(path: Path, newline: str | None) -> TextIO:

@@ -1,0 +1,203 @@
+"""Streaming decompression of gz, bz2, xz and zst that is bounded in memory and in growth.
+
+Concatenated streams are read as one, as the command line tools do. Damage, truncation and data that
+follow the last stream are errors, where the readers of the standard library stop in silence: a
+flipped bit between two streams of a bz2 or xz file would lose the rest of the text.
+"""
+
+import bz2
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, Protocol
+
+import zstandard
+
+BLOCK_BYTES = 1 << 18
+# Real text shrinks by less than 100; bombs grow by 1,000 (gz) to 32,000 (zst), and more if nested.
+MAX_GROWTH = 1000
+FREE_BYTES = 1 << 26
+"""Number of bytes that a file may grow to whatever its size, in all its layers."""
+# Dictionary of xz in bytes: `xz -9` needs 65 MiB.
+MAX_XZ_BYTES = 1 << 28
+# A block of zst has at least 4 bytes and grows to at most 128 KiB, so a piece to at most 32 MiB.
+_ZST_PIECE = 1 << 10
+
+
+class Decompressor(Protocol):
+    """The interface of `bz2.BZ2Decompressor`, for one stream."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the stream has ended."""
+        ...
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether more output needs more input."""
+        ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """Input after the end of the stream."""
+        ...
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Takes input and returns about `max_length` bytes of output at most."""
+        ...
+
+
+class _Gzip:
+    def __init__(self):
+        self._zlib = zlib.decompressobj(wbits=31)
+        self._out_is_full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._zlib.unconsumed_tail and not self._out_is_full
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        out = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+        self._out_is_full = len(out) == max_length  # zlib may hold more
+        return out
+
+
+class _Zst:
+    def __init__(self):
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._input = memoryview(b"")
+
+    @property
+    def eof(self) -> bool:
+        return self._frame.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._input
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._frame.unused_data + bytes(self._input)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        if data:
+            self._input = memoryview(bytes(self._input) + data)
+        blocks, size = [], 0
+        while self._input and not self._frame.eof and size < max_length:
+            blocks.append(self._frame.decompress(self._input[:_ZST_PIECE]))
+            self._input = self._input[_ZST_PIECE:]
+            size += len(blocks[-1])
+        return b"".join(blocks)
+
+
+_START: tuple[tuple[bytes, Callable[[], Any]], ...] = (
+    (b"\x1f\x8b", _Gzip),
+    (b"BZh", bz2.BZ2Decompressor),
+    (b"\xfd7zXZ\x00", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_BYTES)),
+    (b"\x28\xb5\x2f\xfd", _Zst),
+)
+# What the decompressors raise; bz2 raises OSError: "Invalid data stream".
+DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+
+
+def decompressor_of(head: bytes) -> Callable[[], Decompressor] | None:
+    """Returns what decompresses a file that begins with `head`; None if it is not compressed."""
+    return next((start for magic, start in _START if head.startswith(magic)), None)
+
+
+class Decompressed(io.RawIOBase):
+    """The content of a compressed stream.
+
+    Args:
+        name: the name of the stream for error messages.
+        stream: the compressed bytes.
+        start: creates the decompressor of one stream.
+        bytes_read: returns the number of bytes read from the file on disk so far.
+
+    Raises (when it is read):
+        ValueError: the stream is damaged, truncated, or grows too much.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: BinaryIO,
+        start: Callable[[], Decompressor],
+        bytes_read: Callable[[], int],
+    ):
+        self._name, self._stream, self._start = name, stream, start
+        self._bytes_read = bytes_read
+        self._decompressor: Decompressor | None = None
+        self._pending = b""  # input that no decompressor has taken
+        self._out, self._at = b"", 0
+        self._written = 0
+        self._streams = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns at most `size` bytes, or all if it is negative; b"" only at the end."""
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
+        if self._at == len(self._out) and size:
+            self._out, self._at = self._next_block(), 0
+        data = self._out[self._at : self._at + size]
+        self._at += len(data)
+        return data
+
+    def _next_block(self) -> bytes:
+        while True:
+            try:
+                block = self._step()
+            except DAMAGE as error:
+                if isinstance(error, ValueError) and self._name in str(error):
+                    raise  # an inner layer has explained it
+                raise ValueError(
+                    f"{self._name} is damaged or truncated ({type(error).__name__}: {error}): "
+                    "download or compress it again."
+                ) from error
+            if block is None:
+                return b""
+            if block:
+                self._written += len(block)
+                self._check_growth()
+                return block
+
+    def _step(self) -> bytes | None:
+        """Returns the next output, which may be empty; None at the end."""
+        current = self._decompressor
+        if current is None or current.eof:
+            if current is not None:
+                self._pending, self._decompressor = current.unused_data, None
+            # Writers may fill up the last block of a disk or tape with zeros.
+            data = self._pending.lstrip(b"\0") if self._streams else self._pending
+            self._pending = data or self._stream.read(BLOCK_BYTES)
+            if data:
+                self._decompressor = self._start()
+                self._streams += 1
+            return b"" if self._pending else None
+        data = self._pending
+        self._pending = b""
+        if not data and current.needs_input:
+            data = self._stream.read(BLOCK_BYTES)
+            if not data:
+                raise EOFError("the file ends before the end of the compressed data")
+        return current.decompress(data, BLOCK_BYTES)
+
+    def _check_growth(self) -> None:
+        if self._written > FREE_BYTES and self._written > MAX_GROWTH * self._bytes_read():
+            raise ValueError(
+                f"{self._name} grows to {self._written:,} bytes after {self._bytes_read():,} bytes "
+                f"of the file, more than {MAX_GROWTH}-fold, as only bombs do: leave it out, or "
+                "decompress it yourself if it is text."
+            )
