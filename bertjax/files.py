@@ -19,6 +19,14 @@ def is_remote(path: Any) -> bool:
     return _REMOTE.match(os.fspath(path)) is not None
 
 
+def cache_folder() -> Path:
+    """Returns the user's cache folder of this package, which may not exist: ~/.cache/bertjax.
+
+    The environment variable XDG_CACHE_HOME replaces ~/.cache.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertjax"
+
+
 @contextlib.contextmanager
 def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
     """Yields a temporary path next to `path`; it is renamed to `path` at the end of the block.

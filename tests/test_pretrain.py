@@ -326,6 +326,16 @@ def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):
         load_model(run)
 
 
+def test_a_damaged_shard_stops_the_run_before_its_first_step(config, prepared, tmp_path):
+    data = shutil.copytree(prepared, tmp_path / "data")
+    shard = next(data.glob("train-16-*.array_record"))
+    content = bytearray(shard.read_bytes())
+    content[320] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"1 of \d+ shards of .* are damaged.*{shard.name}"):
+        PretrainingRun(dataclasses.replace(config, data=str(data), workdir="w"))
+
+
 def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")

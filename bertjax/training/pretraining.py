@@ -13,6 +13,7 @@ from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
+from bertjax.data.checksums import verify_shards
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
 from bertjax.devices import hosts, sharding
@@ -47,6 +48,8 @@ class PretrainingRun(Run):
     def __init__(self, config: PretrainConfig):
         _check_places(config)
         self.metadata = open_prepared(config.data)
+        if note := verify_shards(config.data, self.metadata).note:
+            hosts.say(note)
         tokenizer = load_tokenizer(config.data)
         resumes = Workdir(Path(config.workdir)).has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)

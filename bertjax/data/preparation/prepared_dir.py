@@ -12,13 +12,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary
+from bertjax.data.checksums import verify_shards
+from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, shard_of
 from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.records import (
     METADATA_FILE,
     LengthSummary,
     Metadata,
-    Shard,
     SplitSummary,
     open_prepared,
     unigram_entropy,
@@ -88,9 +88,12 @@ def claim(
         old_plan = None
     if (directory / METADATA_FILE).is_file():
         try:
-            return open_prepared(directory)
-        except (OSError, ValueError):
-            # Shards were lost: their chunks are prepared again.
+            metadata = open_prepared(directory)
+            verify_shards(directory, metadata)
+            return metadata
+        except (OSError, ValueError) as error:
+            # Shards were lost or damaged: their chunks are prepared again.
+            print(f"{error} They are prepared again now.", flush=True)
             (directory / METADATA_FILE).unlink()
     (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
     if old_plan is None:
@@ -256,11 +259,7 @@ def _add_up(summaries: list[dict[str, Any]], settings: dict[str, Any]) -> SplitS
                 length_counts[n] += count
         records = sum(content["records"] for content in contents)
         lengths[length] = LengthSummary(
-            shards=[
-                Shard(file=content["file"], records=content["records"])
-                for content in contents
-                if content["file"]
-            ],
+            shards=[shard for content in contents if (shard := shard_of(content))],
             records=records,
             sequences=sum(labels.values()),
             tokens=sum(content["tokens"] for content in contents),
