@@ -60,8 +60,12 @@ def run(config: PrepareConfig) -> "Metadata | None":
         ValueError: the input, the tokenizer or the output directory cannot be used.
         OSError: a file cannot be read or written.
     """
+    from bertjax.data.preparation.prepared_dir import locked
+
     with explained(config.output):
-        return _run(config, place(config.output))
+        directory = place(config.output)
+        with locked(directory, config.shard):
+            return _run(config, directory)
 
 
 def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":

@@ -16,16 +16,17 @@ ENTRY_POINTS = {
 MODEL_SIDE = {"config", "data", "tokenization", "files"}
 ALLOWED = {
     "files": set(),
+    "lock": set(),
     "command_line": {"files"},
     "tokenization": {"files"},
-    "data": {"tokenization", "files"},
+    "data": {"tokenization", "files", "lock"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files"},
     "model": {"config"},
     "devices": {"model", "config"},
     "weights": {"model", "tokenization", "config", "files"},
     "inference": {"weights", "devices", "tasks", "model"} | MODEL_SIDE,
-    "training": {"inference", "weights", "devices", "tasks", "model"} | MODEL_SIDE,
+    "training": {"inference", "weights", "devices", "tasks", "model", "lock"} | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API
     "__main__": {"files"},

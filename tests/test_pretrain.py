@@ -308,11 +308,12 @@ def test_a_workdir_that_another_run_writes_is_refused(config, tmp_path):
     claim(here).workdir.release()
 
 
-def test_a_damaged_run_json_is_named(config, whole, tmp_path):
+def test_a_damaged_run_json_does_not_block_the_run(config, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text("")
-    with pytest.raises(ValueError, match=r"run\.json cannot be read"):
-        pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+    pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+    assert r"run.json.damaged-1" in capsys.readouterr().out
+    assert (tmp_path / "run" / "run.json").read_text() == (whole / "run.json").read_text()
 
 
 def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 import shutil
 import tempfile
 import zipfile
@@ -20,6 +19,7 @@ from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
+from bertjax.training.metric_files import read_lines
 from bertjax.training.scores import grading_metric, print_scores, splits_of
 from bertjax.training.teacher import Teacher, load_task_teacher
 from bertjax.training.trainer import identity_of
@@ -54,8 +54,7 @@ class FinetuneResult:
     @functools.cached_property
     def history(self) -> list[dict[str, Any]]:
         """The best run's lines of metrics.jsonl: training losses and evaluations at each step."""
-        file = self.directory.parent / self.best / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
 
     @functools.cached_property
     def model(self) -> Pretrained:

@@ -96,7 +96,8 @@ class _Rows(grain.MapDataset):
         ]
 
     def unmasked(self, indices: Sequence[int]) -> Iterator[Row]:
-        return iter(self._parent._getitems(indices))
+        rows: Any = self._parent._getitems(indices)
+        return iter(rows)
 
 
 class _HostBatches(grain.MapDataset):
