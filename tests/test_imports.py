@@ -17,6 +17,7 @@ MODEL_SIDE = {"config", "data", "tokenization", "files"}
 ALLOWED = {
     "files": set(),
     "lock": set(),
+    "scratch": {"lock", "files"},
     "command_line": {"files"},
     "tokenization": {"files"},
     "data": {"tokenization", "files", "lock"},
@@ -25,8 +26,10 @@ ALLOWED = {
     "model": {"config"},
     "devices": {"model", "config"},
     "weights": {"model", "tokenization", "config", "files"},
-    "inference": {"weights", "devices", "tasks", "model"} | MODEL_SIDE,
-    "training": {"inference", "weights", "devices", "tasks", "model", "lock"} | MODEL_SIDE,
+    "inference": {"weights", "devices", "tasks", "model"} | {"lock", "scratch"} | MODEL_SIDE,
+    "training": {"inference", "weights", "devices", "tasks", "model"}
+    | {"lock", "scratch"}
+    | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API
     "__main__": {"files"},

@@ -312,8 +312,8 @@ def test_a_damaged_run_json_does_not_block_the_run(config, whole, tmp_path, caps
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text("")
     pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
-    assert r"run.json.damaged-1" in capsys.readouterr().out
-    assert (tmp_path / "run" / "run.json").read_text() == (whole / "run.json").read_text()
+    assert "run.json.damaged-1" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["seed"] == config.seed
 
 
 def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):

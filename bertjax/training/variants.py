@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from bertjax.devices import hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.files import read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.scratch import scratch_folder
 from bertjax.tasks import Task, TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
@@ -76,8 +76,8 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     runs = variants(config)
     # If there are several runs, a submission is made only of the best one, at the end.
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
-    with tempfile.TemporaryDirectory() as folder:
-        task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, Path(folder)))
+    with scratch_folder() as folder:
+        task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, folder))
         scores = {}
         for name, variant in runs:
             if variant.seed != runs[0][1].seed:
