@@ -172,7 +172,7 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
     import jax
 
     from bertjax.inference import predictor
-    from bertjax.inference.partial_output import continued, file_identity
+    from bertjax.inference.partial_output import PartialLines, continued, file_identity
 
     identity = {
         "version": bertjax.__version__,
@@ -181,7 +181,9 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
         "model": file_identity(model.name),
         "device": jax.local_devices()[0].device_kind,
     }
-    with continued(config.output, identity, predictor.WINDOW) as lines:
+    with continued(
+        config.output, identity, lambda path: PartialLines(path, predictor.WINDOW)
+    ) as lines:
         if lines.done:
             print(f"continuing {config.output} after {lines.done:,} lines", flush=True)
         yield lines

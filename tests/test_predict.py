@@ -9,7 +9,7 @@ import pytest
 from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.partial_output import continued
+from bertjax.inference.partial_output import PartialLines, continued
 from bertjax.lock import Locked
 from bertjax.predict import PredictConfig
 from bertjax.tasks.classification import MultiLabelTask
@@ -159,7 +159,7 @@ def test_a_damaged_input_leaves_no_partial_file_and_two_commands_are_kept_apart(
         with pytest.raises(ValueError, match="row 38"):
             predict.run(many)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many.csv"]
-    with continued(str(many.output), {}, 10):
+    with continued(str(many.output), {}, lambda path: PartialLines(path, 10)):
         with pytest.raises(Locked, match=r"out\.jsonl is being written by another command"):
             predict.run(many)
 

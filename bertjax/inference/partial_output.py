@@ -8,11 +8,14 @@ and one that cannot be continued is removed.
 import contextlib
 import glob
 import hashlib
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from bertjax.files import explaining
 from bertjax.lock import Lock
@@ -52,15 +55,18 @@ class PartialLines:
         self._file.close()
 
 
-def _whole_lines(path: Path, unit: int) -> tuple[int, int]:
-    """Returns the number of whole lines, rounded down to a multiple of `unit`, and their bytes."""
+def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
+    """Returns the number of whole lines, rounded down to a multiple of `unit`, and their bytes.
+
+    A whole line ends with a newline and is JSON of this `kind`.
+    """
     lines = size = count = position = 0
     if not path.is_file():
         return 0, 0
     with path.open("rb") as file:
         for line in file:
             try:
-                if not line.endswith(b"\n") or not isinstance(json.loads(line), dict):
+                if not line.endswith(b"\n") or not isinstance(json.loads(line), kind):
                     break
             except (ValueError, RecursionError):  # a crash of the machine left other bytes
                 break
@@ -70,17 +76,83 @@ def _whole_lines(path: Path, unit: int) -> tuple[int, int]:
     return lines, size
 
 
+class PartialVectors:
+    """Vectors in a .npy or .jsonl file, of which a part may be there already.
+
+    Attributes:
+        done: the number of whole vectors that an earlier run wrote.
+
+    Args:
+        path: the partial file, which may exist.
+        size: the number of components of a vector.
+        is_npy: whether the file is an array [vectors, size], or JSON lines.
+    """
+
+    def __init__(self, path: Path, size: int, is_npy: bool):
+        self._size, self._is_npy = size, is_npy
+        self._start = len(self._header(0)) if is_npy else 0
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._path = path
+        bytes_there = path.stat().st_size
+        if is_npy:
+            self.done = max(0, bytes_there - self._start) // (4 * size)
+        else:
+            self.done, _ = _whole_lines(path, 1, list)
+
+    def _header(self, count: int) -> bytes:
+        """Returns the header of .npy, which has room for any count and so always the same size."""
+        header = io.BytesIO()
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        return header.getvalue()
+
+    def keep(self, count: int) -> None:
+        """Removes all but the first `count` vectors, at most `done`; others are appended then."""
+        if self._is_npy:
+            end = self._start + 4 * self._size * count
+        else:
+            self._file.seek(0)
+            end = sum(len(self._file.readline()) for _ in range(count))
+        self._file.seek(0)
+        self._file.write(self._header(0) if self._is_npy else b"")
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def write(self, vectors: np.ndarray) -> None:
+        """Appends vectors [n, size]."""
+        if self._is_npy:
+            self._file.write(vectors.astype("<f4").tobytes())
+        else:
+            lines = (json.dumps(vector.tolist()).encode() + b"\n" for vector in vectors)
+            self._file.writelines(lines)
+
+    def finish(self, count: int) -> None:
+        """Writes the number of vectors, which is only known at the end."""
+        if self._is_npy:
+            self._file.seek(0)
+            self._file.write(self._header(count))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+Partial = TypeVar("Partial", PartialLines, PartialVectors)
+
+
 @contextlib.contextmanager
-def continued(output: str | Path, identity: Mapping[str, Any], unit: int) -> Iterator[PartialLines]:
-    """Yields the lines to write; they replace `output` at the end of the block.
+def continued(
+    output: str | Path, identity: Mapping[str, Any], opened: Callable[[Path], Partial]
+) -> Iterator[Partial]:
+    """Yields what is to be written; it replaces `output` at the end of the block.
 
     If the block raises an error of its input (ValueError), the partial file is removed. After any
     other interruption it stays, and the same command continues it.
 
     Args:
         output: the file to write.
-        identity: JSON values that determine the lines.
-        unit: see `PartialLines`.
+        identity: JSON values that determine the content.
+        opened: a function that opens the partial file.
 
     Raises:
         Locked: another process writes `output`.
@@ -102,10 +174,10 @@ def continued(output: str | Path, identity: Mapping[str, Any], unit: int) -> Ite
             if other != path:
                 other.unlink(missing_ok=True)
         with explaining(output, "what is written is kept, and --output is unchanged"):
-            lines = PartialLines(path, unit)
+            partial = opened(path)
             try:
-                with contextlib.closing(lines):
-                    yield lines
+                with contextlib.closing(partial):
+                    yield partial
                 os.replace(path, output)
             except ValueError:
                 path.unlink(missing_ok=True)
@@ -115,8 +187,14 @@ def continued(output: str | Path, identity: Mapping[str, Any], unit: int) -> Ite
 
 
 def file_identity(path: str | Path) -> list[Any]:
-    """Returns the path, size and time of a file, or of all files in a folder."""
+    """Returns the path, sizes and times of a file, of all files in a folder, or of a checkpoint.
+
+    The path of a TF1 checkpoint is the beginning of the names of its files.
+    """
     path = Path(path).expanduser().resolve()
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(path.iterdir() if path.is_dir() else path.parent.glob(f"{path.name}*"))
     stats = [(file.name, file.stat()) for file in files if file.is_file()]
     return [str(path), *([name, found.st_size, found.st_mtime_ns] for name, found in stats)]
