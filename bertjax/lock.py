@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -47,7 +48,7 @@ class Lock:
     def __init__(self, path: str | Path, *, place: str, what: str, remedy: str):
         self._path, self._place, self._what, self._remedy = Path(path), place, what, remedy
         self._heartbeat = self._path.with_name(f"{self._path.name}.heartbeat")
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
         self._content = ""
         self._ended: threading.Event | None = None
 
@@ -77,12 +78,12 @@ class Lock:
         if fcntl is None:
             return False
         for _ in range(ATTEMPTS):
-            file = self._path.open("a+", encoding="utf-8")
+            file = self._path.open("a+b", buffering=0)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                other = file.read(200).strip()
+                other = (file.read(200) or b"").decode(errors="replace").strip()
                 file.close()
                 raise self._locked(other) from None
             except OSError:  # not supported
@@ -94,22 +95,23 @@ class Lock:
             file.close()  # the process that had the lock has just removed the file
         else:
             raise self._locked("a process that releases it again and again")
-        file.truncate(0)
-        file.write(self._content)
-        file.flush()
         self._file = file
+        with contextlib.suppress(OSError):  # on a full disk, the lock has no name
+            file.truncate(0)
+            file.write(self._content.encode())
         return True
 
     def _take_heartbeat(self, wait: bool) -> None:
         self._content += f" ({uuid.uuid4().hex[:8]})"  # makes it different from every other
         for _ in range(ATTEMPTS):
             try:
-                with self._heartbeat.open("x", encoding="utf-8") as file:
-                    file.write(self._content)
+                file = self._heartbeat.open("xb", buffering=0)
             except FileExistsError:
                 self._remove_stale(wait)
-            else:
-                break
+                continue
+            with file, _removed_on_error(self._heartbeat):
+                file.write(self._content.encode())
+            break
         else:
             raise self._locked("a process that releases it again and again")
         self._ended = threading.Event()
@@ -182,7 +184,17 @@ class Lock:
         self.release()
 
 
-def _is_still_at(file: IO[str], path: Path) -> bool:
+@contextlib.contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    """Removes a new lock file if it cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _is_still_at(file: IO[bytes], path: Path) -> bool:
     """Whether an open file still has its name, so that a later process locks the same file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
