@@ -35,7 +35,7 @@ class Locked(ValueError):
 class Lock:
     """Exclusive use of a place by one process, from `take` to `release` or the end of the process.
 
-    A lock may be used as a context manager.
+    A lock may be used as a context manager. It is also released when nothing refers to it any more.
 
     Args:
         path: the lock file. Its folder must exist. Without `flock`, another file is used, `path`
@@ -46,11 +46,11 @@ class Lock:
     """
 
     def __init__(self, path: str | Path, *, place: str, what: str, remedy: str):
+        self._file: IO[bytes] | None = None
+        self._ended: threading.Event | None = None
+        self._content = ""
         self._path, self._place, self._what, self._remedy = Path(path), place, what, remedy
         self._heartbeat = self._path.with_name(f"{self._path.name}.heartbeat")
-        self._file: IO[bytes] | None = None
-        self._content = ""
-        self._ended: threading.Event | None = None
 
     @property
     def held(self) -> bool:
@@ -175,6 +175,9 @@ class Lock:
             if self._read() == self._content:
                 with contextlib.suppress(OSError):
                     self._heartbeat.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        self.release()
 
     def __enter__(self) -> "Lock":
         self.take()

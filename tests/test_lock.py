@@ -60,7 +60,8 @@ from pathlib import Path
 from bertjax import lock
 if {kind != "flock"}:
     lock.fcntl = None
-lock.Lock(Path({str(tmp_path)!r}) / "x.lock", place="x", what="command", remedy="wait").take()
+held = lock.Lock(Path({str(tmp_path)!r}) / "x.lock", place="x", what="c", remedy="wait")
+held.take()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

@@ -57,14 +57,15 @@ class Workdir:
     def read(self) -> dict[str, Any]:
         """Reads run.json, which holds the config of the run and the hash of its data.
 
-        If it is damaged, its spare copy is read.
+        If it is damaged or missing, its spare copy is read.
 
         Raises:
             ValueError: run.json and its copy are damaged.
+            FileNotFoundError: there is no run.json and no copy.
         """
         try:
             return _read_run(self._run)
-        except ValueError:
+        except (OSError, ValueError):
             with contextlib.suppress(OSError, ValueError):
                 return _read_run(self._spare)
             raise
@@ -141,23 +142,26 @@ class Workdir:
             ValueError: the folder holds a run with another config or other data, or files but no
                 run; or another process writes there.
         """
-        if self.has_checkpoints and self._run.is_file():
-            readable = self._is_readable()
-            if readable:
-                self.check(config, data_fingerprint, **checks)
-            self._take_lock()
-            self._set_aside_if_damaged(readable)
-            # If the phases of the run have changed, run.json stores the new phases from now on.
-            self._write_run(config, data_fingerprint)
-        elif self.path.exists() and not self._run.is_file() and self._holds_something():
+        holds_run = self._run.is_file() or self._spare.is_file()
+        resumes = self.has_checkpoints and holds_run
+        readable = resumes and self._is_readable()
+        if readable:
+            self.check(config, data_fingerprint, **checks)
+        elif self.path.exists() and not holds_run and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
             )
-        else:
-            with explaining(self.path):
-                self.path.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+        with explaining(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+        try:
+            if resumes and self._run.is_file():
+                self._set_aside_if_damaged(readable)
+            # If the phases of the run have changed, run.json stores the new phases from now on.
             self._write_run(config, data_fingerprint)
+        except BaseException:
+            self.release()
+            raise
 
     def _is_readable(self) -> bool:
         """Whether run.json or its spare copy can be read."""
@@ -185,10 +189,6 @@ class Workdir:
         content = {"config": config, "data_fingerprint": data_fingerprint}
         write_json(self._run, content)
         write_json(self._spare, content)
-
-    def _take_lock(self) -> None:
-        with explaining(self.path):
-            self._lock.take()
 
     def release(self) -> None:
         """Lets other processes claim the folder; the end of this process has the same effect."""

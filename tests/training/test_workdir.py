@@ -130,6 +130,29 @@ def test_without_a_spare_copy_the_run_resumes_and_says_what_was_not_compared(tmp
     assert workdir.read()["data_fingerprint"] == "data"
 
 
+def test_a_missing_run_json_is_restored_from_its_spare_copy(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    (workdir.path / "run.json").unlink()
+    with pytest.raises(ValueError, match="another config: seed: 0 -> 1"):
+        resume(workdir, dataclasses.replace(CONFIG, seed=1))
+    resume(workdir, CONFIG)
+    assert (workdir.path / "run.json").is_file()
+
+
+def test_a_claim_that_fails_holds_no_lock(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for has_flock in (True, False):
+        with monkeypatch.context() as patch:
+            if not has_flock:
+                patch.setattr("bertjax.lock.fcntl", None)
+            patch.setattr("bertjax.training.workdir.write_json", full)
+            with pytest.raises(OSError, match="No space"):
+                Workdir(tmp_path / "run").claim({}, "data")
+        assert not list((tmp_path / "run").iterdir())
+
+
 def test_damage_in_the_log_does_not_hide_the_last_evaluation(tmp_path):
     workdir = Workdir(tmp_path)
     assert workdir.last_evaluation() is None

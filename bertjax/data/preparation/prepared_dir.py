@@ -91,20 +91,28 @@ def claim(
                 "another directory, or --overwrite to start again."
             )
         old_plan = None
-    if (directory / METADATA_FILE).is_file():
-        try:
-            metadata = open_prepared(directory)
-            verify_shards(directory, metadata)
-            return metadata
-        except (OSError, ValueError) as error:
-            # Shards were lost or damaged: their chunks are prepared again.
-            print(f"{error} They are prepared again now.", flush=True)
-            (directory / METADATA_FILE).unlink()
+    if (metadata := _complete(directory)) is not None:
+        return metadata
     with explaining(directory):
         (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
     if old_plan is None:  # other parts may write the same file at the same time
         write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
     return None
+
+
+def _complete(directory: Path) -> Metadata | None:
+    """Returns the metadata if the directory is complete; else removes any metadata.json."""
+    if not (directory / METADATA_FILE).is_file():
+        return None
+    try:
+        metadata = open_prepared(directory)
+        verify_shards(directory, metadata)
+        return metadata
+    except (OSError, ValueError) as error:
+        # Shards were lost or damaged: their chunks are prepared again.
+        print(f"{error} They are prepared again now.", flush=True)
+        (directory / METADATA_FILE).unlink()
+        return None
 
 
 def _is_ours(name: str) -> bool:
