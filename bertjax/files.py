@@ -2,6 +2,8 @@
 
 import contextlib
 import difflib
+import errno
+import itertools
 import json
 import os
 import re
@@ -28,6 +30,47 @@ def is_remote(path: Any) -> bool:
     return _REMOTE.match(os.fspath(path)) is not None
 
 
+def cache_folder() -> Path:
+    """Returns the user's cache folder of this package, which may not exist: ~/.cache/bertjax.
+
+    The environment variable XDG_CACHE_HOME replaces ~/.cache.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertjax"
+
+
+@contextlib.contextmanager
+def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
+    """Turns errors of the file system in the block into errors that name `place` and a remedy.
+
+    Args:
+        place: the file or folder that the block writes.
+        consequence: a clause that follows the reason, such as "its old content is unchanged".
+
+    Raises:
+        OSError: an OSError of the block; one that is explained already stays as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(_not_written(place, error, consequence)) from error
+
+
+def _not_written(place: str | Path, error: OSError, consequence: str = "") -> str:
+    reason = f"{error}; {consequence}" if consequence else f"{error}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "Get the right to write there"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        remedy = "Make room"
+    else:
+        remedy = "Repair this"
+    return (
+        f"Writing {place} failed ({reason}). {remedy}, or choose another place; then run the same "
+        "command again."
+    )
+
+
 @contextlib.contextmanager
 def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
     """Yields a temporary path next to `path`; it is renamed to `path` at the end of the block.
@@ -51,14 +94,12 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
         if temporary.exists():
             os.replace(temporary, path)
     except OSError as error:
-        if error.errno is None or error.filename not in (None, str(temporary)):
+        if error.errno is None or error.filename not in (None, str(temporary), str(path)):
             raise  # already explained, or about a file that the block reads
-        raise OSError(
-            f"Writing {path} failed ({error}): make room or choose another place, then run the "
-            "same command again."
-        ) from error
+        raise OSError(_not_written(path, error)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder without rights
+            temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
@@ -74,9 +115,9 @@ def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
         temporary.write_bytes(content)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, unique: bool = False) -> None:
     """Writes a small UTF-8 text file atomically, see `write_bytes`."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), unique=unique)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -161,6 +202,23 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     return bytes(content)
 
 
+def set_aside(path: Path, name: str | None = None) -> Path:
+    """Copies a damaged file to `NAME.damaged-1`, or the next free number; returns that path.
+
+    Args:
+        path: the file.
+        name: the NAME; None: that of the file.
+
+    Raises:
+        OSError: the copy cannot be written.
+    """
+    numbers, name = itertools.count(1), name or path.name
+    while (copy := path.with_name(f"{name}.damaged-{next(numbers)}")).exists():
+        pass
+    write_bytes(copy, path.read_bytes())
+    return copy
+
+
 @contextlib.contextmanager
 def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
     """Yields a new folder that replaces `folder` at the end of the block, if no error occurs.
@@ -184,16 +242,12 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
             "is not replaced: name a new directory, or the directory of an older model."
         )
     try:
-        (scratch / "new").mkdir(parents=True)
-        yield scratch / "new"
-        if folder.exists():
-            folder.rename(scratch / "old")
-        (scratch / "new").rename(folder)
-    except OSError as error:
-        raise OSError(
-            f"Writing {folder} failed ({error}); its old content is unchanged. Make room, or "
-            "choose another place, then run the command again."
-        ) from error
+        with explaining(folder, "its old content is unchanged"):
+            (scratch / "new").mkdir(parents=True)
+            yield scratch / "new"
+            if folder.exists():
+                folder.rename(scratch / "old")
+            (scratch / "new").rename(folder)
     finally:
         _tidy(folder, scratch)
 

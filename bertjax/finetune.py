@@ -4,13 +4,12 @@ Running the same command again resumes from the newest checkpoint, bit for bit.
 """
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
 from bertjax.config import FinetuneConfig, config_from, load_config_file
+from bertjax.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from bertjax.training.variants import FinetuneResult
@@ -38,9 +37,9 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
     if config is None:
         config = _defaults_of_task(fields.get("task"))
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         files = {
-            split: as_file(fields[split], Path(folder) / f"{split}.jsonl")
+            split: as_file(fields[split], folder / f"{split}.jsonl")
             for split in ("train", "dev", "test")
             if fields.get(split) is not None
         }

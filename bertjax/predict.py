@@ -4,14 +4,17 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import bertjax
 from bertjax import command_line
-from bertjax.files import writing
+from bertjax.files import explaining
 
 if TYPE_CHECKING:
+    from bertjax.inference.partial_output import PartialLines
+    from bertjax.inference.saved_task import TaskModel
     from bertjax.tasks import Example, Prediction
     from bertjax.tasks.sources.columns import Columns
 
@@ -124,7 +127,8 @@ class PredictConfig:
 def answer(config: PredictConfig) -> None:
     """Predicts a text or every example of a file, and prints or writes the results as JSON lines.
 
-    If the examples have labels, the metrics are printed as well.
+    If the examples have labels, the metrics are printed as well. A command that was killed is
+    continued by the next one with the same input, model and flags, without a line lost or doubled.
     """
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.saved_task import TaskModel
@@ -139,28 +143,62 @@ def answer(config: PredictConfig) -> None:
         task, examples, note = task_of_file(model, path, config.columns, separator)
         if note:
             print(note, file=sys.stderr)
-    with _lines(config.output) as lines:
+    with _lines(config, model) as lines:
 
         def written() -> "Iterator[tuple[Example, Prediction]]":
-            for example, prediction in model(task, examples):
-                line = {"id": example.id, **prediction}
-                print(json.dumps(line, ensure_ascii=False), file=lines)
+            remaining = iter(examples)
+            for line in lines.finished():
+                example = next(remaining, None)
+                if example is None or line.pop("id") != example.id:
+                    raise ValueError(f"{config.input} changed while it was predicted: start again.")
+                yield example, line
+            for example, prediction in model(task, remaining):
+                lines.write({"id": example.id, **prediction})
                 yield example, prediction
 
         scores = task.score(written())
+    if config.output is not None:
+        print(f"predictions written to {config.output}")
     if scores:
         print(json.dumps(scores), file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _lines(output: str | None) -> Iterator[Any]:
-    """Yields standard output, or a file that is written completely or not at all."""
-    if output is None:
-        yield sys.stdout
+def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines | _Printed]":
+    """Yields standard output, or a file that is written completely or continued later."""
+    if config.output is None:
+        yield _Printed()
         return
-    with writing(output) as temporary, temporary.open("w", encoding="utf-8") as lines:
+    import jax
+
+    from bertjax.inference import predictor
+    from bertjax.inference.partial_output import PartialLines, continued, file_identity
+
+    identity = {
+        "version": bertjax.__version__,
+        "config": {**dataclasses.asdict(config), "output": None},
+        "input": None if config.input is None else file_identity(config.input),
+        "model": file_identity(model.name),
+        "device": jax.local_devices()[0].device_kind,
+    }
+    with continued(
+        config.output, identity, lambda path: PartialLines(path, predictor.WINDOW)
+    ) as lines:
+        if lines.done:
+            print(f"continuing {config.output} after {lines.done:,} lines", flush=True)
         yield lines
-    print(f"predictions written to {output}")
+
+
+class _Printed:
+    """Lines on standard output, of which none is there already."""
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Yields nothing."""
+        return iter(())
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Prints a line."""
+        print(json.dumps(line, ensure_ascii=False))
 
 
 def answer_task(config: PredictConfig) -> None:
@@ -182,7 +220,8 @@ def answer_task(config: PredictConfig) -> None:
     )
     task = official_task(model, str(config.task), options)
     folder = Path(config.output or f"predictions/{task.name}")
-    folder.mkdir(parents=True, exist_ok=True)
+    with explaining(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     assert task.source is not None
     for split in task.source.splits:
         if split != "train":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
 from bertjax.config import PrepareConfig, config_from
-from bertjax.data.storage import explained, folder_written_locally, place
+from bertjax.data.storage import explained, folder_written_locally, is_remote, place
 
 if TYPE_CHECKING:
     from bertjax.data.records import Metadata
@@ -60,8 +60,12 @@ def run(config: PrepareConfig) -> "Metadata | None":
         ValueError: the input, the tokenizer or the output directory cannot be used.
         OSError: a file cannot be read or written.
     """
+    from bertjax.data.preparation.prepared_dir import locked
+
     with explained(config.output):
-        return _run(config, place(config.output))
+        directory = place(config.output)
+        with locked(directory, config.shard):
+            return _run(config, directory)
 
 
 def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
@@ -162,6 +166,7 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
 
 def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     """Prepares the unfinished chunks of this part; returns the number of chunks of the input."""
+    from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
     from bertjax.data.preparation.workers import Workers, available_cores
 
@@ -184,11 +189,13 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     part, parts = config.part()
     processes = config.num_processes or available_cores()
     chunks = 0
+    # What an earlier run left is read once more, since a disk may have damaged it.
+    remembered = None if is_remote(config.output) else Remembered(config.output)
     with Workers(settings, processes) as workers, _progress(corpus) as report:
         for chunk in cut_chunks(corpus.documents(), int(config.chunk_mb * 1e6)):
             chunks += 1
             in_part = chunk.number % parts == part
-            if in_part and read_summary(config.output, chunk.number) is None:
+            if in_part and read_summary(config.output, chunk.number, remembered) is None:
                 workers.submit(chunk)
             report(chunk.text_bytes)
         workers.finish()

@@ -32,6 +32,7 @@ from flax.traverse_util import unflatten_dict  # noqa: E402
 
 from bertjax import prepare  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
+from bertjax.data import checksums  # noqa: E402
 from bertjax.model import (  # noqa: E402
     HEADS,
     MODEL_SIZES,
@@ -56,6 +57,15 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"the real data is not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory):
+    """What is remembered of prepared data is kept in a folder of the tests."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checksums, "cache_folder", lambda: folder)
+        yield
 
 
 TINY = BertConfig(

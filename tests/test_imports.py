@@ -17,16 +17,21 @@ MODEL_SIDE = {"config", "data", "tokenization", "files", "interruption"}
 ALLOWED = {
     "files": set(),
     "interruption": set(),
+    "checkpoint_files": {"files"},
+    "lock": set(),
+    "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
     "tokenization": {"files"},
-    "data": {"tokenization", "files"},
+    "data": {"tokenization", "files", "lock"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files"},
     "model": {"config"},
     "devices": {"model", "config", "interruption"},
-    "weights": {"model", "tokenization", "config", "files"},
-    "inference": {"weights", "devices", "tasks", "model"} | MODEL_SIDE,
-    "training": {"inference", "weights", "devices", "tasks", "model"} | MODEL_SIDE,
+    "weights": {"model", "tokenization", "config", "files", "checkpoint_files"},
+    "inference": {"weights", "devices", "tasks", "model"} | {"lock", "scratch"} | MODEL_SIDE,
+    "training": {"inference", "weights", "devices", "tasks", "model"}
+    | {"lock", "scratch", "checkpoint_files"}
+    | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API
     "__main__": {"files"},

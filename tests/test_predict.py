@@ -1,13 +1,18 @@
 """`bertjax.predict`: its inputs, its flags and its errors."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from bertjax import finetune, predict
 from bertjax.config import FinetuneConfig
 from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.partial_output import PartialLines, continued
+from bertjax.lock import Locked
 from bertjax.predict import PredictConfig
+from bertjax.tasks.classification import MultiLabelTask
 from bertjax.tokenization import train_bpe
 from bertjax.weights import load_model
 
@@ -59,6 +64,104 @@ def test_files_are_read_as_those_of_training_and_guessed_only_otherwise(run, tmp
     (tmp_path / "c.csv").write_text("premise,hypothesis\nabc,de\n")
     predict.run(PredictConfig(model=str(run), input=str(tmp_path / "c.csv")))
     assert "text from column 'premise'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def many(run, tmp_path, monkeypatch):
+    """A config that predicts 60 examples, ten at a time."""
+    monkeypatch.setattr("bertjax.inference.predictor.WINDOW", 10)
+    rows = "".join(
+        f"{'abc ' * (i % 7 + 1)}{i},{'one|two' if i % 3 else 'two'}\n" for i in range(60)
+    )
+    (tmp_path / "many.csv").write_text("text,label\n" + rows)
+    output = str(tmp_path / "out.jsonl")
+    return PredictConfig(model=str(run), input=str(tmp_path / "many.csv"), output=output)
+
+
+def stop_at(patch, example: int, error: BaseException) -> None:
+    """The encoding of an example raises an error, once."""
+    original, seen = MultiLabelTask.features, 0
+
+    def features(self, *args):
+        nonlocal seen
+        seen += 1
+        if seen > example:
+            raise error
+        return original(self, *args)
+
+    patch.setattr(MultiLabelTask, "features", features)
+
+
+def computed(patch) -> list:
+    """Collects the examples that are encoded."""
+    original, seen = MultiLabelTask.features, []
+
+    def features(self, example, *args):
+        seen.append(example.id)
+        return original(self, example, *args)
+
+    patch.setattr(MultiLabelTask, "features", features)
+    return seen
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_predictions_go_on_after_an_interruption_and_give_the_same_bytes(
+    many, tmp_path, monkeypatch, capsys, error
+):
+    predict.run(many)
+    output = Path(str(many.output))
+    expected, scores = output.read_bytes(), capsys.readouterr().err.splitlines()[-1]
+    output.write_text("old")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 37, error)
+        with pytest.raises(type(error)):
+            predict.run(many)
+    assert output.read_text() == "old" and len(list(tmp_path.glob("*.partial"))) == 1
+    assert not list(tmp_path.glob("*.lock"))
+    (partial,) = tmp_path.glob("*.partial")
+    with partial.open("ab") as file:  # as a kill or a crash leaves it
+        file.write(b'{"id": "30", "lab')
+    with monkeypatch.context() as patch:
+        seen = computed(patch)
+        predict.run(many)
+    captured = capsys.readouterr()
+    assert len(seen) == 30 and "after 30 lines" in captured.out
+    assert output.read_bytes() == expected and captured.err.splitlines()[-1] == scores
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("change", ["input", "flags", "damage"])
+def test_what_cannot_be_continued_is_computed_anew(many, tmp_path, monkeypatch, change):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 37, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            predict.run(many)
+    (partial,) = tmp_path.glob("*.partial")
+    if change == "input":
+        Path(str(many.input)).write_text("text,label\nabc,one\n")
+    elif change == "flags":
+        many = dataclasses.replace(many, max_length=16)
+    else:
+        content = bytearray(partial.read_bytes())
+        content[content.index(b"\n") + 1] = 0
+        partial.write_bytes(content)
+    seen = computed(monkeypatch)
+    predict.run(many)
+    assert len(seen) == (1 if change == "input" else 60)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_damaged_input_leaves_no_partial_file_and_two_commands_are_kept_apart(
+    many, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 37, ValueError("row 38 is damaged"))
+        with pytest.raises(ValueError, match="row 38"):
+            predict.run(many)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["many.csv"]
+    with continued(str(many.output), {}, lambda path: PartialLines(path, 10)):
+        with pytest.raises(Locked, match=r"out\.jsonl is being written by another command"):
+            predict.run(many)
 
 
 @pytest.mark.parametrize(

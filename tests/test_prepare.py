@@ -18,9 +18,10 @@ from array_record.python.array_record_module import ArrayRecordReader
 from bertjax import prepare
 from bertjax.config import PrepareConfig
 from bertjax.data import records
-from bertjax.data.preparation import chunks
+from bertjax.data.preparation import chunks, prepared_dir
 from bertjax.data.preparation.chunks import held_out_documents
 from bertjax.data.records import decode_row, open_prepared, shard_paths
+from bertjax.lock import Locked
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 
 REPOSITORY = Path(__file__).parents[1]
@@ -485,6 +486,29 @@ def test_merging_needs_neither_input_nor_tokenizer(config, capsys):
     for name in ("input", "tokenizer"):
         with pytest.raises(ValueError, match=f"--{name} is missing"):
             dataclasses.replace(config, **{name: ()})
+
+
+@pytest.mark.parametrize("has_flock", [True, False])
+def test_two_preparations_of_one_output_are_refused_but_not_two_of_its_parts(
+    config, monkeypatch, has_flock
+):
+    if not has_flock:
+        monkeypatch.setattr("bertjax.lock.fcntl", None)
+        monkeypatch.setattr("bertjax.lock.HEARTBEAT_SECONDS", 0.05)
+        monkeypatch.setattr("bertjax.lock.POLL_SECONDS", 0.1)
+    directory = Path(config.output)
+    message = rf"--output {directory}.* another prepare command \(process {os.getpid()} on .*wait"
+    with prepared_dir.locked(directory, None):
+        with pytest.raises(Locked, match=message):
+            prepare.run(config)
+    assert not directory.exists()
+    first, second = (dataclasses.replace(config, shard=f"{part}/2") for part in range(2))
+    with prepared_dir.locked(directory, "0/2"):
+        prepare.run(second)
+        with pytest.raises(Locked, match="--shard 0/2"):
+            prepare.run(first)
+    assert prepare.run(first) == open_prepared(directory)
+    assert not list(directory.glob("*.lock*"))
 
 
 def test_files_of_others_are_never_touched(config):

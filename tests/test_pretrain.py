@@ -308,11 +308,12 @@ def test_a_workdir_that_another_run_writes_is_refused(config, tmp_path):
     claim(here).workdir.release()
 
 
-def test_a_damaged_run_json_is_named(config, whole, tmp_path):
+def test_a_damaged_run_json_does_not_block_the_run(config, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text("")
-    with pytest.raises(ValueError, match=r"run\.json cannot be read"):
-        pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+    pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+    assert "run.json.damaged-1" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["seed"] == config.seed
 
 
 def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):
@@ -324,6 +325,16 @@ def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path):
     (run / "run.json").write_text("{}")
     with pytest.raises(ValueError, match=r"run\.json has no config of a model"):
         load_model(run)
+
+
+def test_a_damaged_shard_stops_the_run_before_its_first_step(config, prepared, tmp_path):
+    data = shutil.copytree(prepared, tmp_path / "data")
+    shard = next(data.glob("train-16-*.array_record"))
+    content = bytearray(shard.read_bytes())
+    content[320] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"1 of \d+ shards of .* are damaged.*{shard.name}"):
+        PretrainingRun(dataclasses.replace(config, data=str(data), workdir="w"))
 
 
 def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):

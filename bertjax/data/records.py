@@ -221,10 +221,19 @@ def has_records(path: Path, records: int) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A shard: its file name and its number of records."""
+    """A shard.
+
+    Attributes:
+        file: its file name.
+        records: its number of records.
+        size: its number of bytes; None if the data was prepared without checksums.
+        sha256: the SHA-256 of the file in hexadecimal digits; None as above.
+    """
 
     file: str
     records: int
+    size: int | None = None
+    sha256: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,8 +326,19 @@ class Metadata:
         return OBJECTIVES[self.objective].has_sentence_pairs
 
     def to_json(self) -> str:
-        """Returns the metadata as JSON, with each list of numbers on one line."""
-        text = json.dumps(dataclasses.asdict(self), indent=1)
+        """Returns the metadata as JSON, with each list of numbers on one line.
+
+        Shards without checksums have no fields for them, so that the text of data of older versions
+        is what it was: a run identifies its data by a hash of this text.
+        """
+        fields = dataclasses.asdict(self)
+        for summary in fields["splits"].values():
+            for content in summary["lengths"].values():
+                content["shards"] = [
+                    {key: value for key, value in shard.items() if value is not None}
+                    for shard in content["shards"]
+                ]
+        text = json.dumps(fields, indent=1)
         return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
     @classmethod

@@ -1,15 +1,14 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.files import writing
+import bertjax
 from bertjax.inference.buckets import (
     cached_program,
     length_bucket,
@@ -17,6 +16,7 @@ from bertjax.inference.buckets import (
     read_behind,
     token_budget,
 )
+from bertjax.inference.partial_output import PartialVectors, continued, file_identity
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
 
@@ -38,6 +38,10 @@ class Embedder:
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
 
+    Attributes:
+        size: the number of components of a vector.
+        identity: JSON values that determine the vectors of a text.
+
     Raises:
         ValueError: the model does not have one of the layers.
     """
@@ -51,6 +55,13 @@ class Embedder:
         self._params = jax.device_put(loaded.params)
         self.size = loaded.config.hidden_size * len(layers)
         self._program = compiled_program(loaded.model, pooling, tuple(layers))
+        self.identity = {
+            "version": bertjax.__version__,
+            "model": file_identity(loaded.source.where),
+            "pooling": pooling,
+            "layers": list(layers),
+            "device": jax.local_devices()[0].device_kind,
+        }
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the vectors, float32 [len(texts), size]; long texts are truncated."""
@@ -128,39 +139,35 @@ def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
 
     Raises:
         ValueError: `output` has another suffix, or the text is not UTF-8.
-        OSError: `source` does not exist, or the disk is full; `output` keeps its old content.
+        OSError: `source` does not exist, or the disk is full; `output` keeps its old content, and
+            the next call goes on where this one stopped, as it does after a kill.
     """
-    writers = {".npy": _write_npy, ".jsonl": _write_jsonl}
-    if output.suffix not in writers:
+    if output.suffix not in (".npy", ".jsonl"):
         raise ValueError(f"--output {output}: name it .npy or .jsonl.")
     if not source.exists() or source.is_dir():
         raise FileNotFoundError(f"No file at {source}: give a file with one text per line.")
-    with writing(output) as temporary, temporary.open("wb") as file:
-        return writers[output.suffix](file, embedder.size, _windows(embedder, source))
-
-
-def _write_npy(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:
-    # The number of lines is only known at the end. The header has room for any number, so it is
-    # written again. With a memory-mapped file, a full disk would kill the process.
-    def write_header(count: int) -> None:
-        shape = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
-        np.lib.format.write_array_header_1_0(file, shape)
-
-    count = 0
-    write_header(count)
-    for vectors in windows:
-        file.write(vectors.astype("<f4").data)
-        count += len(vectors)
-    file.seek(0)
-    write_header(count)
+    identity = {**embedder.identity, "source": file_identity(source)}
+    is_npy, count, done = output.suffix == ".npy", 0, None
+    with continued(
+        output, identity, lambda path: PartialVectors(path, embedder.size, is_npy)
+    ) as vectors:
+        for texts in _windows(source):
+            # Whole windows are kept, since the texts of a window are computed together.
+            if done is None and count + len(texts) > vectors.done:
+                done = _start_at(vectors, count, output)
+            if done is not None:
+                vectors.write(embedder(texts))
+            count += len(texts)
+        if done is None:
+            _start_at(vectors, count, output)
+        vectors.finish(count)
     return count
 
 
-def _write_jsonl(file: BinaryIO, size: int, windows: Iterable[np.ndarray]) -> int:
-    count = 0
-    for vectors in windows:
-        file.writelines(json.dumps(vector.tolist()).encode() + b"\n" for vector in vectors)
-        count += len(vectors)
+def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
+    vectors.keep(count)
+    if count:
+        print(f"continuing {output} after {count:,} lines", flush=True)
     return count
 
 
@@ -176,15 +183,15 @@ def _lines(source: Path) -> Iterator[str]:
         raise ValueError(f"{source} is not UTF-8 ({error.reason}): convert it first.") from error
 
 
-def _windows(embedder: Embedder, source: Path) -> Iterator[np.ndarray]:
-    """Yields the vectors of at most WINDOW lines at a time, or of fewer if the lines are long."""
+def _windows(source: Path) -> Iterator[list[str]]:
+    """Yields at most WINDOW lines at a time, or fewer if the lines are long."""
     window: list[str] = []
     characters = 0
     for line in _lines(source):
         window.append(line)
         characters += len(line)
         if len(window) == WINDOW or characters >= WINDOW_CHARACTERS:
-            yield embedder(window)
+            yield window
             window, characters = [], 0
     if window:
-        yield embedder(window)
+        yield window

@@ -1,7 +1,6 @@
 """`bertjax.evaluate` computes metrics of a fine-tuned model on an official task or a file."""
 
 import dataclasses
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import TaskModel
+from bertjax.scratch import scratch_folder
 from bertjax.tasks import TASKS, Example, Task, TaskOptions, check_task, make_task
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
@@ -73,8 +73,8 @@ def evaluate(
         columns = Columns(
             text=text_column, pair=pair_column, label=label_column, choices=choice_columns
         )
-        with tempfile.TemporaryDirectory() as folder:
-            file = as_file(data, Path(folder) / "data.jsonl")
+        with scratch_folder() as folder:
+            file = as_file(data, folder / "data.jsonl")
             own_task, examples, _ = task_of_file(task_model, file, columns, label_separator)
             return _scores(task_model, own_task, examples, Path(file).name)
     options = TaskOptions(

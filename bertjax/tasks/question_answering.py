@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.files import write_text
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
@@ -45,7 +46,7 @@ def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
         yield example, prediction
     for name, content in (("answers", answers), ("null_odds", null_odds)):
         text = json.dumps(content, ensure_ascii=False, indent=0)
-        (folder / f"{split}_{name}.json").write_text(text + "\n", encoding="utf-8")
+        write_text(folder / f"{split}_{name}.json", text + "\n")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bertjax.files import writing
+from bertjax.files import explaining, write_text, writing
 from bertjax.tasks.sources.glue_files import GlueSpec, read_glue_file, read_label
 from bertjax.tasks.sources.table_files import place, read_tsv
 from bertjax.tasks.task import Example, Export, Pairs, Prediction
@@ -72,7 +72,8 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     if zip_path.is_file():
         with zipfile.ZipFile(zip_path) as old:
             kept = {name: old.read(name) for name in old.namelist() if name not in files}
-    zip_path.parent.mkdir(parents=True, exist_ok=True)
+    with explaining(zip_path):
+        zip_path.parent.mkdir(parents=True, exist_ok=True)
     with (
         writing(zip_path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as new,
@@ -98,7 +99,7 @@ def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
             yield example, prediction
         if name is not None:
             text = format_glue_predictions(spec, predictions)
-            (folder / name).write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
             add_to_submission_zip(zip_path or folder / SUBMISSION, {name: text})
 
     return export

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.files import writing
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.metrics import Metric, entity_f1, word_accuracy
 from bertjax.tasks.tag_schemes import marks_entities
@@ -20,7 +21,8 @@ OUTSIDE = "O"
 
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Yields `pairs` and writes word, gold tag (if known) and predicted tag for conlleval."""
-    with (folder / f"{split}.conll").open("w", encoding="utf-8") as lines:
+    path = folder / f"{split}.conll"
+    with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for example, prediction in pairs:
             gold = [example.label] if isinstance(example.label, tuple) else []
             columns = [example.words, *gold, prediction["labels"]]

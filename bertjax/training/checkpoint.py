@@ -10,8 +10,8 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from bertjax.checkpoint_files import TEMPORARY, damage_of, write_checksums
 from bertjax.devices import hosts
-from bertjax.training.checkpoint_files import TEMPORARY, damage_of, write_checksums
 
 
 class Checkpointer:

@@ -13,7 +13,7 @@ from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
 from bertjax.devices import hosts, sharding
-from bertjax.files import write_json
+from bertjax.files import explaining, write_json
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.sources.custom import CustomSource
@@ -192,7 +192,8 @@ class FinetuningRun(Run):
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
             folder = self.workdir.path / "predictions"
-            folder.mkdir(exist_ok=True)
+            with explaining(folder):
+                folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
         self.confusion[split] = Counter()
         if self.task.label_kind == "classes":

@@ -11,18 +11,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
+from bertjax.data.checksums import verify_shards
 from bertjax.data.records import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
 from bertjax.devices import host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.tokenization import Tokenizer, load_tokenizer
-from bertjax.training.checkpoint_files import set_damaged_aside
 from bertjax.training.evaluate import evaluate
 from bertjax.training.evaluate_and_save import interruptible
 from bertjax.training.optimizer import difference_before
@@ -55,6 +56,8 @@ class PretrainingRun(Run):
     def __init__(self, config: PretrainConfig):
         _check_places(config)
         self.metadata = open_prepared(config.data)
+        if note := verify_shards(config.data, self.metadata).note:
+            hosts.say(note)
         tokenizer = load_tokenizer(config.data)
         resumes = Workdir(Path(config.workdir)).has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)

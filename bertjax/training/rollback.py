@@ -7,10 +7,10 @@ about 100 steps earlier, and the batches around the spike were skipped.
 from collections.abc import Sequence
 from pathlib import Path
 
+from bertjax.checkpoint_files import newest_whole_step, set_aside, steps_in
 from bertjax.config import Phase
 from bertjax.devices import hosts
 from bertjax.files import read_json, write_json
-from bertjax.training.checkpoint_files import newest_whole_step, set_aside, steps_in
 
 # A run that is rolled back more often has another fault than some batches.
 MAX_ROLLBACKS = 20

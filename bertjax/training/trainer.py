@@ -189,13 +189,14 @@ class Run(abc.ABC):
             ValueError: the workdir belongs to another run.
         """
         self.claim_workdir()
-        checkpointer = Checkpointer(
-            self.workdir.checkpoints,
-            keep=self.keep_checkpoints,
-            metric=self.best_metric,
-            higher_is_better=self.higher_is_better,
-        )
+        checkpointer = None
         try:
+            checkpointer = Checkpointer(
+                self.workdir.checkpoints,
+                keep=self.keep_checkpoints,
+                metric=self.best_metric,
+                higher_is_better=self.higher_is_better,
+            )
             with StopSignal() as self.stop:
                 state, step, is_complete = self._fit_phases(checkpointer, self.stop)
             self.stop = None
@@ -205,16 +206,18 @@ class Run(abc.ABC):
                 raise Interrupted(message, on_all_hosts=True)
             return self.choose_state(checkpointer, state)
         except NotFinite as error:
-            checkpointer.close()
+            if checkpointer is not None:
+                checkpointer.close()
             self._roll_back(error)
             raise
         except BaseException as error:
-            if host_watch.announce_error(error):
+            if host_watch.announce_error(error) and checkpointer is not None:
                 checkpointer.abandon()  # closing it would wait for the other hosts
             raise
         finally:
             self.stop = None
-            checkpointer.close()
+            if checkpointer is not None:
+                checkpointer.close()
             self.workdir.release()
 
     def _roll_back(self, error: NotFinite) -> None:

@@ -4,25 +4,25 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
+from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.scratch import scratch_folder
 from bertjax.tasks import Task, TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
-from bertjax.training.checkpoint_files import set_damaged_aside
 from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
+from bertjax.training.metric_files import read_lines
 from bertjax.training.rollback import RolledBack
 from bertjax.training.scores import grading_metric, print_scores, splits_of
 from bertjax.training.teacher import Teacher, load_task_teacher
@@ -58,8 +58,7 @@ class FinetuneResult:
     @functools.cached_property
     def history(self) -> list[dict[str, Any]]:
         """The best run's lines of metrics.jsonl: training losses and evaluations at each step."""
-        file = self.directory.parent / self.best / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
 
     @functools.cached_property
     def model(self) -> Pretrained:
@@ -87,8 +86,8 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
     workdir, runs = Path(config.workdir), variants(config)
     # If there are several runs, a submission is made only of the best one, at the end.
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
-    with tempfile.TemporaryDirectory() as folder:
-        task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, Path(folder)))
+    with scratch_folder() as folder:
+        task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, folder))
         scores = {}
         for name, variant in runs:
             if variant.seed != runs[0][1].seed:

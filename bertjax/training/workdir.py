@@ -1,7 +1,7 @@
 """The workdir of a run: its files, the config that identifies the run, and a lock.
 
-run.json         the config, and a hash of the data
-run.lock         the lock file, which names the process that writes here
+run.json         the config, and a hash of the data; .run.json is a spare copy
+run.lock         the lock file of the process that writes here, which it names (`bertjax.lock`)
 tokenizer/       the tokenizer that the data was prepared with
 checkpoints/     Orbax checkpoints
 metrics.jsonl, events.out.tfevents.*
@@ -12,20 +12,17 @@ rolled_back/     checkpoints that a rollback has left behind
 hosts/           files with which waiting hosts announce themselves
 """
 
-import json
-import os
-import socket
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bertjax.config import differences
-from bertjax.files import read_json, write_json
+from bertjax.files import explaining, read_json, set_aside, write_json
+from bertjax.lock import Lock
+from bertjax.training.metric_files import read_lines
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+LOCK_FILE = "run.lock"
 
 # Fields that may differ when a run is resumed, since no update depends on them. Files and a teacher
 # may have moved, because hashes of their content identify them.
@@ -48,8 +45,13 @@ class Workdir:
         self.metrics = path / "metrics.jsonl"
         self.meeting_place = path / "hosts"
         self._run = path / "run.json"
-        self._lock = path / "run.lock"
-        self._held: IO[str] | None = None
+        self._spare = path / ".run.json"
+        self._lock = Lock(
+            path / LOCK_FILE,
+            place=str(path),
+            what="run",
+            remedy="wait until it ends, stop it, or choose another --workdir",
+        )
 
     @property
     def has_checkpoints(self) -> bool:
@@ -59,18 +61,23 @@ class Workdir:
     def read(self) -> dict[str, Any]:
         """Reads run.json, which holds the config of the run and the hash of its data.
 
+        If it is damaged or missing, its spare copy is read.
+
         Raises:
-            ValueError: run.json is damaged.
+            ValueError: run.json and its copy are damaged.
+            FileNotFoundError: there is no run.json and no copy.
         """
-        return read_json(self._run, "restore it from a copy, or choose another --workdir")
+        try:
+            return _read_run(self._run)
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                return _read_run(self._spare)
+            raise
 
     def last_evaluation(self) -> dict[str, Any] | None:
         """Returns the metrics of the last evaluation; None if there was no evaluation yet."""
-        if not self.metrics.is_file():
-            return None
-        with self.metrics.open(encoding="utf-8") as lines:
-            evaluations = [line for line in lines if '"eval/' in line and line.endswith("\n")]
-        return json.loads(evaluations[-1]) if evaluations else None
+        lines = reversed(read_lines(self.metrics).lines)
+        return next((line for line in lines if any(k.startswith("eval/") for k in line)), None)
 
     @property
     def newest_step(self) -> int:
@@ -112,8 +119,10 @@ class Workdir:
             )
 
     def _holds_something(self) -> bool:
-        ours = (self.meeting_place, self._lock)
-        return any(entry not in ours for entry in self.path.iterdir())
+        return any(
+            entry != self.meeting_place and not entry.name.startswith(LOCK_FILE)
+            for entry in self.path.iterdir()
+        )
 
     def check_shared(self) -> None:
         """Checks that this host sees the files of the first host.
@@ -137,45 +146,70 @@ class Workdir:
             ValueError: the folder holds a run with another config or other data, or files but no
                 run; or another process writes there.
         """
-        if self.has_checkpoints and self._run.is_file():
+        holds_run = self._run.is_file() or self._spare.is_file()
+        resumes = self.has_checkpoints and holds_run
+        readable = resumes and self._is_readable()
+        if readable:
             self.check(config, data_fingerprint, **checks)
-            self._take_lock()
-            # If the phases of the run have changed, run.json stores the new phases from now on.
-            self._write_run(config, data_fingerprint)
-        elif self.path.exists() and not self._run.is_file() and self._holds_something():
+        elif self.path.exists() and not holds_run and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
             )
-        else:
+        with explaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            self._lock.take()
+        try:
+            if resumes and self._run.is_file():
+                self._set_aside_if_damaged(readable)
+            # If the phases of the run have changed, run.json stores the new phases from now on.
             self._write_run(config, data_fingerprint)
+        except BaseException:
+            self.release()
+            raise
+
+    def _is_readable(self) -> bool:
+        """Whether run.json or its spare copy can be read."""
+        try:
+            self.read()
+        except ValueError:
+            return False
+        return True
+
+    def _set_aside_if_damaged(self, has_copy: bool) -> None:
+        """Keeps a copy of a damaged run.json, which must not prevent the run from resuming."""
+        try:
+            _read_run(self._run)
+        except ValueError as error:
+            copy = set_aside(self._run)
+            consequence = (
+                "its spare copy is used"
+                if has_copy
+                else "the run resumes with the config and the data of this command, which could "
+                "not be compared with those that it was started with"
+            )
+            print(f"{error} It was kept as {copy}; {consequence}.", flush=True)
 
     def _write_run(self, config: Mapping[str, Any], data_fingerprint: str) -> None:
         content = {"config": config, "data_fingerprint": data_fingerprint}
         write_json(self._run, content)
-
-    def _take_lock(self) -> None:
-        self._held = self._lock.open("a+", encoding="utf-8")
-        try:
-            if fcntl is not None:
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._held.seek(0)
-            other = self._held.read().strip()
-            self.release()
-            raise ValueError(
-                f"{self.path} is being written by another run ({other}): wait until it ends, stop "
-                "it, or choose another --workdir."
-            ) from None
-        except OSError:
-            pass  # the file system does not support locks
-        self._held.truncate(0)
-        self._held.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._held.flush()
+        write_json(self._spare, content)
 
     def release(self) -> None:
         """Lets other processes claim the folder; the end of this process has the same effect."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        self._lock.release()
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    """Reads run.json or its copy.
+
+    Raises:
+        ValueError: the file is not JSON, or it lacks the config or the hash of the data.
+    """
+    content = read_json(path, "restore it from a copy, or choose another --workdir")
+    config, fingerprint = content.get("config"), content.get("data_fingerprint")
+    if not isinstance(config, dict) or not isinstance(fingerprint, str):
+        raise ValueError(
+            f"{path} cannot be read, because it has no config and data_fingerprint: restore it "
+            "from a copy, or choose another --workdir."
+        )
+    return content

@@ -131,9 +131,16 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     # The manager must not create or delete anything, because the run may be in progress.
     options = ocp.CheckpointManagerOptions(create=False)
     with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
-        step = manager.latest_step()
+        damaged = damaged_steps(workdir / "checkpoints")
+        step = max((step for step in manager.all_steps() if step not in damaged), default=None)
         if step is None:
-            raise FileNotFoundError(f"The run in {workdir} has no checkpoint yet: wait for it.")
+            why = f": {max(damaged.items())[1]}" if damaged else ""
+            raise FileNotFoundError(
+                f"The run in {workdir} has no checkpoint yet{why and ' that is whole' + why}: wait "
+                "for it, or run its command again."
+            )
+        if any(other > step for other in damaged):
+            print(f"warning: newer checkpoints of {workdir} are damaged; step {step} is read")
         try:
             params = _restored_params(manager, step, model)
         except Exception as error:  # Orbax raises many types, with long messages.

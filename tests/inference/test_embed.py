@@ -108,11 +108,39 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertjax.inference.embed._write_npy", full)
+    monkeypatch.setattr("bertjax.inference.partial_output.PartialVectors.write", full)
     with pytest.raises(OSError, match="Writing .*v.npy failed .*No space left"):
         embed_file(Embedder(loaded), source, output)
     assert output.read_text() == "old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.txt", "v.npy"]
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["t.txt", "v.npy", next(n for n in names if n.endswith(".partial"))]
+
+
+@pytest.mark.parametrize("ending", [".npy", ".jsonl"])
+def test_embeddings_go_on_after_an_interruption_and_give_the_same_bytes(
+    ending, loaded, texts, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 20)
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    whole, output = tmp_path / f"whole{ending}", tmp_path / f"v{ending}"
+    embed_file(Embedder(loaded), tmp_path / "t.txt", whole)
+    seen = []
+
+    class Interrupted(Embedder):
+        def __call__(self, texts):
+            seen.append(len(texts))
+            if len(seen) == 5:
+                raise KeyboardInterrupt
+            return super().__call__(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(Interrupted(loaded), tmp_path / "t.txt", output)
+    (partial,) = tmp_path.glob("*.partial")
+    with partial.open("ab") as file:  # a part of the next window
+        file.write(b"[1.0]\n" + b"x" * 77)
+    assert embed_file(Interrupted(loaded), tmp_path / "t.txt", output) == len(texts) == 153
+    assert seen == [20] * 5 + [20, 20, 20, 13]
+    assert output.read_bytes() == whole.read_bytes() and not list(tmp_path.glob("*.partial"))
 
 
 def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys):

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.checkpoint_files import steps_in
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.training import fit_phases, pretraining
-from bertjax.training.checkpoint_files import steps_in
 from bertjax.training.loss_history import HISTORY, empty_history, is_spike, recorded
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.skipped_updates import NotFinite, check_finite

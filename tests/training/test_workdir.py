@@ -100,3 +100,78 @@ def test_a_phase_can_be_added_at_the_end_and_rows_that_are_done_cannot_change():
     assert difference_before(config, PHASES, more, 20) is None
     other = (dataclasses.replace(PHASES[0], batch_size=16), PHASES[1])
     assert "rows of the 15 steps" in str(difference_before(config, PHASES, other, 15))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 300, b'{"config": 3}', b"\xff"])
+def test_a_damaged_run_json_is_replaced_by_its_spare_copy_and_kept(tmp_path, capsys, content):
+    workdir = workdir_of(tmp_path, CONFIG)
+    file = workdir.path / "run.json"
+    whole = file.read_bytes()
+    file.write_bytes(content)
+    assert workdir.read() == json.loads(whole)
+    with pytest.raises(ValueError, match="another config: seed: 0 -> 1"):  # the copy is compared
+        resume(workdir, dataclasses.replace(CONFIG, seed=1))
+    assert file.read_bytes() == content
+    resume(workdir, CONFIG)
+    assert file.read_bytes() == whole
+    assert (workdir.path / "run.json.damaged-1").read_bytes() == content
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1 and str(file) in out and "its spare copy is used" in out
+
+
+def test_without_a_spare_copy_the_run_resumes_and_says_what_was_not_compared(tmp_path, capsys):
+    workdir = workdir_of(tmp_path, CONFIG)
+    (workdir.path / ".run.json").unlink()
+    (workdir.path / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"run\.json cannot be read, because it has no config"):
+        workdir.read()
+    resume(workdir, CONFIG)
+    assert "could not be compared" in capsys.readouterr().out
+    assert workdir.read()["data_fingerprint"] == "data"
+
+
+def test_a_missing_run_json_is_restored_from_its_spare_copy(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    (workdir.path / "run.json").unlink()
+    with pytest.raises(ValueError, match="another config: seed: 0 -> 1"):
+        resume(workdir, dataclasses.replace(CONFIG, seed=1))
+    resume(workdir, CONFIG)
+    assert (workdir.path / "run.json").is_file()
+
+
+def test_a_claim_that_fails_holds_no_lock(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for has_flock in (True, False):
+        with monkeypatch.context() as patch:
+            if not has_flock:
+                patch.setattr("bertjax.lock.fcntl", None)
+            patch.setattr("bertjax.training.workdir.write_json", full)
+            with pytest.raises(OSError, match="No space"):
+                Workdir(tmp_path / "run").claim({}, "data")
+        assert not list((tmp_path / "run").iterdir())
+
+
+def test_damage_in_the_log_does_not_hide_the_last_evaluation(tmp_path):
+    workdir = Workdir(tmp_path)
+    assert workdir.last_evaluation() is None
+    good = json.dumps({"step": 3, "eval/loss": 1.5}).encode()
+    workdir.metrics.write_bytes(
+        good + b'\n{"step": 4, "train/loss": 1.0}\n\xff"eval/"\n' + b"\0" * 99
+    )
+    assert workdir.last_evaluation() == {"step": 3, "eval/loss": 1.5}
+
+
+def test_two_runs_in_one_workdir_are_refused_without_file_locks_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.lock.fcntl", None)
+    first, second = Workdir(tmp_path / "run"), Workdir(tmp_path / "run")
+    monkeypatch.setattr("bertjax.lock.HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr("bertjax.lock.POLL_SECONDS", 0.05)
+    first.claim(dataclasses.asdict(CONFIG), "data")
+    with pytest.raises(ValueError, match=r"another run \(process \d+ on .*another --workdir"):
+        second.claim(dataclasses.asdict(CONFIG), "data")
+    first.release()
+    second.claim(dataclasses.asdict(CONFIG), "data")
+    second.release()
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [".run.json", "run.json"]

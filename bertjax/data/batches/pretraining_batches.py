@@ -14,7 +14,8 @@ import numpy as np
 
 from bertjax.data.batches.batch import Batch, layout, pad_to, stack
 from bertjax.data.batches.masking import Masking, choose_positions, corrupt
-from bertjax.data.records import NO_LABEL, Row, decode_row, unigram_entropy
+from bertjax.data.batches.shard_source import Rows
+from bertjax.data.records import NO_LABEL, Row, unigram_entropy
 
 ROWS_PER_READ = 1024
 
@@ -74,7 +75,7 @@ class _Rows(grain.MapDataset):
     """A dataset of masked rows; with `shuffle`, it is endless and reordered in every epoch."""
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
-        source: Any = grain.sources.ArrayRecordDataSource(list(paths))
+        source: Any = Rows(paths)
         records = grain.MapDataset.source(source)
         if shuffle:
             shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
@@ -95,8 +96,8 @@ class _Rows(grain.MapDataset):
         ]
 
     def unmasked(self, indices: Sequence[int]) -> Iterator[Row]:
-        records: Any = self._parent._getitems(indices)
-        return map(decode_row, records)
+        rows: Any = self._parent._getitems(indices)
+        return iter(rows)
 
 
 class _HostBatches(grain.MapDataset):

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.preparation.encode import SentenceEncoder
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.preparation.packing import pack
 from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
-from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
-from bertjax.data.storage import place
+from bertjax.data.records import NO_LABEL, Shard, has_records, row_head, write_shard
+from bertjax.data.storage import place, written_locally
 from bertjax.data.text.documents import Document, sentences_of
-from bertjax.files import write_text
+from bertjax.files import is_remote, write_text
 from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"
@@ -175,11 +176,16 @@ class ChunkPreparer:
                     yield b"".join([head, *(sequence.ids for sequence in row)])
 
         name = shard_name(split, length, number)
-        written = write_shard(place(self._settings.output) / name, records())
+        shard = None
+        with written_locally(place(self._settings.output) / name) as local:
+            if written := write_shard(local, records()):
+                shard = describe(local, written)  # before it is uploaded to a bucket
         alone = len(documents) == 1 and self._objective.needs_second_document
         return {
-            "file": name if written else None,
+            "file": shard and shard.file,
             "records": written,
+            "size": shard and shard.size,
+            "sha256": shard and shard.sha256,
             "tokens": sum(lengths),
             "labels": {str(label): labels[label] for label in sorted(labels)},
             "random_from_same_document": labels[1] if alone else 0,
@@ -279,15 +285,45 @@ def write_summary(output: str, summary: dict[str, Any]) -> None:
     write_text(summary_path(output, summary["number"]), json.dumps(summary))
 
 
-def read_summary(output: str, chunk: int) -> dict[str, Any] | None:
-    """Reads a chunk's summary; returns None if the chunk is unfinished or a shard of it is lost."""
+def read_summary(
+    output: str, chunk: int, remembered: Remembered | None = None
+) -> dict[str, Any] | None:
+    """Reads a chunk's summary; returns None if the chunk is unfinished or a shard of it is lost.
+
+    Args:
+        output: the prepared directory.
+        chunk: the number of the chunk.
+        remembered: if given, the checksums of local shards are compared as well, unless these
+            shards are remembered as verified.
+    """
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     for split in summary["splits"].values():
         for content in split["lengths"].values():
-            path = place(output) / str(content["file"])
-            if content["file"] and not has_records(path, content["records"]):
+            shard = shard_of(content)
+            if shard is None:
+                continue
+            path = place(output) / shard.file
+            if not has_records(path, shard.records):
                 return None
+            if remembered is not None and not is_remote(output):
+                if not is_intact(output, shard, remembered):
+                    return None
     return summary
+
+
+def shard_of(content: dict[str, Any]) -> Shard | None:
+    """Returns the shard of a summary; None if it had no records.
+
+    Summaries of older versions have no checksums.
+    """
+    if not content["file"]:
+        return None
+    return Shard(
+        file=str(content["file"]),
+        records=content["records"],
+        size=content.get("size"),
+        sha256=content.get("sha256"),
+    )

@@ -4,33 +4,38 @@ prepare.json            settings and inputs, written first; a run with other set
 chunks/00012.json       summary of a finished chunk
 metadata-1-of-4.json    marks a finished part of a preparation on several machines
 metadata.json           written last: if it exists, the directory is complete
+prepare.lock            the process that prepares, while it does (`bertjax.lock`)
 """
 
+import contextlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary
+from bertjax.data.checksums import verify_shards
+from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, shard_of
 from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.records import (
     METADATA_FILE,
     LengthSummary,
     Metadata,
-    Shard,
     SplitSummary,
     open_prepared,
     unigram_entropy,
 )
 from bertjax.data.storage import remove_folder
-from bertjax.files import read_json, write_text
+from bertjax.files import explaining, is_remote, read_json, write_text
+from bertjax.lock import Lock
 
 SETTINGS_FILE = "prepare.json"
+_TMP = r"((\.[0-9a-f]{32})?\.tmp)?"
 _FILES = re.compile(
-    r"(train|eval)-\d+-\d{5,}\.array_record(\.tmp)?|metadata(-\d+-of-\d+)?\.json(\.tmp)?"
-    r"|prepare\.json(\.tmp)?"
+    rf"((train|eval)-\d+-\d{{5,}}\.array_record|metadata(-\d+-of-\d+)?\.json|prepare\.json){_TMP}"
 )
+_LOCK_FILES = re.compile(r"prepare(-\d+-of-\d+)?\.lock(\.heartbeat.*)?")
 _PART_FILE = "metadata-{}-of-{}.json"
 
 
@@ -58,7 +63,7 @@ def claim(
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory} is a file: name a directory.")
     others = [p.name for p in sorted(directory.iterdir())] if directory.is_dir() else []
-    others = [name for name in others if not _FILES.fullmatch(name) and name != CHUNK_FOLDER]
+    others = [name for name in others if not _is_ours(name)]
     if others and not path.is_file():
         raise ValueError(
             f"--output {directory} contains files that prepare did not write: {others[:5]}. "
@@ -86,16 +91,75 @@ def claim(
                 "another directory, or --overwrite to start again."
             )
         old_plan = None
-    if (directory / METADATA_FILE).is_file():
-        try:
-            return open_prepared(directory)
-        except (OSError, ValueError):
-            # Shards were lost: their chunks are prepared again.
-            (directory / METADATA_FILE).unlink()
-    (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
-    if old_plan is None:
-        write_text(path, json.dumps(plan, indent=1) + "\n")
+    if (metadata := _complete(directory)) is not None:
+        return metadata
+    with explaining(directory):
+        (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
+    if old_plan is None:  # other parts may write the same file at the same time
+        write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
     return None
+
+
+def _complete(directory: Path) -> Metadata | None:
+    """Returns the metadata if the directory is complete; else removes any metadata.json."""
+    if not (directory / METADATA_FILE).is_file():
+        return None
+    try:
+        metadata = open_prepared(directory)
+        verify_shards(directory, metadata)
+        return metadata
+    except (OSError, ValueError) as error:
+        # Shards were lost or damaged: their chunks are prepared again.
+        print(f"{error} They are prepared again now.", flush=True)
+        (directory / METADATA_FILE).unlink()
+        return None
+
+
+def _is_ours(name: str) -> bool:
+    known = _FILES.fullmatch(name) or _LOCK_FILES.fullmatch(name)
+    return known is not None or name == CHUNK_FOLDER
+
+
+@contextlib.contextmanager
+def locked(directory: Path, shard: str | None) -> Iterator[None]:
+    """Keeps another process on any host from preparing the same directory, or the same part of it.
+
+    Writes to a bucket are atomic, so a bucket has no lock. A complete directory may be read-only.
+
+    Args:
+        directory: the output; it is created if it does not exist.
+        shard: the part that is prepared, "i/n"; None: all.
+
+    Raises:
+        Locked: another process prepares it; the message names the process.
+        OSError: the directory cannot be written.
+    """
+    if is_remote(directory) or (directory.exists() and not directory.is_dir()):
+        yield
+        return
+    with explaining(directory):
+        complete, is_new = (directory / METADATA_FILE).is_file(), not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True)
+    part = "" if shard is None else f"-{shard.replace('/', '-of-')}"
+    lock = Lock(
+        directory / f"prepare{part}.lock",
+        place=f"--output {directory}" + ("" if shard is None else f" (--shard {shard})"),
+        what="prepare command",
+        remedy="wait until it ends, stop it, or choose another --output",
+    )
+    try:
+        with explaining(directory):
+            lock.take()
+    except OSError:
+        if not complete:
+            raise
+    try:
+        yield
+    finally:
+        lock.release()
+        if is_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                directory.rmdir()
 
 
 def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
@@ -240,7 +304,7 @@ def finish(
         splits=splits,
     )
     text = metadata.to_json()
-    write_text(directory / METADATA_FILE, text)
+    write_text(directory / METADATA_FILE, text, unique=True)
     return Metadata.from_json(text)
 
 
@@ -256,11 +320,7 @@ def _add_up(summaries: list[dict[str, Any]], settings: dict[str, Any]) -> SplitS
                 length_counts[n] += count
         records = sum(content["records"] for content in contents)
         lengths[length] = LengthSummary(
-            shards=[
-                Shard(file=content["file"], records=content["records"])
-                for content in contents
-                if content["file"]
-            ],
+            shards=[shard for content in contents if (shard := shard_of(content))],
             records=records,
             sequences=sum(labels.values()),
             tokens=sum(content["tokens"] for content in contents),

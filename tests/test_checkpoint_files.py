@@ -6,14 +6,14 @@ import shutil
 import jax.numpy as jnp
 import pytest
 
-from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.checkpoint_files import (
+from bertjax.checkpoint_files import (
     CHECKSUMS,
     damage_of,
     newest_whole_step,
     set_damaged_aside,
     steps_in,
 )
+from bertjax.training.checkpoint import Checkpointer
 
 STATE = {"step": jnp.zeros((), jnp.int32), "w": jnp.arange(2000.0).reshape(40, 50)}
 

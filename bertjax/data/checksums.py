@@ -1,0 +1,168 @@
+"""Checksums of the shards of prepared data: verified once per machine, then remembered.
+
+`metadata.json` holds the size and SHA-256 of each shard. What was verified is remembered in the
+user's cache folder, by the path, size and time of each file, so that only the first run on a
+machine reads all shards.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from bertjax.data.records import METADATA_FILE, Metadata, Shard
+from bertjax.data.storage import is_remote
+from bertjax.files import cache_folder, write_bytes
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# SHA-256 runs outside of Python's global lock; more threads seldom read a disk faster.
+THREADS = 4
+# From this number of bytes on, a line is printed before shards are read.
+SAID_FROM = 1 << 30
+
+
+class Verification(NamedTuple):
+    """What `verify_shards` did: the number of shards and bytes read now, and a note to print."""
+
+    shards: int
+    size: int
+    note: str
+
+
+class Remembered:
+    """The shards of a directory that were verified on this machine.
+
+    A shard is known by its size, its time in nanoseconds and its SHA-256. If the cache folder
+    cannot be read or written, nothing is remembered, and no error occurs.
+    """
+
+    def __init__(self, directory: str | Path):
+        self._directory = Path(directory).resolve()
+        name = hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:32]
+        self._path = cache_folder() / "verified" / f"{name}.json"
+        self._known = self._read()
+
+    def _read(self) -> dict[str, list]:
+        try:
+            known = json.loads(self._path.read_bytes())["shards"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def _mark(self, shard: Shard) -> list | None:
+        try:
+            found = (self._directory / shard.file).stat()
+        except OSError:
+            return None
+        return [found.st_size, found.st_mtime_ns, shard.sha256]
+
+    def __contains__(self, shard: Shard) -> bool:
+        mark = self._mark(shard)
+        return mark is not None and self._known.get(shard.file) == mark
+
+    def add(self, shards: Iterable[Shard]) -> None:
+        """Remembers shards that were verified."""
+        marks = {shard.file: mark for shard in shards if (mark := self._mark(shard))}
+        if not marks:
+            return
+        # Others may have added theirs meanwhile.
+        self._known = self._read() | self._known | marks
+        content = {"directory": str(self._directory), "shards": self._known}
+        with contextlib.suppress(OSError, ValueError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(self._path, json.dumps(content).encode(), unique=True)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lets one process of this machine verify the directory; others wait, then know more."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # without locks, each process verifies by itself
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(self._path.with_suffix(".lock").open("a"))
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                self._known = self._read()
+            yield
+
+
+def checksum(path: str | Path) -> str:
+    """Returns the SHA-256 of a local file, in hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe(path: Path, records: int) -> Shard:
+    """Returns the description of a local shard that was just written, with its checksum."""
+    return Shard(file=path.name, records=records, size=path.stat().st_size, sha256=checksum(path))
+
+
+def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None = None) -> bool:
+    """Whether a local shard has the size and SHA-256 that were stored for it, if any were."""
+    if shard.sha256 is None or (remembered is not None and shard in remembered):
+        return True
+    path = Path(directory) / shard.file
+    try:
+        return path.stat().st_size == shard.size and checksum(path) == shard.sha256
+    except OSError:
+        return False
+
+
+def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
+    """Compares all shards with the checksums in `metadata.json`, unless this was done before.
+
+    The shards of a bucket are not read; the bucket has checksums of its own.
+
+    Raises:
+        ValueError: shards are damaged; the message names them.
+    """
+    shards = [
+        shard
+        for summary in metadata.splits.values()
+        for content in summary.lengths.values()
+        for shard in content.shards
+    ]
+    if is_remote(directory):
+        return Verification(0, 0, "")
+    if any(shard.sha256 is None for shard in shards):
+        note = (
+            f"{directory} was prepared by an older version, without checksums of its shards: "
+            "damage is only noticed when a row is read. Prepare the data again to have checksums."
+        )
+        shards = [shard for shard in shards if shard.sha256 is not None]
+    else:
+        note = ""
+    remembered = Remembered(directory)
+    if all(shard in remembered for shard in shards):
+        return Verification(0, 0, note)
+    with remembered.alone():
+        todo = [shard for shard in shards if shard not in remembered]
+        size = sum(shard.size or 0 for shard in todo)
+        if size >= SAID_FROM:
+            print(
+                f"verifying {len(todo)} shards of {directory} ({size / 1e9:,.1f} GB), once on this "
+                "machine",
+                flush=True,
+            )
+        with ThreadPoolExecutor(THREADS) as pool:
+            intact = list(pool.map(lambda shard: is_intact(directory, shard), todo))
+        remembered.add(shard for shard, good in zip(todo, intact, strict=True) if good)
+    damaged = [shard.file for shard, good in zip(todo, intact, strict=True) if not good]
+    if damaged:
+        raise ValueError(
+            f"{len(damaged)} of {len(shards)} shards of {directory} are damaged, since their "
+            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy them again, or run "
+            "the prepare command again, which makes them anew."
+        )
+    return Verification(len(todo), size, note)

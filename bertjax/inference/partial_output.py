@@ -1,0 +1,200 @@
+"""An output file that a later run of the same command continues after a kill or a full disk.
+
+The lines are collected in `OUTPUT.HASH.partial` beside the output, which replaces the output at the
+end. The hash identifies everything that determines the lines, so a run continues only its own file,
+and one that cannot be continued is removed.
+"""
+
+import contextlib
+import glob
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bertjax.files import explaining
+from bertjax.lock import Lock
+
+
+class PartialLines:
+    """JSON lines of which a part may be there already.
+
+    Attributes:
+        path: the partial file.
+        done: the number of lines that an earlier run wrote; a multiple of `unit`.
+
+    Args:
+        path: the partial file, which may exist.
+        unit: the number of lines that are computed together. Lines after the last whole unit are
+            removed, so that the rest is computed as it would have been without the interruption.
+    """
+
+    def __init__(self, path: Path, unit: int):
+        self.path = path
+        self.done, size = _whole_lines(path, unit)
+        self._file = path.open("ab")
+        self._file.truncate(size)
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Yields the lines of the earlier run."""
+        with self.path.open("rb") as file:
+            for _ in range(self.done):
+                yield json.loads(file.readline())
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Appends a line."""
+        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
+    """Returns the number of whole lines, rounded down to a multiple of `unit`, and their bytes.
+
+    A whole line ends with a newline and is JSON of this `kind`.
+    """
+    lines = size = count = position = 0
+    if not path.is_file():
+        return 0, 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n") or not isinstance(json.loads(line), kind):
+                    break
+            except (ValueError, RecursionError):  # a crash of the machine left other bytes
+                break
+            count, position = count + 1, position + len(line)
+            if count % unit == 0:
+                lines, size = count, position
+    return lines, size
+
+
+class PartialVectors:
+    """Vectors in a .npy or .jsonl file, of which a part may be there already.
+
+    Attributes:
+        done: the number of whole vectors that an earlier run wrote.
+
+    Args:
+        path: the partial file, which may exist.
+        size: the number of components of a vector.
+        is_npy: whether the file is an array [vectors, size], or JSON lines.
+    """
+
+    def __init__(self, path: Path, size: int, is_npy: bool):
+        self._size, self._is_npy = size, is_npy
+        self._start = len(self._header(0)) if is_npy else 0
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._path = path
+        bytes_there = path.stat().st_size
+        if is_npy:
+            self.done = max(0, bytes_there - self._start) // (4 * size)
+        else:
+            self.done, _ = _whole_lines(path, 1, list)
+
+    def _header(self, count: int) -> bytes:
+        """Returns the header of .npy, which has room for any count and so always the same size."""
+        header = io.BytesIO()
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        return header.getvalue()
+
+    def keep(self, count: int) -> None:
+        """Removes all but the first `count` vectors, at most `done`; others are appended then."""
+        if self._is_npy:
+            end = self._start + 4 * self._size * count
+        else:
+            self._file.seek(0)
+            end = sum(len(self._file.readline()) for _ in range(count))
+        self._file.seek(0)
+        self._file.write(self._header(0) if self._is_npy else b"")
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def write(self, vectors: np.ndarray) -> None:
+        """Appends vectors [n, size]."""
+        if self._is_npy:
+            self._file.write(vectors.astype("<f4").tobytes())
+        else:
+            lines = (json.dumps(vector.tolist()).encode() + b"\n" for vector in vectors)
+            self._file.writelines(lines)
+
+    def finish(self, count: int) -> None:
+        """Writes the number of vectors, which is only known at the end."""
+        if self._is_npy:
+            self._file.seek(0)
+            self._file.write(self._header(count))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+Partial = TypeVar("Partial", PartialLines, PartialVectors)
+
+
+@contextlib.contextmanager
+def continued(
+    output: str | Path, identity: Mapping[str, Any], opened: Callable[[Path], Partial]
+) -> Iterator[Partial]:
+    """Yields what is to be written; it replaces `output` at the end of the block.
+
+    If the block raises an error of its input (ValueError), the partial file is removed. After any
+    other interruption it stays, and the same command continues it.
+
+    Args:
+        output: the file to write.
+        identity: JSON values that determine the content.
+        opened: a function that opens the partial file.
+
+    Raises:
+        Locked: another process writes `output`.
+        OSError: the disk is full or fails; what was written is kept.
+    """
+    output = Path(output)
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    path = output.with_name(f"{output.name}.{digest}.partial")
+    lock = Lock(
+        output.with_name(f"{output.name}.lock"),
+        place=str(output),
+        what="command",
+        remedy="wait until it ends, stop it, or choose another --output",
+    )
+    with explaining(output):
+        lock.take()
+    try:
+        for other in output.parent.glob(f"{glob.escape(output.name)}.*.partial"):
+            if other != path:
+                other.unlink(missing_ok=True)
+        with explaining(output, "what is written is kept, and --output is unchanged"):
+            partial = opened(path)
+            try:
+                with contextlib.closing(partial):
+                    yield partial
+                os.replace(path, output)
+            except ValueError:
+                path.unlink(missing_ok=True)
+                raise
+    finally:
+        lock.release()
+
+
+def file_identity(path: str | Path) -> list[Any]:
+    """Returns the path, sizes and times of a file, of all files in a folder, or of a checkpoint.
+
+    The path of a TF1 checkpoint is the beginning of the names of its files.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(path.iterdir() if path.is_dir() else path.parent.glob(f"{path.name}*"))
+    stats = [(file.name, file.stat()) for file in files if file.is_file()]
+    return [str(path), *([name, found.st_size, found.st_mtime_ns] for name, found in stats)]

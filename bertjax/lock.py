@@ -1,0 +1,211 @@
+"""A lock file that keeps a second process from writing to the same place.
+
+Where the file system has locks (`flock`), the end of a process in any way frees its lock at once.
+Elsewhere, as on some NFS mounts, the lock is a file that is created exclusively and touched every
+few seconds; if it has not been touched for a minute, its process is taken to be dead.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# Seconds between two touches of a lock file without `flock`, and its age at which it is stale.
+HEARTBEAT_SECONDS = 5.0
+STALE_SECONDS = 60.0
+POLL_SECONDS = 0.5
+# Attempts to create a lock file that other processes remove at the same moment.
+ATTEMPTS = 100
+
+
+class Locked(ValueError):
+    """Another process has the lock; the message names it and its host."""
+
+
+class Lock:
+    """Exclusive use of a place by one process, from `take` to `release` or the end of the process.
+
+    A lock may be used as a context manager. It is also released when nothing refers to it any more.
+
+    Args:
+        path: the lock file. Its folder must exist. Without `flock`, another file is used, `path`
+            with ".heartbeat" added.
+        place: what is locked, for the error message: "--output data".
+        what: what writes there, for the error message: "run".
+        remedy: the advice at the end of the error message.
+    """
+
+    def __init__(self, path: str | Path, *, place: str, what: str, remedy: str):
+        self._file: IO[bytes] | None = None
+        self._ended: threading.Event | None = None
+        self._content = ""
+        self._path, self._place, self._what, self._remedy = Path(path), place, what, remedy
+        self._heartbeat = self._path.with_name(f"{self._path.name}.heartbeat")
+
+    @property
+    def held(self) -> bool:
+        """Whether this object has the lock."""
+        return self._file is not None or self._ended is not None
+
+    def take(self, *, wait: bool = True) -> None:
+        """Takes the lock.
+
+        Args:
+            wait: without `flock`, the file of a process that was killed less than a minute ago
+                cannot be told from that of a living one. True: wait until it is touched or stale.
+                False: take it for that of a living process.
+
+        Raises:
+            Locked: another process has it.
+            OSError: the lock file cannot be created: no rights, a full or read-only disk.
+        """
+        self._content = f"process {os.getpid()} on {socket.gethostname()}"
+        if not self._take_flock():
+            self._take_heartbeat(wait)
+
+    def _take_flock(self) -> bool:
+        """Takes the lock by `flock`; returns False if the file system does not support it."""
+        if fcntl is None:
+            return False
+        for _ in range(ATTEMPTS):
+            file = self._path.open("a+b", buffering=0)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                other = (file.read(200) or b"").decode(errors="replace").strip()
+                file.close()
+                raise self._locked(other) from None
+            except OSError:  # not supported
+                file.close()
+                self._path.unlink(missing_ok=True)
+                return False
+            if _is_still_at(file, self._path):
+                break
+            file.close()  # the process that had the lock has just removed the file
+        else:
+            raise self._locked("a process that releases it again and again")
+        self._file = file
+        with contextlib.suppress(OSError):  # on a full disk, the lock has no name
+            file.truncate(0)
+            file.write(self._content.encode())
+        return True
+
+    def _take_heartbeat(self, wait: bool) -> None:
+        self._content += f" ({uuid.uuid4().hex[:8]})"  # makes it different from every other
+        for _ in range(ATTEMPTS):
+            try:
+                file = self._heartbeat.open("xb", buffering=0)
+            except FileExistsError:
+                self._remove_stale(wait)
+                continue
+            with file, _removed_on_error(self._heartbeat):
+                file.write(self._content.encode())
+            break
+        else:
+            raise self._locked("a process that releases it again and again")
+        self._ended = threading.Event()
+        args = (self._heartbeat, self._ended)
+        threading.Thread(target=_touch_until, args=args, daemon=True).start()
+
+    def _remove_stale(self, wait: bool) -> None:
+        """Removes the file of a dead process; returns also if the file vanished meanwhile.
+
+        Raises:
+            Locked: the file is touched, so its process is alive.
+        """
+        try:
+            seen, other = self._heartbeat.stat().st_mtime_ns, self._read()
+            while self._age() < STALE_SECONDS:
+                if not wait or self._heartbeat.stat().st_mtime_ns != seen:
+                    raise self._locked(other)
+                time.sleep(POLL_SECONDS)
+            # Of several processes that wait, one renames the file; the content tells whether it is
+            # still the stale one.
+            taken = self._heartbeat.with_name(f"{self._heartbeat.name}.{uuid.uuid4().hex}")
+            self._heartbeat.rename(taken)
+            if taken.read_text(encoding="utf-8") != other:
+                with contextlib.suppress(FileExistsError):
+                    os.link(taken, self._heartbeat)
+            taken.unlink()
+        except FileNotFoundError:
+            return
+
+    def _age(self) -> float:
+        """Returns the seconds since the last touch, by the clock of the file system."""
+        probe = self._heartbeat.with_name(f"{self._heartbeat.name}.{uuid.uuid4().hex}")
+        try:
+            probe.touch()
+            now = probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+        return now - self._heartbeat.stat().st_mtime
+
+    def _read(self) -> str:
+        with contextlib.suppress(OSError, ValueError):
+            return self._heartbeat.read_text(encoding="utf-8")
+        return ""
+
+    def _locked(self, other: str) -> Locked:
+        who = other or "a process that has just started"
+        return Locked(
+            f"{self._place} is being written by another {self._what} ({who}): {self._remedy}."
+        )
+
+    def release(self) -> None:
+        """Removes the lock file; does nothing if this object does not have the lock."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)  # before it is free, see `_is_still_at`
+            self._file.close()
+            self._file = None
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+            if self._read() == self._content:
+                with contextlib.suppress(OSError):
+                    self._heartbeat.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def __enter__(self) -> "Lock":
+        self.take()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+@contextlib.contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    """Removes a new lock file if it cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _is_still_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file still has its name, so that a later process locks the same file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
+
+
+def _touch_until(path: Path, ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT_SECONDS):
+        with contextlib.suppress(OSError):
+            os.utime(path)

@@ -1,0 +1,63 @@
+"""Temporary folders that do not stay behind when their process is killed."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertjax.files import explaining
+from bertjax.lock import Lock, Locked
+
+PREFIX = "bertjax-scratch-"
+LOCK_FILE = "owner.lock"
+# A folder without a lock file may be that of a process that has just started.
+SECONDS_WITHOUT_LOCK = 3600.0
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yields a new folder for temporary files, which is removed at the end of the block.
+
+    If the process is killed, the next call of this user on the same machine removes the folder. The
+    folder is in the directory of `tempfile`, which the environment variable TMPDIR chooses.
+
+    Raises:
+        OSError: the folder cannot be created.
+    """
+    root = Path(tempfile.gettempdir())
+    remove_left_behind(root)
+    with explaining(root):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    lock = _lock_of(folder)
+    try:
+        with explaining(folder):
+            lock.take()
+        yield folder
+    finally:
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_behind(root: Path) -> None:
+    """Removes the folders of dead processes of this user."""
+    for folder in root.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, Locked):
+            if _is_ours(folder):
+                lock = _lock_of(folder)
+                lock.take(wait=False)
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
+
+
+def _is_ours(folder: Path) -> bool:
+    found = folder.lstat()
+    if folder.is_symlink() or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        return False
+    return any(folder.glob(f"{LOCK_FILE}*")) or time.time() - found.st_mtime > SECONDS_WITHOUT_LOCK
+
+
+def _lock_of(folder: Path) -> Lock:
+    return Lock(folder / LOCK_FILE, place=str(folder), what="process", remedy="wait")

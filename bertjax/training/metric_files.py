@@ -1,0 +1,275 @@
+"""Reads and repairs the metric files of a run: `metrics.jsonl` and TensorBoard's event files.
+
+A disk or a crash may leave NUL bytes, garbage or half a line in them. What is readable is kept, a
+copy of the damaged file is set aside, and one printed line says so: a log never stops a run.
+"""
+
+import bisect
+import contextlib
+import functools
+import json
+import math
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.files import set_aside, write_bytes
+
+
+@contextlib.contextmanager
+def _without(module: str) -> Iterator[None]:
+    """A context in which importing `module` raises ImportError, unless it is imported already."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+# If torch is installed, tensorboardX imports it, which takes more than a second. It needs torch
+# only for types of values that are not used here.
+with _without("torch"):
+    from tensorboardX.crc32c import crc32c
+    from tensorboardX.proto.event_pb2 import (  # generated at import
+        Event,  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    from tensorboardX.summary import scalar
+
+EVENT_FILES = "events.out.tfevents.*"
+
+
+class Lines(NamedTuple):
+    """The lines of metrics.jsonl that are whole, and whether anything else but half a line is."""
+
+    lines: list[dict[str, Any]]
+    damaged: bool
+
+
+def read_lines(path: Path) -> Lines:
+    """Reads the whole lines of metrics.jsonl; a missing file has none."""
+    if not path.is_file():
+        return Lines([], False)
+    *whole, last = path.read_bytes().split(b"\n")
+    lines, damaged = [], not _may_be_half_a_line(last)
+    for text in whole:
+        line = _parsed(text)
+        if line is None:
+            # A crash of the machine leaves NUL bytes where text was not written yet.
+            damaged, line = True, _parsed(text.strip(b"\0"))
+        if line is not None:
+            lines.append(line)
+    return Lines(lines, damaged)
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and type(line.get("step")) is int else None
+
+
+def _may_be_half_a_line(text: bytes) -> bool:
+    start = b'{"step": '
+    return (text.startswith(start) or start.startswith(text)) and b"\0" not in text
+
+
+def to_line(step: int, metrics: Mapping[str, Any]) -> str:
+    """Returns a line of metrics.jsonl; numbers that are not finite, which JSON lacks, are null."""
+    values = {key: _in_json(value) for key, value in metrics.items()}
+    return json.dumps({"step": step, **values}, allow_nan=False) + "\n"
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _in_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(item) for item in value]
+    return value
+
+
+def cut_json_lines(path: Path, step: int) -> list[dict[str, Any]]:
+    """Removes lines of later steps, and half a line at the end; returns the other lines."""
+    lines, damaged = read_lines(path)
+    kept = [line for line in lines if line["step"] <= step]
+    if damaged:
+        _say_damaged(path)
+    if path.is_file():
+        text = "".join(to_line(line.pop("step"), line) for line in [dict(x) for x in kept])
+        write_bytes(path, text.encode())
+    return kept
+
+
+def _say_damaged(path: Path) -> None:
+    # TensorBoard reads every file with "tfevents" in its name.
+    name = path.name.replace("tfevents", "not-events")
+    try:
+        copy = f"a copy is kept as {set_aside(path, name)}"
+    except OSError as error:
+        copy = f"no copy could be kept ({error})"
+    print(f"{path} is damaged: what is readable is kept, {copy}.", flush=True)
+
+
+def scalar_event(step: int, tag: str, value: float, wall_time: float) -> bytes:
+    """Returns the record of an event with one number."""
+    return to_record(Event(wall_time=wall_time, step=step, summary=scalar(tag, value)))
+
+
+def to_record(event: Any) -> bytes:
+    """Returns a TFRecord: length (8 bytes), its CRC (4 bytes), the event, its CRC (4 bytes)."""
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + _masked_crc(length) + data + _masked_crc(data)
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+class EventRecord(NamedTuple):
+    """An event of a file: its step, time, tags with a number, and bytes as a TFRecord."""
+
+    step: int
+    wall_time: float
+    tags: tuple[str, ...]
+    content: bytes
+
+
+def read_events(path: Path) -> tuple[list[EventRecord], bool]:
+    """Reads the whole events of a file; also returns whether some are damaged.
+
+    Half an event at the end, as a kill leaves it, is no damage. After a damaged length, the rest of
+    the file cannot be read.
+    """
+    content = path.read_bytes()
+    events, damaged, at = [], False, 0
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        if content[at + 8 : at + 12] != _masked_crc(content[at : at + 8]):
+            return events, True
+        end = at + 12 + length + 4
+        if end > len(content):
+            break
+        event = _parsed_event(content[at:end])
+        damaged |= event is None
+        if event is not None:
+            events.append(event)
+        at = end
+    return events, damaged
+
+
+def _parsed_event(record: bytes) -> EventRecord | None:
+    data = record[12:-4]
+    if record[-4:] != _masked_crc(data):
+        return None
+    event = Event()
+    try:
+        event.ParseFromString(data)
+    except Exception:  # protobuf's DecodeError, whose module differs between versions
+        return None
+    tags = tuple(value.tag for value in event.summary.value)
+    return EventRecord(event.step, event.wall_time, tags, record)
+
+
+def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> None:
+    """Makes the event files hold the numbers of `lines` and no event of a step after `step`.
+
+    Events that are missing, because a kill or damage lost them, are made from the lines and put
+    where they belong by their step. They get the time of the event before them.
+
+    Args:
+        directory: the folder of the event files.
+        lines: the lines of metrics.jsonl.
+        step: the step that the run resumes at.
+    """
+    paths = sorted(directory.glob(EVENT_FILES))
+    for path in [path for path in paths if path.suffix == ".tmp"]:  # left by a kill
+        paths.remove(path)
+        path.unlink(missing_ok=True)
+    files: list[list[EventRecord]] = []
+    for path in paths:
+        events, damaged = read_events(path)
+        if damaged:
+            _say_damaged(path)
+        kept = [event for event in events if event.step <= step]
+        files.append(kept or [_first_event(time.time())])
+    missing = _missing(lines, files)
+    if missing and not paths:
+        paths = [new_event_file(directory, step)]
+        files = [[_first_event(time.time())]]
+    # The first step of each file; a file without numbers belongs to no step.
+    starts = [min((e.step for e in events if e.tags), default=math.inf) for events in files]
+    order = sorted(range(len(files)), key=lambda i: (starts[i], i))
+    for at, tag, value in missing:
+        position = bisect.bisect_right([starts[i] for i in order], at)
+        event = Event(step=at, summary=scalar(tag, value))
+        files[order[max(0, position - 1)]].append(EventRecord(at, 0.0, (tag,), to_record(event)))
+    for path, events in zip(paths, files, strict=True):
+        write_bytes(path, b"".join(_in_order(events)))
+
+
+def _missing(
+    lines: list[dict[str, Any]], files: list[list[EventRecord]]
+) -> list[tuple[int, str, float]]:
+    """Returns (step, tag, number) of the numbers in `lines` that no event has."""
+    present = {(event.step, tag) for events in files for event in events for tag in event.tags}
+    missing = []
+    for line in lines:
+        for key, value in line.items():
+            if key == "step" or not (value is None or isinstance(value, int | float)):
+                continue
+            number = math.nan if value is None else value
+            if (line["step"], _tag_of(key)) not in present:
+                missing.append((line["step"], key, number))
+    return missing
+
+
+@functools.cache
+def _tag_of(key: str) -> str:
+    """Returns the name of a metric as TensorBoard has it, without blanks and other signs."""
+    return scalar(key, 0.0).value[0].tag
+
+
+def _in_order(events: list[EventRecord]) -> Iterator[bytes]:
+    """Yields the bytes of events by step; events without a time get that of the one before."""
+    events = sorted(events, key=lambda event: event.step)
+    last = next((event.wall_time for event in events if event.wall_time), time.time())
+    for event in events:
+        content, last = event.content, event.wall_time or last
+        if not event.wall_time:
+            made = Event()
+            made.ParseFromString(content[12:-4])
+            made.wall_time = last
+            content = to_record(made)
+        yield content
+
+
+def _first_event(wall_time: float) -> EventRecord:
+    record = to_record(Event(wall_time=wall_time, file_version="brain.Event:2"))
+    return EventRecord(0, wall_time, (), record)
+
+
+def new_event_file(directory: Path, step: int) -> Path:
+    """Returns a path for a new event file, which TensorBoard reads after the older ones.
+
+    File names contain the time in seconds. Without the suffix, a run that is resumed within a
+    second would overwrite a file.
+    """
+    name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
+    return directory / f"{name}.{os.getpid()}.{step}"
+
+
+def first_record() -> bytes:
+    """Returns the record that begins an event file."""
+    return _first_event(time.time()).content
