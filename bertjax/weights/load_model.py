@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
+from bertjax.checkpoint_files import damaged_steps
 from bertjax.files import brief, did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
