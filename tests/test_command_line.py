@@ -173,7 +173,10 @@ def test_train_tokenizer_has_every_flag_that_the_reader_of_corpora_recommends():
     text = "".join(
         p.read_text() for p in (Path(bertjax.__file__).parent / "data/text").glob("*.py")
     )
-    flags = set(re.findall(r"--([a-z_]+)\b", text)) - {"file_format", "concatenate"}  # of `tfds build` and `tar`
+    flags = set(re.findall(r"--([a-z_]+)\b", text)) - {
+        "file_format",
+        "concatenate",
+    }  # of `tfds build` and `tar`
     assert "tfds_data_dir" in flags
     for config_class in (TrainTokenizerConfig, PrepareConfig):
         assert flags <= {field.name for field in dataclasses.fields(config_class)}

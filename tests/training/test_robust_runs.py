@@ -182,7 +182,7 @@ def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
     assert steps_in(tmp_path / "run" / "checkpoints") == [8, 16]
 
 
-@pytest.mark.parametrize("stop_at", [8, 16])
+@pytest.mark.parametrize("stop_at", [pytest.param(8, marks=pytest.mark.slow), 16])
 def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
     config,
     whole,
