@@ -10,6 +10,7 @@ the exact GELU here; Google's code has used the tanh approximation for it since 
 """
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -182,7 +183,7 @@ def save_tf1(
         places = _write_raw(scratch, tensors, layers=config["num_hidden_layers"])
         needed, free = scratch.stat().st_size, shutil.disk_usage(beside).free
         if free < needed:  # TensorFlow would raise an error with a very long message.
-            raise OSError(f"{free:,} bytes are free, but {needed:,} bytes are needed")
+            raise OSError(errno.ENOSPC, f"{free:,} bytes are free, but {needed:,} bytes are needed")
         # To save memory, the arrays are mapped from the file; TensorFlow copies no aligned arrays.
         mapped = np.memmap(scratch, mode="r")
         arrays = {
@@ -278,7 +279,7 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
             try:
                 session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
             except tf.errors.OpError as error:  # The message of the error is very long.
-                raise OSError(f"TensorFlow's {type(error).__name__}") from error
+                raise OSError(errno.EIO, f"TensorFlow's {type(error).__name__}") from error
 
 
 def _tensorflow() -> ModuleType:
