@@ -1,5 +1,6 @@
 """Stop signals: SIGINT, SIGTERM and SIGHUP become a request to save and stop, on all hosts."""
 
+import functools
 import os
 import signal
 import threading
@@ -109,22 +110,14 @@ class StopSignal:
 
 def _any_host(flag: bool) -> jax.Array:
     """Starts to compute whether `flag` is set on any host; the result is a scalar on every host."""
-    devices = [device for device in jax.devices() if device.id == _first_device(device)]
-    mesh = Mesh(np.array(devices), ("hosts",))
-    flags = jax.make_array_from_process_local_data(
-        NamedSharding(mesh, P("hosts")), np.array([flag])
-    )
-    return _maximum(flags, mesh).addressable_data(0)
+    hosts, maximum = _maximum_over_hosts()
+    flags = jax.make_array_from_process_local_data(hosts, np.array([flag]))
+    return maximum(flags).addressable_data(0)
 
 
-def _first_device(device: Any) -> int:
-    return min(d.id for d in jax.devices() if d.process_index == device.process_index)
-
-
-def _maximum(flags: jax.Array, mesh: Mesh) -> jax.Array:
-    if mesh not in _PROGRAMS:
-        _PROGRAMS[mesh] = jax.jit(jnp.any, out_shardings=NamedSharding(mesh, P()))
-    return _PROGRAMS[mesh](flags)
-
-
-_PROGRAMS: dict[Mesh, Any] = {}
+@functools.cache
+def _maximum_over_hosts() -> tuple[NamedSharding, Any]:
+    """Returns the sharding of a flag per host, and the jitted maximum; made once, not per step."""
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("hosts",))
+    return NamedSharding(mesh, P("hosts")), jax.jit(jnp.any, out_shardings=NamedSharding(mesh, P()))

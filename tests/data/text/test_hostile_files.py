@@ -5,7 +5,6 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import random
 import struct
@@ -23,6 +22,7 @@ from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.decompression import FREE_BYTES
 from bertjax.data.text.lines import MAX_JSON_CHARACTERS
 from bertjax.data.text.sources import MAX_DEPTH
+from tests.reliability.seeds import tar_of
 
 TEXT = b"The first sentence is here. The second one follows it.\n\nAnother paragraph ends it.\n"
 
@@ -39,18 +39,6 @@ def refusal(path, data):
     message = str(error.value)
     assert str(path) in message and len(message) <= 400
     return message
-
-
-def tar_of(members, **first):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for i, (name, content) in enumerate(members.items()):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            for field, value in first.items() if i == 0 else ():
-                setattr(member, field, value)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 FIVE = tar_of({f"{i}.txt": TEXT.replace(b"first", b"number %d" % i) for i in range(5)})
