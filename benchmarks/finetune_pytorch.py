@@ -43,6 +43,7 @@ class Settings:
     learning_rate: float = 5e-5
     seed: int = 0
     max_steps: int | None = None  # number of steps, also of the learning-rate schedule
+    microbatches: int = 1  # parts of a batch, by length; gradients are summed, so only padding goes
 
 
 class Row(NamedTuple):
@@ -266,15 +267,30 @@ def steps(
             if done == num_steps:
                 return
             model.train()
-            batch = collate([rows[i] for i in order[start:][: settings.batch_size]], pad_token_id)
-            loss = model(**{k: v.to(model.device) for k, v in batch.items()}).loss
+            batch = [rows[i] for i in order[start:][: settings.batch_size]]
             optimizer.zero_grad()
-            loss.backward()
+            loss = backward(model, batch, settings.microbatches, pad_token_id)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             done += 1
-            yield epoch, loss.detach()
+            yield epoch, loss
+
+
+def backward(model: Any, rows: Sequence[Row], microbatches: int, pad_token_id: int) -> torch.Tensor:
+    """Adds the gradients of a batch's mean loss; returns the loss."""
+    rows = sorted(rows, key=lambda row: len(row.input_ids)) if microbatches > 1 else rows
+    size = math.ceil(len(rows) / microbatches)
+    parts = [collate(rows[i : i + size], pad_token_id) for i in range(0, len(rows), size)]
+    counts = [int((part["labels"] != IGNORED).sum()) for part in parts]
+    total = torch.zeros((), device=model.device)
+    for part, count in zip(parts, counts, strict=True):
+        # The loss of a part is the mean over its labels.
+        loss = model(**{k: v.to(model.device) for k, v in part.items()}).loss
+        loss = loss * (count / sum(counts)) if microbatches > 1 else loss
+        loss.backward()
+        total += loss.detach()
+    return total
 
 
 @torch.inference_mode()
@@ -283,6 +299,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the scores of the model; words beyond the maximum length are predicted as O."""
     model.eval()
+    # By length, for less padding.
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].input_ids))
+    rows, examples = [rows[i] for i in order], [examples[i] for i in order]
     predicted: list[Any] = []
     for start in range(0, len(rows), 32):
         batch = collate(rows[start : start + 32], pad_token_id)
@@ -362,6 +381,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--learning_rate", type=float, default=5e-5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max_steps", type=int, default=None)
+    parser.add_argument("--microbatches", type=int, default=1, help="parts of a batch, by length")
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of PyTorch")
