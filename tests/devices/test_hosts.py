@@ -1,5 +1,6 @@
 """Several processes on one machine are one run: equal losses, shared rows, one checkpoint."""
 
+import itertools
 import json
 import os
 import shutil
@@ -182,19 +183,43 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
     assert "process 2 of 3 waited 20 s" in texts[1]
 
 
-# Process 1 cannot read its data from batch 8 on.
-DAMAGED = PROGRAM.replace(
-    "status =",
-    """
+def reading(statement: str) -> str:
+    """Returns PROGRAM with a statement that is executed before each batch is read."""
+    patch = f"""
+import time
 import bertjax.data.batches.pretraining_batches as batches
 read = batches._HostBatches.__getitem__
-def damaged(self, index):
-    if index >= 8 and "--distributed.process_id=1" in sys.argv:
-        raise OSError(5, "Input/output error", "train-32-00000.array_record")
+def patched(self, index):
+    {statement}
     return read(self, index)
-batches._HostBatches.__getitem__ = damaged
-status =""",
+batches._HostBatches.__getitem__ = patched
+status ="""
+    return PROGRAM.replace("status =", patch)
+
+
+# Process 1 cannot read its data from batch 8 on.
+DAMAGED = reading(
+    """if index >= 8 and "--distributed.process_id=1" in sys.argv:
+        raise OSError(5, "Input/output error", "train-32-00000.array_record")"""
 )
+
+
+@pytest.mark.slow
+def test_a_run_killed_on_8_then_2_x_2_then_1_device_and_ended_on_8_sees_the_same_batches(
+    job, alone, tmp_path
+):
+    workdir, slowly = tmp_path / "run", reading("time.sleep(0.3)")
+    for processes, devices, lines in ((1, 8, 5), (2, 2, 10), (1, 1, 15)):
+        started = job(workdir, processes, devices, "--save_every=3", command=slowly)
+        wait_for_lines(workdir, lines, started)
+        for process in started:
+            process.kill()
+        outputs(started, status=-signal.SIGKILL)
+    outputs(job(workdir, 1, 8, "--save_every=3"))
+    # Other batches have losses that differ by far more.
+    expected = losses(alone)
+    assert losses(workdir) == pytest.approx(expected, abs=1e-5)
+    assert min(abs(a - b) for a, b in itertools.pairwise(expected)) > 1e-5
 
 
 @pytest.mark.slow
