@@ -17,11 +17,11 @@ from bertjax.devices import hosts
 class Checkpointer:
     """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
-    The best checkpoint has the best `metric` of the last phase that has an evaluation. A metric
-    that is not finite is never the best.
+    The best checkpoint is the one with the best `metric` among the evaluated checkpoints of the
+    latest phase. A checkpoint whose metric is NaN or infinite is never the best.
 
-    Errors of a background save are raised by the next call, so that a run does not rely on a
-    checkpoint that was not written. An interrupted save is never listed.
+    If a save in the background fails, the next method call raises the error, so that a run does not
+    rely on a checkpoint that was not written. A checkpoint whose save was interrupted is not used.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Checkpointer:
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
-            # Without `best_fn`, the metrics are not stored, and a resumed run cannot find the best.
+            # Without `best_fn`, Orbax stores no metrics, so a resumed run could not find the best.
             best_fn=lambda metrics: -self._badness(metrics),
             cleanup_tmp_directories=True,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
@@ -57,20 +57,24 @@ class Checkpointer:
             self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def _seal(self) -> None:
-        """Writes the checksums of the checkpoint that gets its final name next."""
+        """Writes checksums into a checkpoint's temporary folder, before Orbax renames it."""
         if hosts.is_first():
             for folder in self._directory.glob(f"*{TEMPORARY}*"):
                 write_checksums(folder)
 
     def _badness(self, metrics: Any) -> float:
-        """Returns a value to minimise. Later phases win, since losses depend on the row length."""
+        """Returns a number that is lower for a better checkpoint, from the checkpoint's metrics.
+
+        A later phase is always better, because losses depend on the row length, which differs
+        between phases. The number is infinite if the metric is missing, NaN or infinite.
+        """
         value = metrics.get(self._metric)
         if value is None or not math.isfinite(value):
             return math.inf
         return self._sign * value - 1e3 * metrics.get("phase", 0)
 
     def _graded(self) -> list[tuple[float, int]]:
-        """Returns (badness, -step) of all checkpoints with an evaluation."""
+        """Returns (badness, -step) of each stored checkpoint whose metric is known and finite."""
         with self._explained():
             self._manager.wait_until_finished()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
@@ -79,12 +83,15 @@ class Checkpointer:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the kept checkpoint with the best evaluation; of equals, the last one."""
+        """The step of the best stored checkpoint; of equally good ones, the last.
+
+        It is None if no stored checkpoint has a finite metric.
+        """
         known = self._graded()
         return -min(known)[1] if known else None
 
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
-        """Whether a checkpoint with these metrics would be the best one."""
+        """Whether a checkpoint with `metrics` would be at least as good as all stored ones."""
         badness = self._badness(metrics)
         return badness < math.inf and all(badness <= other for other, _ in self._graded())
 
@@ -97,7 +104,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _explained(self, what: str = "Writing a checkpoint") -> Iterator[None]:
-        """Turns errors of Orbax and of the file system into an OSError of one line."""
+        """Turns errors of Orbax and of the file system into an OSError with a one-line message."""
         try:
             yield
         except Exception as error:
@@ -114,10 +121,10 @@ class Checkpointer:
         progress: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to write a checkpoint; `progress` is stored as JSON.
+        """Starts to write a checkpoint in the background; `progress` is stored as JSON.
 
         Raises:
-            OSError: this save or the previous one failed, for example on a full disk.
+            OSError: this save or the previous one failed, for example because the disk is full.
         """
         # The arrays are copied first: the next train step donates them, and on CPUs it would
         # overwrite the memory that Orbax reads in the background.
@@ -125,7 +132,7 @@ class Checkpointer:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
-        # Orbax would warn about an argument that is None; JSON has no NaN.
+        # Orbax would warn if `metrics` were None, and JSON has neither NaN nor infinity.
         kept = {key: value for key, value in (metrics or {}).items() if math.isfinite(value)}
         with self._explained():
             self._manager.check_for_errors()
@@ -135,7 +142,7 @@ class Checkpointer:
     def replace(
         self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> None:
-        """Writes the newest checkpoint again, because its evaluation is now known."""
+        """Replaces the newest checkpoint by one that also stores the metrics of its evaluation."""
         with self._explained():
             self._manager.wait_until_finished()
             self._manager.delete(step)
@@ -161,8 +168,9 @@ class Checkpointer:
             summary = str(error).strip().partition("\n")[0][:300]
             raise ValueError(
                 f"The checkpoint of step {step} in {self._directory} cannot be read ({summary}). "
-                "If the workdir was written by another version of bertjax, use that version; "
-                "otherwise move the folder of this step away, and the previous one is used."
+                "If another version of bertjax wrote the workdir, use that version; if not, move "
+                "this checkpoint to another folder and run the same command again, which then uses "
+                "the previous checkpoint."
             ) from error
         return restored["state"], restored["progress"]
 
@@ -175,7 +183,7 @@ class Checkpointer:
             )
 
     def abandon(self) -> None:
-        """Makes `close` do nothing, because this process ends and other hosts may have ended."""
+        """Makes `close` return at once, because the hosts it would wait for may have ended."""
         self._is_closed = True
 
     def close(self) -> None:
@@ -190,10 +198,11 @@ class Checkpointer:
 
 
 def _single(x: jax.Array) -> jax.Array:
-    """Returns one of the equal copies of an array that every device of this process holds.
+    """Returns the copy on one device of an array that is replicated over this process's devices.
 
-    Orbax would cut each array into as many slices as there are copies, one slow slice at a time.
-    With several processes, those slices let the processes share the work of writing.
+    Orbax would cut a replicated array into one slice per device and write the slices slowly, one
+    after another. Arrays on several processes are returned unchanged, because the slices let the
+    processes share the work of writing; so are sharded arrays.
     """
     whole = x.is_fully_addressable and x.is_fully_replicated
     return x.addressable_data(0) if whole else x

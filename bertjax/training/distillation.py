@@ -1,6 +1,7 @@
 """Training objectives of a student that learns from a teacher, in pretraining and fine-tuning.
 
-`outputs[TEACHER]` holds the outputs of the teacher for the same batch.
+An objective gets the outputs of the student for a batch as `outputs`, and the outputs of the
+teacher for the same batch as `outputs[TEACHER]`.
 """
 
 import jax
@@ -15,10 +16,11 @@ from bertjax.training.objective import TEACHER
 
 
 def distilled_pretraining(config: DistillationConfig) -> Objective:
-    """Returns the objective with soft targets, cosine loss and masked LM (Sanh et al. 2019, 2).
+    """Returns the objective of DistilBERT's pretraining (Sanh et al. 2019, section 2).
 
-    Each loss is a mean over the whole batch, multiplied by its weight in `config`. The student has
-    the head "masked_lm" or "pretraining"; the teacher has the head "masked_lm".
+    The total loss is the weighted sum of the soft-target, masked-LM, cosine and NSP losses, with
+    the weights in `config`; each loss is a mean over the whole batch. The student has the head
+    "masked_lm" or "pretraining"; the teacher has the head "masked_lm".
     """
     everywhere = bool(config.soft_targets) and config.soft_targets_on == "all"
 
@@ -60,9 +62,10 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
 
 
 def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> Objective:
-    """Returns the objective with loss (1 - soft_weight) * label loss + soft_weight * teacher loss.
+    """Adds a distillation loss to `hard`, an objective that learns from labels alone.
 
-    Both losses are means over the labelled sequences or tokens, weighted by "label_weights".
+    The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss. Both losses
+    are means over the labelled sequences or tokens, weighted by "label_weights".
     """
     assert hard.soft_losses is not None
     soft_losses = hard.soft_losses
@@ -71,7 +74,7 @@ def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> O
         metrics = hard.sums(outputs, batch)
         hard_loss, weight = metrics.pop("loss")
         soft = soft_losses(outputs, outputs[TEACHER], batch, temperature)
-        # The loss of an empty slot is meaningless but finite, and its weight is 0.
+        # Where there is no label, the label weight is 0, and the meaningless loss is set to 0.
         soft = jnp.where(batch["label_weights"] > 0, soft, 0.0)
         soft_loss = jnp.sum(soft * batch["label_weights"])
         return metrics | {

@@ -4,12 +4,12 @@ from typing import Any
 
 
 class EarlyStopping:
-    """Counts the evaluations since the best one.
+    """Counts the consecutive evaluations that did not improve the best value of a metric.
 
     Args:
         patience: the number of evaluations without improvement after which to stop; 0: never stop.
         metric: the name of the metric that should improve; higher is better.
-        state: the value of `state` that a checkpoint stored, if the run is resumed.
+        state: the attribute `state` as a checkpoint stored it; None: no evaluation so far.
     """
 
     def __init__(self, patience: int, metric: str, state: dict[str, Any] | None = None):
@@ -17,7 +17,7 @@ class EarlyStopping:
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Records the metrics of an evaluation and returns them unchanged."""
+        """Counts an evaluation, given its metrics by name, and returns the metrics unchanged."""
         value = evaluation.get(self._metric)
         if value is not None:
             better = self.state["best"] is None or value > self.state["best"]

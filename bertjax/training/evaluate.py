@@ -12,9 +12,9 @@ BATCHES_AHEAD = 2
 def evaluate(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, float]:
-    """Returns the means of metrics: sums over all batches, divided by sums of their weights.
+    """Returns the mean of each metric: its sum over all batches, divided by its total weight.
 
-    `eval_step(params, batch)` returns a pair (sum, weight) per metric.
+    `eval_step(params, batch)` returns {metric: (sum of weighted values, sum of weights)}.
 
     The sums are copied to the host once, at the end, so that the device never waits for the host.
     """
@@ -28,7 +28,7 @@ def evaluate(
 
 
 def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Adds the (sum, weight) pairs of each metric in double precision, in the given order."""
+    """Adds up the pairs (sum, weight) of each metric in double precision, in the given order."""
     total: dict[str, tuple[float, float]] = {}
     for item in sums:
         for key, (value, weight) in item.items():
@@ -38,5 +38,5 @@ def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def means(total: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """Returns sum / weight of each (sum, weight) pair; metrics of weight 0 are left out."""
+    """Returns sum / weight of each metric in {metric: (sum, weight)}, without those of weight 0."""
     return {key: value / weight for key, (value, weight) in total.items() if weight}

@@ -1,4 +1,4 @@
-"""The hook that evaluates and saves, and that stops a run without losing anything."""
+"""The training hook that evaluates and saves checkpoints, also when a stop signal ends a run."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ class EvaluationStopped(Exception):
 
 
 def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[Item]:
-    """Yields the items of an evaluation until a stop signal comes.
+    """Yields `items`, such as the batches of an evaluation, until a stop signal comes.
 
     Raises:
         EvaluationStopped: a stop signal has come.
@@ -28,7 +28,10 @@ def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[It
 
 
 def check_stop(stop: StopSignal | None) -> None:
-    """Raises `EvaluationStopped` if a stop signal has come; every host must call it alike."""
+    """Raises `EvaluationStopped` if a stop signal has come.
+
+    All hosts must call this equally often, because they agree on whether to stop.
+    """
     if stop is not None and stop():
         raise EvaluationStopped
 
@@ -36,17 +39,18 @@ def check_stop(stop: StopSignal | None) -> None:
 class EvaluateAndSave:
     """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
 
-    A step that is evaluated and is the best so far is saved as well. If a stop signal comes, the
-    state is saved at once; an evaluation that was due is made when the run resumes.
+    A step whose evaluation is the best so far is saved as well. If a stop signal comes, the state
+    is saved at once; if that step was to be evaluated, this is done when the run resumes.
 
     Args:
         checkpointer: writes the checkpoints.
-        logger: reports the metrics; its clock is stopped during evaluations and saves.
-        skipped: reports skipped updates, and refuses to save after too many of them.
-        evaluate: a function params -> metrics.
-        progress: a function step -> the position in the data, which the checkpoint stores.
-        stop: tells whether a stop signal has come.
-        phase: the index of the phase, which matters for the choice of the best checkpoint.
+        logger: logs the metrics; its clock is stopped during evaluations and saves.
+        skipped: reports skipped updates, and raises NotFinite after too many consecutive ones.
+        evaluate: a function params -> {metric: value}.
+        progress: a function step -> the JSON values that the checkpoint of the step stores, such as
+            the position in the data.
+        stop: tells, when called, whether a stop signal has come.
+        phase: the index of the phase; checkpoints of later phases are better than earlier ones.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class EvaluateAndSave:
                 self._save(step, state, evaluation)
 
     def _evaluation(self, step: int, state: TrainState) -> dict[str, float] | None:
-        """Evaluates and reports; if a stop signal comes, the evaluation remains due."""
+        """Evaluates and logs the metrics; if a stop signal comes, `evaluation_due` remains True."""
         self.evaluation_due = True
         if self._stop():
             return None
@@ -100,9 +104,12 @@ class EvaluateAndSave:
         return evaluation
 
     def make_due_evaluation(self, step: int, state: TrainState) -> bool:
-        """Makes the evaluation of the step at which the run was stopped; returns whether it could.
+        """Evaluates a step whose evaluation a stop signal prevented in an earlier process.
 
-        The checkpoint of the step is written again, with the metrics.
+        The checkpoint of the step is then replaced by one that also stores the metrics.
+
+        Returns:
+            False if another stop signal came, so that the evaluation remains due.
         """
         evaluation = self._evaluation(step, state)
         if self.evaluation_due:
@@ -111,14 +118,14 @@ class EvaluateAndSave:
         return True
 
     def save_and_stop(self, step: int, state: TrainState) -> None:
-        """Saves because of a stop signal, unless this step has been saved already."""
+        """Saves a checkpoint after a stop signal, unless `step` has been saved already."""
         self._skipped.read_all()
         if not self.is_saved(step):
             with self._logger.paused():
                 self._save(step, state, None)
 
     def is_saved(self, step: int) -> bool:
-        """Whether all steps so far are saved; waits for the save in progress."""
+        """Whether the newest checkpoint is that of `step`; waits for a save in progress."""
         return (self._checkpointer.latest_step or 0) == step
 
     def _is_best(self, evaluation: dict[str, float]) -> bool:

@@ -1,4 +1,4 @@
-"""Fine-tuning: a run that trains a model on a task and exports it (Devlin et al. 2018, 4)."""
+"""Fine-tuning: trains a model on a task and exports it (Devlin et al. 2018, section 4)."""
 
 import dataclasses
 import json
@@ -47,14 +47,15 @@ class FinetuningRun(Run):
     """A fine-tuning run with one seed: its task, data, evaluation and results.
 
     Args:
-        config: the config of a single run, without `seeds` and `sweep`.
-        task: the task, which knows the source of its data.
+        config: the config of a single run, in which `seeds` is 1 and `sweep` is False.
+        task: the task, with the source of its examples.
         loaded: the model to start from, with the head of the task.
-        data: the features of the train split.
-        teacher: the model that is distilled, if any.
+        data: the encoded train split.
+        teacher: the teacher for distillation, if any.
 
     Raises:
-        ValueError: the model, data, devices and workdir do not fit together.
+        ValueError: the class weights, mesh, attention kernel or warm-up of the config cannot be
+            used with this task, model, data and devices.
     """
 
     higher_is_better = True
@@ -101,7 +102,7 @@ class FinetuningRun(Run):
         )
         super().__init__(config, program, (phase,), loaded.tokenizer, teacher)
         self.early_stopping = EarlyStopping(config.patience, self.best_metric)
-        self.updates = 0  # number of updates of the parameters that are exported
+        self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
         self.predictor = Predictor(task, program.model, loaded.tokenizer, self.max_length, mesh)
@@ -121,8 +122,8 @@ class FinetuningRun(Run):
         """Returns the parameters of the model that --init names."""
         return self.loaded.params
 
-    def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
-        """Yields global batches on the devices, from step `first_step` on."""
+    def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
+        """Yields global batches on the devices, beginning with the batch of index `first_batch`."""
         del phase_index
         source = FeatureBatches(
             str(self.data.path),
@@ -132,7 +133,7 @@ class FinetuningRun(Run):
             self.labels,
             self.tokenizer.pad_token_id,
             seed=self.config.seed,
-            first=first_step,
+            first=first_batch,
             host_rows_of=lambda size: sharding.host_rows(self.program.rows, size),
         )
         for size, batch in feature_batches(source, self.config.reader_threads):
@@ -140,19 +141,23 @@ class FinetuningRun(Run):
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
     def accumulation_steps(self, phase: Phase) -> int:
-        """Returns the microbatches per update; they split rows, but a phase counts examples."""
+        """Returns the number of microbatches per update.
+
+        It is not in the phase, whose batch size counts examples, because microbatches split the
+        rows of a batch, and a row holds several examples.
+        """
         del phase
         return self.config.accumulation_steps
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """The steps between evaluations and between checkpoints, which are equal."""
+        """The numbers of steps between evaluations and between checkpoints, which are equal."""
         every = max(1, round(self.batches_per_epoch / self.config.evals_per_epoch))
         return every, every
 
-    def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
+    def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
         """Returns the index of the next batch and the state of early stopping."""
         del phase_index
-        return {"batch": phase_step, "patience": self.early_stopping.state}
+        return {"batch": next_batch, "patience": self.early_stopping.state}
 
     def resume(self, progress: Mapping[str, Any]) -> None:
         """Restores the state of early stopping."""
@@ -160,21 +165,28 @@ class FinetuningRun(Run):
             self.early_stopping.state = dict(progress["patience"])
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns all changes, with an explanation if the number of steps is one of them."""
+        """Returns all differences from the saved config, as none of them allows the run to resume.
+
+        If the number of steps differs, an explanation is appended.
+        """
         refused = super().refused_changes(changed, saved, step)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
             refused.append(
                 "the learning rate decays over all steps, so a different number of steps would "
-                "change the rate of steps that are already done"
+                "change the learning rates of the steps that are already done"
             )
         return refused
 
     def is_finished(self) -> bool:
-        """Whether the dev score has stopped improving."""
+        """Whether the metric on the dev split has stopped improving, so that training ends."""
         return self.early_stopping()
 
     def evaluate(self, params: Any, phase: Phase | None = None) -> dict[str, float]:
-        """Returns the metrics of all dev splits; names of the first split's have no prefix."""
+        """Returns the metrics of all dev splits, named such as "eval/accuracy".
+
+        The suffix of a split such as "dev_mismatched" precedes the name of the metric:
+        "eval/mismatched_accuracy".
+        """
         del phase
         self.dev_scores = {
             split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
@@ -187,7 +199,7 @@ class FinetuningRun(Run):
         return self.early_stopping.see(evaluation)
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
-        """Writes the predictions of a split; returns the task's metrics if labels are known."""
+        """Writes the predictions for a split; returns its metrics, or {} if it has no labels."""
         assert self.task.source is not None
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
@@ -201,13 +213,13 @@ class FinetuningRun(Run):
         return self.task.score(predictions)
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """Returns the best checkpoint on the dev split, or the last one if there is no dev split.
+        """Returns the state with the best dev score, or the last state if there is no dev split.
 
-        Afterwards, `dev_scores` and the prediction files of dev splits belong to this state.
+        Afterwards, `dev_scores` and the prediction files of dev splits are those of this state.
         """
         best = checkpointer.best_step
         if best not in (None, int(state.step)):
-            hosts.say(f"step {best} is the best on the dev split; its parameters are kept")
+            hosts.say(f"step {best} has the best dev score; its parameters become the model")
             state, _ = checkpointer.restore(self.program.state_shapes, best)
             self.dev_scores = None
         if self.dev_scores is None:
@@ -288,16 +300,17 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """Loads the model of --init with the task's head or a new tagger, and the config's dropout.
+    """Loads the model of --init with the task's head or a new tagger, and sets its dropout rate.
 
     Raises:
-        ValueError: the model does not fit the task or the config.
+        ValueError: the model cannot be loaded for the task, reads fewer tokens than the maximum
+            length, or is to train a tagger on a task that is not tagging.
     """
     tagger = config.feature_tagger
     if tagger is not None and task.label_kind != "tokens":
         raise ValueError(
             f"feature_layers={list(config.feature_layers)} trains a tagger on a frozen encoder, "
-            f"which needs a tagging task (conll or tag). {task.name} is not one: leave "
+            f"which needs a tagging task (conll or tag), but {task.name} is not one: leave "
             "feature_layers out."
         )
     loaded = load_model(
@@ -313,8 +326,8 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         hosts.say(f"{config.init} has no {part} for this task: it is initialised at random")
     if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
         hosts.say(
-            f"The classifier of {config.init} is kept, since it has as many classes as the task: "
-            f"{', '.join(loaded.labels)} become {', '.join(task.labels)}"
+            f"The classifier of {config.init} is kept, since it has as many classes as the task; "
+            f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
         )
     longest = loaded.config.max_length
     if (config.max_length or task.max_length) > longest:
@@ -326,7 +339,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
 
 
 def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
-    # Dropout that a family lacks, such as that after DistilBERT's attention, is not added.
+    # Where a model family has no dropout, such as after DistilBERT's attention, none is added.
     rates: dict[str, Any] = {name: rate for name in DROPOUT_FIELDS if getattr(loaded.config, name)}
     rates |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), rate)
     rates["classifier_dropout"] = None
@@ -334,9 +347,9 @@ def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
 
 
 def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Returns the model with the parts that its source lacks initialised by another seed.
+    """Returns the model after initialising with `seed` the parts that its checkpoint lacks.
 
-    The result is the same as loading the model again with that seed.
+    The result is the same as loading the model again with `seed`.
     """
     flat: Any = flatten_dict(loaded.params, sep="/")
     paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))

@@ -20,11 +20,11 @@ class FitPhases:
     """The loop over the phases of a run.
 
     Args:
-        run: the run, which has the batches, steps and evaluations of each phase.
+        run: the run, which provides the batches, the train step and the evaluation of each phase.
         checkpointer: writes the checkpoints.
         logger: logs the metrics.
-        stop: tells whether a stop signal has come.
-        progress: what the checkpoint stored that the run resumes from; empty at the start.
+        stop: tells, when called, whether a stop signal has come.
+        progress: the JSON values in the checkpoint that the run resumes from; empty for a new run.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FitPhases:
         )
 
     def fit(self, state: TrainState, step: int) -> tuple[TrainState, int, bool]:
-        """Trains from `step` on; returns the state, the step, and whether the run is complete."""
+        """Trains from `step` on; returns (last state, its step, whether the run is complete)."""
         run, start = self._run, 0
         for index, phase in enumerate(run.phases):
             end = start + phase.num_steps
@@ -62,7 +62,10 @@ class FitPhases:
         return state, step, finished and not self._evaluation_due
 
     def rows_of_step(self, step: int) -> tuple[int, int, int]:
-        """Returns (index of the phase, first row, last row) of a step, in the phase's row order."""
+        """Returns (index of the phase, first row, last row) of the batch of a step.
+
+        The rows are indices in the order in which the phase reads the rows.
+        """
         run, index, start = self._run, 0, 0
         while step > start + run.phases[index].num_steps:
             start, index = start + run.phases[index].num_steps, index + 1
@@ -71,11 +74,14 @@ class FitPhases:
         return index, batch * batch_size, (batch + 1) * batch_size - 1
 
     def _batch(self, index: int, step: int, start: int) -> int:
-        """Returns the number of the phase's next batch after `step`."""
+        """Returns the index, in phase `index`, of the batch that follows step `step`.
+
+        The phase begins after step `start`. Batches that rollbacks left out are counted as well.
+        """
         return step - start + self._run.rollbacks.left_out(index, step)
 
     def _saving(self, index: int, start: int) -> EvaluateAndSave:
-        """Returns the hook that evaluates and saves in a phase, which begins after `start`."""
+        """Returns the hook that evaluates and saves in phase `index`, after step `start`."""
         run = self._run
         phase = run.phases[index]
         eval_every, save_every = run.eval_and_save_every()
@@ -101,7 +107,8 @@ class FitPhases:
         flops = run.flops_per_step(phase)
         peak = peak_flops(run.training.peak_tflops) if flops else 1.0
         self._logger.start_phase(flops, peak)
-        # If all steps so far are saved, a signal may end the process while it compiles.
+        # If all steps so far are saved, a stop signal may end the process at once, even during
+        # compilation.
         self._stop.nothing_to_lose = save.is_saved(step)
         run.compile_evaluation(state.params, phase)
         state, step = fit(

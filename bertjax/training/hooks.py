@@ -1,4 +1,4 @@
-"""The hook that logs metrics between steps."""
+"""The training hook that logs metrics."""
 
 import contextlib
 import time
@@ -19,12 +19,13 @@ class MetricLogger:
 
     Args:
         writer: writes the files; None on hosts other than the first.
-        every: the number of steps between two lines.
+        every: the number of steps between two log lines.
         num_steps: the number of steps of the whole run, for the progress bar.
         name: the name of the run, for the progress bar.
         step: the step at which the run starts or resumes.
-        pending: the metric sums since the last line, if the run was interrupted between two lines.
-        loss_weights: {mean: its weight in the loss}, used if the metrics have no "loss".
+        pending: the property `pending` as a checkpoint stored it; None: no sums.
+        loss_weights: {name of a loss: its factor in the total loss}; "loss" is computed from these
+            if the metrics have no "loss".
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class MetricLogger:
         self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Sets the FLOP per step of a phase; its first step is not timed, because it compiles."""
+        """Sets the FLOP per step of a phase and the peak FLOP/s of all devices together.
+
+        The next step is not timed, because it includes compilation.
+        """
         self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
 
@@ -89,7 +93,7 @@ class MetricLogger:
 
     @property
     def pending(self) -> dict[str, Any]:
-        """The metric sums since the last line, which a checkpoint stores."""
+        """{metric: (sum, weight)} over all steps since the last log line; checkpoints store it."""
         unread = jax.device_get([metrics["sums"] for metrics in self._unread])
         return add_sums([self._sums, *unread])
 
@@ -112,12 +116,12 @@ class MetricLogger:
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Writes what the files keep in memory, so that a kill loses no line that is saved."""
+        """Syncs the log files to the disk, so that they are never older than a checkpoint."""
         if self._writer is not None:
             self._writer.flush()
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Writes named numbers to the files and as one line to the terminal."""
+        """Writes {name: number} of a step to the files, and as one line to the terminal."""
         if self._writer is None:
             return
         self._writer.write(step, values)

@@ -1,6 +1,6 @@
 """LAMB's trust ratio, which scales a tensor's update to the tensor's norm (You et al. 2019).
 
-The layers of the encoder are stacked on axis 0 of one array; each layer has its own ratio.
+The parameters of all encoder layers are stacked along axis 0; each layer has its own ratio.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# The parameters under this path are stacked: axis 0 is the layer.
+# Axis 0 of the parameters under this path indexes the encoder layers.
 STACK = ("encoder", "layers")
 
 
 def is_stacked(path: tuple[Any, ...]) -> bool:
-    """Whether axis 0 of the parameter at this path is the layer."""
+    """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
     keys = [getattr(key, "key", None) for key in path]
     return any(
         tuple(keys[at : at + len(STACK)]) == STACK for at in range(len(keys) - len(STACK) + 1)

@@ -7,9 +7,10 @@ import jax
 
 from bertjax.training.state import TrainState
 
-# A hook is called as hook(step, state, metrics) after every step and decides whether it is due.
+# A hook is called as hook(step, state, metrics) after every step, and may ignore most steps.
 Hook = Callable[[int, TrainState, dict[str, Any]], None]
-# The number of steps that the host may be ahead of the device, which hides the host's work.
+# The number of steps by which the host may be ahead of the device, so that the device need not
+# wait for the host.
 STEPS_AHEAD = 2
 
 

@@ -1,24 +1,26 @@
-"""The losses of the last steps, and what a spike is."""
+"""The losses and gradient norms of the last steps, and the rule that detects spikes in them."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# The number of last steps whose mean and standard deviation define a spike, as in OLMo's
-# SkipStepOptimizer; before half as many steps, nothing is a spike.
+# A spike is defined by the mean and the standard deviation over this number of last steps, as in
+# OLMo's SkipStepOptimizer. Until half as many steps are recorded, no step counts as a spike.
 HISTORY = 128
 
 
 class LossHistory(NamedTuple):
-    """The losses and gradient norms of the last finite steps, which a checkpoint stores.
+    """The losses and gradient norms of the last finite steps, which checkpoints store.
 
     Attributes:
-        losses: float [HISTORY].
-        grad_norms: float [HISTORY].
-        sigma: the number of standard deviations above which a step is a spike; 0: none is.
-            Because it is stored here, all values share one program, and so give the same bits.
-        num_steps: the number of recorded steps, an int32 scalar; step i is at index i % HISTORY.
+        losses: the loss of each recorded step, float [HISTORY].
+        grad_norms: the gradient norm of each recorded step, float [HISTORY].
+        sigma: a loss or gradient norm that exceeds the mean by more than this number of standard
+            deviations is a spike, float scalar; 0: no step is a spike. It is an array, so that one
+            compiled program serves all its values.
+        num_steps: the number of recorded steps, int32 scalar; recorded step i is at index
+            i % HISTORY.
     """
 
     losses: jax.Array
@@ -28,15 +30,15 @@ class LossHistory(NamedTuple):
 
 
 def empty_history(skip_spikes: float) -> LossHistory:
-    """Returns the history before the first step; with `skip_spikes` 0, nothing is a spike."""
-    # Two arrays, and not one twice, because a step donates both.
+    """Returns the history before the first step; `skip_spikes` is the value of `sigma`."""
+    # `losses` and `grad_norms` must be separate arrays, because the train step donates both.
     losses, grad_norms = (jnp.zeros(HISTORY, jnp.float32) for _ in range(2))
     sigma = jnp.asarray(skip_spikes, jnp.float32)
     return LossHistory(losses, grad_norms, sigma, jnp.zeros((), jnp.int32))
 
 
 def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
-    """Whether the loss or the gradient norm is over the mean by more than `sigma` deviations.
+    """Whether loss or gradient norm exceeds its recorded mean by over `sigma` standard deviations.
 
     This is the rule of OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
     """
@@ -53,9 +55,10 @@ def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
 
 
 def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
-    """Returns the history with one more step, unless the step is not finite.
+    """Returns the history with one more step, or unchanged if `is_finite` is False.
 
-    Spikes are recorded as well, so that a loss that stays at a new level is soon normal again.
+    Spikes are recorded as well, so that a loss that stays at a higher level soon no longer counts
+    as a spike.
     """
     at = history.num_steps % HISTORY
     longer = LossHistory(

@@ -1,7 +1,8 @@
 """Reads and repairs the metric files of a run: `metrics.jsonl` and TensorBoard's event files.
 
-A disk or a crash may leave NUL bytes, garbage or half a line in them. What is readable is kept, a
-copy of the damaged file is set aside, and one printed line says so: a log never stops a run.
+A failing disk or a crash may leave NUL bytes, garbage or a truncated last line in these files. Then
+the readable entries are kept, the damaged file is copied to another name, and a printed line says
+so: damaged metric files never stop a run.
 """
 
 import bisect
@@ -47,14 +48,19 @@ EVENT_FILES = "events.out.tfevents.*"
 
 
 class Lines(NamedTuple):
-    """The lines of metrics.jsonl that are whole, and whether anything else but half a line is."""
+    """The content of metrics.jsonl.
+
+    Attributes:
+        lines: the complete lines, each as {"step": step, metric: value}.
+        damaged: whether the file contains anything else, apart from a truncated last line.
+    """
 
     lines: list[dict[str, Any]]
     damaged: bool
 
 
 def read_lines(path: Path) -> Lines:
-    """Reads the whole lines of metrics.jsonl; a missing file has none."""
+    """Reads the complete lines of metrics.jsonl; returns no lines if the file does not exist."""
     if not path.is_file():
         return Lines([], False)
     *whole, last = path.read_bytes().split(b"\n")
@@ -83,7 +89,7 @@ def _may_be_half_a_line(text: bytes) -> bool:
 
 
 def to_line(step: int, metrics: Mapping[str, Any]) -> str:
-    """Returns a line of metrics.jsonl; numbers that are not finite, which JSON lacks, are null."""
+    """Returns a line of metrics.jsonl, in which NaN and infinity, which JSON lacks, are null."""
     values = {key: _in_json(value) for key, value in metrics.items()}
     return json.dumps({"step": step, **values}, allow_nan=False) + "\n"
 
@@ -99,7 +105,7 @@ def _in_json(value: Any) -> Any:
 
 
 def cut_json_lines(path: Path, step: int) -> list[dict[str, Any]]:
-    """Removes lines of later steps, and half a line at the end; returns the other lines."""
+    """Removes lines of steps after `step` and a truncated last line; returns the kept lines."""
     lines, damaged = read_lines(path)
     kept = [line for line in lines if line["step"] <= step]
     if damaged:
@@ -114,14 +120,14 @@ def _say_damaged(path: Path) -> None:
     # TensorBoard reads every file with "tfevents" in its name.
     name = path.name.replace("tfevents", "not-events")
     try:
-        copy = f"a copy is kept as {set_aside(path, name)}"
+        copy = f"the damaged file was copied to {set_aside(path, name)}"
     except OSError as error:
-        copy = f"no copy could be kept ({error})"
-    print(f"{path} is damaged: what is readable is kept, {copy}.", flush=True)
+        copy = f"the damaged file could not be copied ({error})"
+    print(f"{path} is damaged: its readable entries are kept; {copy}.", flush=True)
 
 
 def scalar_event(step: int, tag: str, value: float, wall_time: float) -> bytes:
-    """Returns the record of an event with one number."""
+    """Returns the TFRecord of a TensorBoard event with one scalar."""
     return to_record(Event(wall_time=wall_time, step=step, summary=scalar(tag, value)))
 
 
@@ -138,7 +144,7 @@ def _masked_crc(data: bytes) -> bytes:
 
 
 class EventRecord(NamedTuple):
-    """An event of a file: its step, time, tags with a number, and bytes as a TFRecord."""
+    """A TensorBoard event: its step, wall time, the tags of its scalars, and its TFRecord."""
 
     step: int
     wall_time: float
@@ -147,10 +153,10 @@ class EventRecord(NamedTuple):
 
 
 def read_events(path: Path) -> tuple[list[EventRecord], bool]:
-    """Reads the whole events of a file; also returns whether some are damaged.
+    """Reads the intact events of a file; also returns whether the file is damaged.
 
-    Half an event at the end, as a kill leaves it, is no damage. After a damaged length, the rest of
-    the file cannot be read.
+    A truncated last event, as a killed process leaves it, does not count as damage. Events after a
+    damaged length field cannot be read.
     """
     content = path.read_bytes()
     events, damaged, at = [], False, 0
@@ -183,15 +189,15 @@ def _parsed_event(record: bytes) -> EventRecord | None:
 
 
 def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> None:
-    """Makes the event files hold the numbers of `lines` and no event of a step after `step`.
+    """Removes the events of steps after `step` and restores lost events from `lines`.
 
-    Events that are missing, because a kill or damage lost them, are made from the lines and put
-    where they belong by their step. They get the time of the event before them.
+    A restored event is inserted in the order of steps, and gets the wall time of the event before
+    it.
 
     Args:
         directory: the folder of the event files.
-        lines: the lines of metrics.jsonl.
-        step: the step that the run resumes at.
+        lines: the lines of metrics.jsonl, none of a step after `step`.
+        step: the step from which the run resumes.
     """
     paths = sorted(directory.glob(EVENT_FILES))
     for path in [path for path in paths if path.suffix == ".tmp"]:  # left by a kill
@@ -208,7 +214,7 @@ def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> No
     if missing and not paths:
         paths = [new_event_file(directory, step)]
         files = [[_first_event(time.time())]]
-    # The first step of each file; a file without numbers belongs to no step.
+    # The first step of each file; infinity if the file has no scalars.
     starts = [min((e.step for e in events if e.tags), default=math.inf) for events in files]
     order = sorted(range(len(files)), key=lambda i: (starts[i], i))
     for at, tag, value in missing:
@@ -222,7 +228,7 @@ def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> No
 def _missing(
     lines: list[dict[str, Any]], files: list[list[EventRecord]]
 ) -> list[tuple[int, str, float]]:
-    """Returns (step, tag, number) of the numbers in `lines` that no event has."""
+    """Returns (step, name, value) of each metric value in `lines` that has no event in `files`."""
     present = {(event.step, tag) for events in files for event in events for tag in event.tags}
     missing = []
     for line in lines:
@@ -237,12 +243,15 @@ def _missing(
 
 @functools.cache
 def _tag_of(key: str) -> str:
-    """Returns the name of a metric as TensorBoard has it, without blanks and other signs."""
+    """Returns the TensorBoard tag of a metric: its name with special characters replaced."""
     return scalar(key, 0.0).value[0].tag
 
 
 def _in_order(events: list[EventRecord]) -> Iterator[bytes]:
-    """Yields the bytes of events by step; events without a time get that of the one before."""
+    """Yields the TFRecords of events, sorted by step.
+
+    An event whose wall time is 0 gets the wall time of the event before it.
+    """
     events = sorted(events, key=lambda event: event.step)
     last = next((event.wall_time for event in events if event.wall_time), time.time())
     for event in events:
@@ -263,13 +272,13 @@ def _first_event(wall_time: float) -> EventRecord:
 def new_event_file(directory: Path, step: int) -> Path:
     """Returns a path for a new event file, which TensorBoard reads after the older ones.
 
-    File names contain the time in seconds. Without the suffix, a run that is resumed within a
-    second would overwrite a file.
+    The name begins with the time in seconds, and ends with the process id and `step`, so that a run
+    that is resumed within the same second does not overwrite a file.
     """
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
     return directory / f"{name}.{os.getpid()}.{step}"
 
 
 def first_record() -> bytes:
-    """Returns the record that begins an event file."""
+    """Returns the TFRecord with which every event file begins: the version of the format."""
     return _first_event(time.time()).content

@@ -1,4 +1,4 @@
-"""Creates the loss function (params, batch) -> (loss, metrics) of a model and an objective."""
+"""Creates the loss function of a model and an objective, for the train and evaluation steps."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import Objective
 from bertjax.training.state import split_params
 
-# The key of a teacher's parameters in `params` and of a teacher's outputs in `outputs`.
+# The key of the teacher's parameters in `params`, and of the teacher's outputs in `outputs`.
 TEACHER = "teacher"
 
 
 def make_loss_fn(
     model: BertWithHead, objective: Objective | None = None, teacher: BertWithHead | None = None
 ):
-    """Returns `loss_fn(params, batch, weights, dropout)` for `training.step`.
+    """Returns `loss_fn(params, batch, weights, dropout) -> (loss, sums)`, a `step.LossFn`.
 
     Args:
         model: the model to train.

@@ -1,9 +1,9 @@
 """Optimizers (AdamW with and without bias correction, LAMB) and learning-rate schedules.
 
 The Adam of google-research/bert does not correct the bias of the moments, so its first updates are
-about a third as large as AdamW's. LAMB adds a trust ratio for each tensor; the ratio is 1 for
-parameters without weight decay. LAMB corrects the bias in NVIDIA's code, but not in that of
-google-research/albert.
+three to seven times as large as AdamW's. LAMB adds a trust ratio for each tensor; the ratio is 1
+for parameters without weight decay. NVIDIA's LAMB corrects the bias of the moments;
+google-research/albert's does not.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Schedule = Callable[[Any], jax.Array]
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
-    """Chains gradient clipping, Adam, decoupled weight decay, LAMB's trust ratio, learning rate.
+    """Chains clipping, Adam, decoupled weight decay, LAMB's trust ratio and the learning rate.
 
     The weight decay is added to Adam's update; the trust ratio and the learning rate then multiply
     the sum.
@@ -41,7 +41,7 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.Gradien
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns True for each parameter with weight decay: all except biases and LayerNorms."""
+    """Returns a tree of bools: False for biases and LayerNorm scales, which are not decayed."""
     return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
 
 
@@ -53,7 +53,7 @@ class UncorrectedAdamState(NamedTuple):
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam as in google-research/bert: no bias correction, and eps is added outside the root."""
+    """Adam as in google-research/bert: no bias correction, and eps is added to the square root."""
 
     def init(params: Any) -> UncorrectedAdamState:
         return UncorrectedAdamState(
@@ -78,14 +78,15 @@ class _Curve(NamedTuple):
 
 
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
-    """Returns the learning rate as a function of the step, over all phases.
+    """Returns the learning-rate schedule of all phases, a function step -> learning rate.
 
     In a curve of N steps with W warm-up steps, the rate at step s is peak * s / W during the
-    warm-up, and then peak * d ** `decay_power`, where d is 1 - s / N (google) or (N - s) / (N - W)
-    (hf). A phase with learning_rate_curve="continue" shares the curve of the previous phase.
+    warm-up, and then peak * d ** `decay_power`, where d is 1 - s / N (`schedule` "google") or
+    (N - s) / (N - W) ("hf"). A phase with learning_rate_curve="restart" begins a new curve, and one
+    with "continue" extends the curve of the previous phase.
 
     Raises:
-        ValueError: the warm-up is at least as long as its curve.
+        ValueError: a curve does not have more steps than its warm-up.
     """
     curves: list[_Curve] = []
     step = 0
@@ -135,10 +136,10 @@ def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
 def difference_before(
     config: OptimizerConfig, before: Sequence[Phase], after: Sequence[Phase], step: int
 ) -> str | None:
-    """Describes how two lists of phases differ in the steps before `step`; None if they do not.
+    """Describes how `before` and `after` differ in the first `step` steps; None if they do not.
 
-    Two properties of each step are compared: the learning rate, and the rows (the phase, row
-    length, batch size and number of predictions).
+    Each step's learning rate is compared, and what determines its rows: the index of the phase,
+    `max_length`, `batch_size` and `max_predictions`.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
@@ -149,7 +150,10 @@ def difference_before(
 
     rows, new_rows = rows_of_steps(before), rows_of_steps(after)
     if rows.shape != new_rows.shape or (rows != new_rows).any():
-        return f"the rows of the {step} steps that are already done would change"
+        return (
+            f"the rows of the {step} finished steps would change, because phases, max_length, "
+            "batch_size or max_predictions differ in these steps"
+        )
     steps = np.arange(step)
     rates, new_rates = (np.asarray(make_schedule(config, p)(steps)) for p in (before, after))
     if (rates == new_rates).all():

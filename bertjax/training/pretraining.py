@@ -39,7 +39,7 @@ from bertjax.weights.families import architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import with_training_parts
 
 # The run's config sets these dropout rates even if --init determines the architecture. The other
-# dropout rates distinguish families.
+# dropout rates distinguish model families, so --init determines them.
 DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
@@ -47,7 +47,8 @@ class PretrainingRun(Run):
     """A pretraining run: its data, initial parameters and evaluation.
 
     Raises:
-        ValueError: the config, data and devices do not fit together.
+        ValueError: the config cannot be used with the prepared data, the model of --init, the
+            teacher or the devices.
     """
 
     name = "pretraining"
@@ -82,7 +83,10 @@ class PretrainingRun(Run):
         self._eval_step = program.eval_step()
 
     def _with_model_of_init(self, config: PretrainConfig, resumes: bool) -> PretrainConfig:
-        """Replaces the architecture by that of --init, but keeps the config's dropout rates."""
+        """Replaces the architecture by that of --init, except for `DROPOUT_OF_THE_RUN`.
+
+        If the run resumes, the architecture is read from run.json instead.
+        """
         if resumes:
             saved = Workdir(Path(config.workdir)).read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
@@ -101,7 +105,8 @@ class PretrainingRun(Run):
         except ValueError as error:
             raise ValueError(
                 f"{error} {self.config.data} was prepared for {self.metadata.objective}: prepare "
-                "with --objective mlm, or give --head masked_lm, which ignores sentence pairs."
+                "the data with --objective mlm, or give --head masked_lm, which ignores sentence "
+                "pairs."
             ) from error
 
     def _check_data(self, tokenizer: Tokenizer) -> None:
@@ -114,7 +119,7 @@ class PretrainingRun(Run):
         if tokenizer.vocab_size > model.vocab_size:
             raise ValueError(
                 f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
-                f"vocab_size={model.vocab_size}, so some ids have no embedding. Use "
+                f"vocab_size={model.vocab_size}, so some token ids have no embedding. Use "
                 f"--model.vocab_size={tokenizer.vocab_size}."
             )
         if self.initial and self.initial.tokenizer.fingerprint != tokenizer.fingerprint:
@@ -144,7 +149,10 @@ class PretrainingRun(Run):
         return hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
 
     def initial_params(self) -> Any:
-        """Returns the parameters of --init or of the teacher's layers, and frees the source."""
+        """Returns the parameters of --init, or those taken from the teacher; None: random ones.
+
+        To free memory, `initial` is then set to None.
+        """
         initial, self.initial = self.initial, None
         if initial is None:
             return None
@@ -153,8 +161,8 @@ class PretrainingRun(Run):
             hosts.say(f"{source} has no {part}: it is initialised at random")
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
-    def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
-        """Yields global batches of a phase on the devices, from its step `first_step` on."""
+    def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
+        """Yields a phase's global batches on the devices, from index `first_batch` in the phase."""
         phase = self.config.phases[phase_index]
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
@@ -163,16 +171,16 @@ class PretrainingRun(Run):
             seed=self.config.seed,
             phase=phase_index,
             batch_size=phase.batch_size,
-            first_row=first_step * phase.batch_size,
+            first_row=first_batch * phase.batch_size,
             host_rows=host_rows,
             num_threads=self.config.reader_threads,
         )
         for batch in batches:
             yield self._to_devices(batch, host_rows, phase.batch_size)
 
-    def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
-        """Returns the index of the phase and of the phase's next row in the global order."""
-        row = phase_step * self.config.phases[phase_index].batch_size
+    def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
+        """Returns the index of the phase, and the index of its next row in the training order."""
+        row = next_batch * self.config.phases[phase_index].batch_size
         return {"phase": phase_index, "row": row}
 
     def eval_and_save_every(self) -> tuple[int, int]:
@@ -180,7 +188,10 @@ class PretrainingRun(Run):
         return self.config.eval_every, self.config.save_every
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns the refused changes; phases may change if all finished steps remain the same."""
+        """Returns the differences from the saved config that prevent resuming, with the reason.
+
+        The phases may differ if the rows and learning rates of all finished steps stay the same.
+        """
         refused = [change for change in changed if not change.startswith("phases.")]
         if len(refused) < len(changed):
             before = tuple(Phase(**phase) for phase in saved["phases"])
@@ -195,9 +206,9 @@ class PretrainingRun(Run):
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
 
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Returns the mean losses and metrics over held-out rows, and these rows' unigram entropy.
+        """Returns the mean losses and metrics over held-out rows, and the rows' unigram entropy.
 
-        The rows have the phase's length. If the data has no such rows, the result is empty.
+        The held-out rows have the maximum length of the phase; without such rows, the result is {}.
         """
         batches = self._eval_batches(phase)
         if batches is None:
@@ -217,7 +228,7 @@ class PretrainingRun(Run):
             jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
 
     def _eval_batches(self, phase: Phase) -> Iterator[Any] | None:
-        """Returns the batches of held-out rows on the devices; None if there are no such rows."""
+        """Returns batches of held-out rows of the phase's length; None if the data has none."""
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return None
@@ -237,7 +248,7 @@ class PretrainingRun(Run):
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def flops_per_row(self, phase: Phase) -> float:
-        """Counts FLOP per row and update; tokens of packed rows attend only to their sequence."""
+        """Returns the FLOP per row of an update, counting attention only within each sequence."""
         content = self.metadata.splits["train"].lengths[str(phase.max_length)]
         attended = content.attended if self.metadata.max_sequences > 1 else None
         return self.program.flops_per_row(phase, attended)
@@ -250,8 +261,9 @@ class PretrainingRun(Run):
 def _check_places(config: PretrainConfig) -> None:
     if not config.data or not config.workdir or not config.phases:
         raise ValueError(
-            f"data={config.data!r}, workdir={config.workdir!r}, {len(config.phases)} phases: "
-            "give --config, --data and --workdir."
+            f"The config lacks data, workdir or phases (data={config.data!r}, "
+            f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
+            "--workdir."
         )
     for name in ("data", "workdir"):
         if is_remote(getattr(config, name)):
@@ -270,8 +282,9 @@ def pretrain(config: PretrainConfig) -> Path:
 
     Raises:
         Interrupted: a stop signal arrived; the state is saved.
-        NotFinite: too many updates in a row were skipped.
-        ValueError: the config, data and workdir do not fit together.
+        NotFinite: too many consecutive updates were skipped.
+        ValueError: the config cannot be used with the data, the models or the devices, or the
+            workdir belongs to another run.
     """
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
@@ -301,7 +314,7 @@ def export(workdir: str | Path) -> Path:
         The path of the model directory.
 
     Raises:
-        FileNotFoundError: there is no run, or the run has no checkpoint yet.
+        FileNotFoundError: there is no run in `workdir`, or the run has no checkpoint yet.
     """
     loaded = load_model(workdir, None)
     if loaded.source.kind != "run":

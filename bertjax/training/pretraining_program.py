@@ -1,4 +1,4 @@
-"""Builds the model, objective, masking and FLOP count of a pretraining config, without data."""
+"""Builds the model, objective, masking and FLOP count of a pretraining config without its data."""
 
 import dataclasses
 from typing import Any
@@ -29,7 +29,7 @@ class PretrainingProgram(Program):
     """The program of a `PretrainConfig` whose `head` is set; see `Program` for the arguments.
 
     Raises:
-        ValueError: the config and the mesh do not fit together.
+        ValueError: a batch does not divide over the devices and microbatches; or see `Program`.
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
@@ -43,9 +43,9 @@ class PretrainingProgram(Program):
         self.config: PretrainConfig = config
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
-        """Counts FLOP per row and update, a third for a teacher, which has no backward pass.
+        """Returns the FLOP per row of an update, including a teacher's forward pass.
 
-        `attended` is explained in `train_flops_per_row`.
+        `attended` is the mean number of tokens that a token attends to; None: the whole row.
         """
         predictions = max_predictions(self.config, phase)
         if not self.objective.inputs:  # without masked positions, all tokens have logits
@@ -63,7 +63,7 @@ class PretrainingProgram(Program):
 
 
 def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
-    """Returns a masked LM without parameters as a teacher of the architecture `model`."""
+    """Returns the Flax module of a masked-LM teacher with the architecture `model`."""
     return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
 
 
@@ -74,7 +74,7 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
     if phase.max_predictions is not None:
         return phase.max_predictions
     wanted = phase.max_length * config.mlm_probability
-    # Each sequence of a row rounds its number of predictions, which adds at most one half.
+    # The number of predictions is rounded for each sequence of a row, which adds at most 1/2 each.
     return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 
 
@@ -97,7 +97,7 @@ def make_masking(
 
 
 def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
-    """Creates `count` full rows with one sequence of random ids each, masked as configured."""
+    """Creates `count` rows of one sequence of random token ids, without padding, and masks them."""
     rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
     masking = Masking(
         probability=config.mlm_probability,
@@ -117,7 +117,7 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 
 
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
-    """Returns shapes and dtypes of a global batch of unpacked rows with the sharding `rows`."""
+    """Returns the shapes and dtypes of a global batch, one sequence per row, sharded as `rows`."""
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)
         for key, value in random_rows(config, phase, 1).items()
@@ -128,7 +128,7 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
     """Returns the config with `head` set.
 
     Args:
-        config: the config; if it names no head, one is chosen.
+        config: the config; if its `head` is None, it depends on `has_pairs` or the distillation.
         has_pairs: whether the data has sentence pairs.
 
     Raises:
@@ -141,8 +141,8 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
     trained = "pretraining" if distillation.nsp else "masked_lm"
     if config.head not in (None, trained):
         raise ValueError(
-            f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: only that loss "
-            "trains the head for sentence pairs. Leave --head out, or set "
-            "--distillation.nsp."
+            f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: distillation trains "
+            "the head 'pretraining' if distillation.nsp is positive, else 'masked_lm'. Leave "
+            "--head out, or change --distillation.nsp."
         )
     return dataclasses.replace(config, head=trained)

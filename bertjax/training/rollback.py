@@ -1,7 +1,8 @@
 """Rollback: continues from an earlier checkpoint and leaves out batches that led to bad steps.
 
-PaLM was trained so (Chowdhery et al. 2022, 5.1): after a spike, it was restarted from a checkpoint
-about 100 steps earlier, and the batches around the spike were skipped.
+PaLM was trained this way (Chowdhery et al. 2022, section 5.1): after a spike of the loss, training
+was restarted from a checkpoint about 100 steps earlier, and the batches around the spike were
+skipped.
 """
 
 from collections.abc import Sequence
@@ -12,19 +13,20 @@ from bertjax.config import Phase
 from bertjax.devices import hosts
 from bertjax.files import read_json, write_json
 
-# A run that is rolled back more often has another fault than some batches.
+# If a run has been rolled back this often, its problem is not caused by a few batches.
 MAX_ROLLBACKS = 20
 
 
 class RolledBack(Exception):
-    """Raised after a rollback; the run must be started again, from its now newest checkpoint."""
+    """Raised after a rollback; a new `Run` must then resume from the newest checkpoint left."""
 
 
 class Rollbacks:
-    """The rollbacks of a run, which `rollbacks.json` in the workdir stores.
+    """The rollbacks of a run, which are stored in `rollbacks.json` in the workdir.
 
-    A record has `to_step`, the checkpoint that the run continued from; `from_step`, the last bad
-    step; `phase`; and `batches`, how many batches of this phase are left out from `to_step` on.
+    Each record has `to_step`, the step from which the run continued; `from_step`, the last skipped
+    step before the rollback; `phase`, the index of the phase of that step; and `batches`, the
+    number of batches of this phase that are left out after `to_step`.
     """
 
     def __init__(self, workdir: Path):
@@ -35,7 +37,7 @@ class Rollbacks:
             self.records = read_json(self._file, remedy)["rollbacks"]
 
     def left_out(self, phase: int, step: int) -> int:
-        """Returns how many batches of a phase were left out before the next batch after `step`."""
+        """Returns how many batches of a phase the rollbacks to `step` or earlier steps left out."""
         return sum(
             r["batches"] for r in self.records if r["phase"] == phase and r["to_step"] <= step
         )
@@ -43,10 +45,14 @@ class Rollbacks:
     def roll_back(
         self, checkpoints: Path, phases: Sequence[Phase], first_bad: int, last_bad: int, steps: int
     ) -> int | None:
-        """Goes back at least `steps` steps before `first_bad`; returns the step, None if it cannot.
+        """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
-        Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host calls
-        this; the first one changes files.
+        Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
+        this method; only the first host changes files.
+
+        Returns:
+            The step of the checkpoint, or 0 if training starts again; None if the run has already
+            been rolled back `MAX_ROLLBACKS` times.
         """
         if len(self.records) >= MAX_ROLLBACKS:
             return None
@@ -76,6 +82,6 @@ class Rollbacks:
         newest = newest_whole_step(checkpoints)
         hosts.say(
             f"rollback: the run continues from step {newest or 0}, and leaves out "
-            f"{position - before} batches, up to that of step {last_bad}"
+            f"{position - before} batches, up to and including the batch of step {last_bad}"
         )
         return target

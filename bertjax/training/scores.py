@@ -30,19 +30,19 @@ def split_prefix(split: str) -> str:
 
 
 def best_metric(task: Task) -> str:
-    """Returns the name of the first dev split's metric, which chooses the best checkpoint."""
+    """Returns the metric that selects the best checkpoint, such as "accuracy" on the dev split."""
     dev = splits_of(task, "dev")
     return (split_prefix(dev[0]) if dev else "") + task.best_metric
 
 
 def grading_metric(task: Task) -> str | None:
-    """Returns the name that `best_metric` has in the scores; None if there is no dev split."""
+    """Returns the key of `best_metric` in the scores of a run; None if there is no dev split."""
     dev = splits_of(task, "dev")
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
 
 def print_scores(scores: Scores, task: Task) -> None:
-    """Prints the scores of all runs; of several runs, also the mean, deviation and best run."""
+    """Prints the scores of each run; for several runs, also mean, standard deviation and best."""
     names = sorted({key for run in scores.values() for key in run})
     if not names:
         return
@@ -68,7 +68,7 @@ def _shown(key: str, value: float) -> str:
 def counted(
     pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
 ) -> Iterator[tuple[Example, Prediction]]:
-    """Yields the predictions unchanged and counts the (label, prediction) pairs of a split."""
+    """Yields `pairs` unchanged, and counts each (label, predicted label) in `counts`."""
     for example, prediction in pairs:
         if example.label is not None:
             counts[example.label, prediction["label"]] += 1
@@ -90,7 +90,14 @@ def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Tas
 def model_facts(
     config: FinetuneConfig, updates: int, features: int, scores: Mapping[str, float]
 ) -> list[tuple[str, Any]]:
-    """Returns (name, value) facts for a model card; `updates` is the model's number of updates."""
+    """Returns (name, value) pairs for the model card of a fine-tuned model.
+
+    Args:
+        config: the config of the run.
+        updates: the number of updates with which the exported parameters were trained.
+        features: the number of training features.
+        scores: {split/metric: score}.
+    """
     return [
         ("task", config.task),
         ("started from", config.init),

@@ -1,4 +1,4 @@
-"""`Program`: the model, optimizer and compiled steps of a config on a mesh, without data."""
+"""`Program`: the model, optimizer and compiled steps of a config on a mesh; it needs no data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,15 +29,16 @@ class Program:
         objective: the objective to minimise.
         phases: the phases, which determine the learning-rate schedule and the row lengths.
         mesh: a mesh of local devices, or of a topology for which programs are only compiled.
-        teacher: the model that is distilled, if any.
+        teacher: the teacher for distillation, if any.
 
     Attributes:
-        rows: the sharding of a batch.
+        rows: the sharding of a batch, whose axis 0 are the rows.
         attention: the chosen attention kernel and the reason for the choice.
         state_sharding, state_shapes: the shardings and the shapes of the `TrainState`.
 
     Raises:
-        ValueError: the config, model and mesh do not fit together.
+        ValueError: the attention kernel, unrolling or warm-up of the config cannot be used with
+            the model, phases and devices, or the mesh does not divide the parameters.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class Program:
 
         Args:
             accumulation_steps: the number of microbatches per update.
-            constants: the shardings of the update's `constants`, the parameters of a teacher.
+            constants: the shardings of the update's `constants`: for a run with a teacher,
+                {TEACHER: the shardings of the teacher's parameters}.
         """
         train_step = make_train_step(
             self.loss_fn,
@@ -117,7 +119,7 @@ class Program:
         return compile_train_step(within, self.state_sharding, self.rows, *constants)
 
     def eval_step(self) -> Any:
-        """Returns the jit-compiled evaluation (params, batch, *constants) -> metric sums."""
+        """Returns the jitted evaluation (params, batch, *constants) -> {metric: (sum, weight)}."""
         eval_step = make_eval_step(self.loss_fn, self.objective.weights)
         return jax.jit(sharding.within(self.mesh, eval_step))
 

@@ -1,6 +1,6 @@
-"""Skips updates that would damage the model: non-finite ones and, if wanted, spikes of the loss.
+"""Reports skipped updates: those that are not finite and, with `skip_spikes`, spikes.
 
-Whether an update is skipped is decided inside the compiled step, so the host never waits for it.
+The compiled train step decides whether an update is skipped, so the host need not wait for it.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ class NotFinite(ValueError):
     """Raised when a run cannot go on because its losses, gradients or parameters are not finite.
 
     Attributes:
-        first_step, last_step: the first and the last step of the skipped updates; None if the error
-            is about something else.
+        first_step, last_step: the steps of the first and the last skipped update. `last_step` is
+            None if the error is not caused by skipped updates.
     """
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
@@ -26,18 +26,18 @@ class NotFinite(ValueError):
 
 
 class SkippedUpdates:
-    """A hook that reports skipped updates, and ends the run after too many of them in a row.
+    """A hook that reports skipped updates, and ends the run after too many consecutive ones.
 
-    It reads the result of a step a few steps later, when the device has finished it, so the device
-    never waits for the host.
+    It reads the metrics of a step a few steps later, when the device has computed them, so that
+    the device never waits for the host.
 
     Args:
-        report: a function (step, values) that logs numbers.
-        rows_of: a function step -> (index of the phase, first row and last row of the step).
-        log_every: the number of steps between two lines of metrics; skipped updates are reported
-            before the line of their step.
-        max_bad_steps: the number of skipped updates in a row that ends the run; 0: never.
-        in_a_row: the number of skipped updates directly before the first step.
+        report: a function (step, {name: number}) that logs the numbers.
+        rows_of: a function step -> (index of the phase, first row, last row) of the step's batch.
+        log_every: the number of steps between two log lines of the training metrics; a skipped
+            update is reported before the next of these lines.
+        max_bad_steps: the number of consecutive skipped updates that ends the run; 0: none does.
+        in_a_row: the number of consecutive skipped updates just before the first call.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SkippedUpdates:
         """Waits for all steps so far and reports those that were skipped.
 
         Raises:
-            NotFinite: too many updates in a row were skipped.
+            NotFinite: too many consecutive updates were skipped.
         """
         while self._unread:
             self._read(*self._unread.pop(0))
@@ -94,10 +94,11 @@ class SkippedUpdates:
             raise NotFinite(
                 f"The last {self.in_a_row} updates were skipped (steps {step - self.in_a_row + 1} "
                 f"to {step} of the run; the last one had loss {loss:.4g}, gradient norm "
-                f"{grad_norm:.4g}, rows {first} to {last} of phase {phase}). The newest checkpoint "
-                "is from before them. Run the same command again if the machine may have been at "
-                "fault; otherwise give --rollback_steps 100 to leave out these rows, start anew "
-                "with a lower --optimizer.learning_rate, or raise --max_bad_steps.",
+                f"{grad_norm:.4g}, rows {first} to {last} of phase {phase}). Skipped updates do "
+                "not change the model, so all checkpoints are usable. Run the same command again "
+                "if the machine may have been at fault; otherwise give --rollback_steps 100 to "
+                "leave out these rows, start a new run with a lower --optimizer.learning_rate, or "
+                "raise --max_bad_steps.",
                 step - self.in_a_row + 1,
                 step,
             )
@@ -107,11 +108,12 @@ def check_finite(params: Any, what: str) -> None:
     """Checks that all floating-point numbers in a tree are finite.
 
     Args:
-        params: numpy or jax arrays; jax arrays of several hosts are checked on all of them.
-        what: the start of the message, such as "The model of step 40".
+        params: a tree of numpy or jax arrays. If arrays are sharded over several hosts, all hosts
+            must call this function.
+        what: what is to be written, with which the message begins: "The model of step 40".
 
     Raises:
-        NotFinite: a number is infinite or NaN; the message names the first such array.
+        NotFinite: a number is infinite or NaN; the message names the first array that contains one.
     """
     paths = jax.tree_util.tree_leaves_with_path(params)
     finite = jax.device_get(_are_finite([leaf for _, leaf in paths]))

@@ -20,11 +20,11 @@ class TrainState:
     params: Any
     opt_state: Any
     history: LossHistory
-    """The losses of the last steps, and from which deviation on a loss is a spike."""
+    """The losses and gradient norms of the last steps, and the threshold for spikes."""
 
 
 def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits parameters into two dictionaries: the trained parts and the `frozen` parts."""
+    """Splits parameters by their top-level names: (the trained parts, the `frozen` parts)."""
     trained = {name: part for name, part in params.items() if name not in frozen}
     return trained, {name: part for name, part in params.items() if name in frozen}
 
@@ -36,7 +36,14 @@ def create_train_state(
     *,
     skip_spikes: float = 0.0,
 ) -> TrainState:
-    """Creates the state before the first step; `frozen` parts have no optimizer state."""
+    """Creates the state before the first step.
+
+    Args:
+        params: the parameters to start from.
+        tx: the optimizer.
+        frozen: the top-level names of parameters that are not trained, so have no optimizer state.
+        skip_spikes: see `loss_history.LossHistory.sigma`.
+    """
     opt_state = tx.init(split_params(params, frozen)[0])
     step = jnp.zeros((), jnp.int32)
     return TrainState(step, params, opt_state, empty_history(skip_spikes))

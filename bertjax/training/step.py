@@ -19,16 +19,23 @@ Batch = dict[str, jax.Array]
 
 
 class DropoutKey(NamedTuple):
-    """The random key of dropout, and the indices of the rows in the global batch, int [B]."""
+    """The randomness of dropout.
+
+    Attributes:
+        key: the PRNG key of the step.
+        rows: the index of each row in the global batch, int [B], which is folded into `key`.
+    """
 
     key: jax.Array
     rows: jax.Array
 
 
-# (params, batch, weights of the whole batch, DropoutKey or None) -> (loss, sums of metrics)
+# (params, batch, total weights of the losses in the global batch, DropoutKey or None: no dropout)
+# -> (loss, {metric: (sum, weight)})
 LossFn = Callable[[Any, Batch, dict[str, jax.Array], DropoutKey | None], tuple[jax.Array, Any]]
 WeightsFn = Callable[[Batch], dict[str, jax.Array]]
-# (params, batch, weights of the whole batch, key of the step, rows) -> (loss, sums, gradients)
+# (params, batch, total weights of the losses in the global batch, PRNG key of the step, indices of
+# the rows in the global batch) -> (loss, {metric: (sum, weight)}, gradients)
 RowGrads = Callable[..., Any]
 
 
@@ -45,15 +52,16 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
     """Returns `train_step(state, batch, seed, *constants) -> (state, metrics)`, not yet compiled.
 
-    The loss is the mean over the global batch, and the dropout of a row depends on (seed, step,
-    row) only, so neither depends on how rows are split over devices and microbatches. (With
-    `dropout_prng` "rbg", dropout is faster and depends on the split.) The seed is an argument, so
-    that runs with different seeds share a compiled program. Parts of the parameters that are
-    `frozen` have neither gradients nor moments. `constants` is empty or one dictionary of frozen
-    parts that are not in the state: the parameters of a teacher.
+    The loss is the mean over the global batch, and the dropout mask of a row depends only on the
+    seed, the step and the index of the row in the global batch, so neither depends on how rows are
+    split over devices and microbatches. (With `dropout_prng` "rbg", dropout is faster, but its
+    masks depend on the split.) The seed is an argument, so that runs with different seeds share a
+    compiled program. Parameters whose top-level names are in `frozen` have neither gradients nor
+    optimizer state. `constants` is empty, or one dictionary of frozen parameters that are not in
+    the state: those of a teacher.
 
-    If the loss or the gradient is not finite, parameters and optimizer state stay as they are and
-    the metric "skipped" is true. The same holds for spikes (see `skipped_updates.is_spike`).
+    If the loss or the gradient norm is not finite or a spike (see `loss_history.is_spike`),
+    parameters and optimizer state stay as they are, and the metric "skipped" is true.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -69,7 +77,7 @@ def make_train_step(
         is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         is_good = is_finite & ~is_spike(state.history, loss, grad_norm)
         metrics = {
-            # The means of the metrics leave out what is not finite.
+            # A step that is not finite does not count in the means of the metrics.
             "sums": _where(is_finite, sums, jax.tree.map(jnp.zeros_like, sums)),
             "loss": loss,
             "learning_rate": schedule(state.step),
@@ -88,7 +96,11 @@ def make_train_step(
 
 
 def _where(condition: jax.Array, new: Any, old: Any) -> Any:
-    """Returns `new` or `old`; the learning-rate schedule counts skipped updates as well."""
+    """Returns the tree `new` if `condition` holds, and `old` if not.
+
+    The step count of the learning-rate schedule always comes from `new`, so that skipped updates
+    are counted as well.
+    """
 
     def choose(new: Any, old: Any) -> Any:
         if isinstance(new, optax.ScaleByScheduleState):
@@ -125,9 +137,9 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 
     compute = row_grads if accumulation_steps == 1 else accumulate
     if mesh.shape["data"] == mesh.size > 1:
-        # Each position of the data axis computes alone until the all-reduce. If parameters are also
-        # sharded, the compiler places the communication instead, because it cannot partition a
-        # gather inside a region that is manual over only one axis.
+        # Each device computes its gradients alone until the all-reduce. If the mesh also shards the
+        # parameters, the compiler chooses the communication, because it cannot partition a gather
+        # inside a shard_map that is manual over only one mesh axis.
         compute = jax.shard_map(
             lambda *args, inner=compute: jax.lax.psum(inner(*args), "data"),
             mesh=mesh,
@@ -142,7 +154,7 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
     """Returns `row_grads(params, batch, weights, key, rows) -> (loss, sums, gradients)`."""
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Computes loss, sums and gradients of rows whose global indices are `rows`, int [b]."""
+        """Computes loss, sums and gradients of a microbatch; `rows` int [b] as in `DropoutKey`."""
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
@@ -151,12 +163,13 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
         (loss, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(trained)
         return loss, sums, grads
 
-    # Inlined, so the program is the same; but accumulation needs it twice and jax traces it once.
+    # `_make_compute` calls the function twice; because of jit, jax traces it only once. `inline`
+    # keeps the compiled program the same as without jit.
     return jax.jit(row_grads, inline=True)
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
-    """Returns `eval_step(params, batch, *constants) -> sums of metrics`, without dropout."""
+    """Returns eval_step(params, batch, *constants) -> {metric: (sum, weight)}, without dropout."""
 
     def eval_step(params, batch: Batch, *constants: dict[str, Any]):
         return loss_fn(with_constants(params, *constants), batch, weights_fn(batch), None)[1]
@@ -165,14 +178,14 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
 
 
 def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
-    """Merges the parameters of the state with constant ones, for the loss function."""
+    """Merges the parameters of the state with those of a teacher, for the loss function."""
     return dict(itertools.chain(*(part.items() for part in (params, *constants))))
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
-    """Compiles a train step for the shardings of the state, the batch (`rows`) and the constants.
+    """Jits a train step with the shardings of the state, the batch (`rows`) and the constants.
 
-    The compiled function donates its state argument.
+    The jitted function donates its argument `state`.
     """
     return jax.jit(
         train_step,

@@ -1,4 +1,4 @@
-"""Loads teachers for distillation, at every start of a run; checkpoints do not contain them."""
+"""Loads the teacher for distillation whenever a run starts, as checkpoints do not contain it."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from bertjax.weights.student import fingerprint, student_params
 
 
 class Teacher(NamedTuple):
-    """A teacher: its model, its parameters (numpy), and a hash of them."""
+    """A teacher: its model, its parameters (numpy arrays), and a hash of the parameters."""
 
     model: BertWithHead
     params: dict[str, Any]
@@ -23,8 +23,9 @@ def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teac
     """Loads the teacher of a pretraining run; returns None if the config names none.
 
     Raises:
-        FileNotFoundError: the directory or hub name does not exist.
-        ValueError: the teacher has no MLM head, or does not fit the student or the data.
+        FileNotFoundError: the directory or hub name of the teacher does not exist.
+        ValueError: the teacher has no MLM head, reads fewer tokens than a phase has, or differs
+            from the data in its tokenizer or from the student in its sizes.
     """
     if config.distillation.teacher is None:
         return None
@@ -61,8 +62,8 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
     longest = max(phase.max_length for phase in config.phases)
     if longest > teacher.max_length:
         raise ValueError(
-            f"max_length={longest}, but {name} reads at most {teacher.max_length} tokens: shorten "
-            "the phase."
+            f"max_length={longest}, but {name} reads at most {teacher.max_length} tokens: lower "
+            "max_length in the phases."
         )
 
 
@@ -70,7 +71,7 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
     """Initialises a student with the embeddings, chosen layers and heads of its teacher.
 
     Raises:
-        ValueError: the teacher's parameters do not fit the student.
+        ValueError: a chosen layer does not exist, or the sizes of teacher and student differ.
     """
     distillation = config.distillation
     teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
@@ -79,11 +80,15 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
 
 
 def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Teacher | None:
-    """Loads the teacher of a fine-tuning run, with its classes in the task's order, or None.
+    """Loads the teacher of a fine-tuning run, or returns None if the config names no teacher.
+
+    The outputs of its classifier are put in the order of the task's classes.
 
     Raises:
-        FileNotFoundError: the model does not exist.
-        ValueError: the teacher has another kind of task, other classes or another tokenizer.
+        FileNotFoundError: the model of the teacher does not exist.
+        ValueError: the teacher differs from the task in its kind of labels or its classes, or from
+            the student in its tokenizer; it reads too few tokens; or a regression has a
+            temperature.
     """
     if config.teacher is None:
         return None

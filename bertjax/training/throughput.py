@@ -36,16 +36,16 @@ ROUNDS = 5
 def measure(
     config: PretrainConfig, index: int, steps: int, profile: str | None = None
 ) -> dict[str, Any]:
-    """Measures a phase in rounds of `steps` steps; returns {name: median over the rounds}.
+    """Measures a phase in several rounds; returns {name of a measurement: median over the rounds}.
 
     Args:
         config: the config of the run; if it names no data, the rows are random.
         index: the index of the phase, from 0.
         steps: the number of steps per round.
-        profile: the directory for a profiler trace of one additional round.
+        profile: the directory for a profiler trace of one additional round; None: no trace.
 
     Raises:
-        ValueError: there is no such phase, or the config, data and devices do not fit together.
+        ValueError: the config has no phase `index`, or cannot be used with the data and devices.
     """
     if not 0 <= index < len(config.phases):
         raise ValueError(
@@ -68,10 +68,12 @@ def measure(
 
 
 class Subject:
-    """The phase that is measured, with batches of its data or, without data, of random full rows.
+    """The train step and the batches that are measured.
+
+    If the config names no data, the batches are random rows without padding.
 
     Raises:
-        ValueError: the config, data and devices do not fit together.
+        ValueError: the config cannot be used with the data and the devices.
     """
 
     def __init__(self, config: PretrainConfig, index: int):
@@ -105,10 +107,11 @@ class Subject:
         return itertools.repeat(placed)
 
     def block(self, steps: int) -> dict[str, float]:
-        """Runs steps as training does.
+        """Runs `steps` steps in the training loop.
 
-        Returns the seconds and real tokens per step, and the fraction of time spent waiting for
-        input.
+        Returns:
+            "seconds" and "tokens" (without padding) per step, and "waited", the fraction of the
+            time in which the loop waits for the next batch.
         """
         waited, tokens = 0.0, []
 
@@ -137,7 +140,7 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Returns one device's roofline; None if a teacher is used or the mesh splits matrices."""
+    """Returns one device's roofline; None for a run with a teacher or with tensor parallelism."""
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:
         return None
@@ -153,7 +156,7 @@ def _figures(
     rounds: list[dict[str, Any]],
     first: float,
 ) -> dict[str, Any]:
-    """Returns the result of `measure`: {name: median over the rounds}."""
+    """Returns the result of `measure`; `first` is the time of the first step in seconds."""
 
     def median(key: str) -> float:
         return statistics.median(values[key] for values in rounds)
@@ -180,7 +183,7 @@ def _figures(
 
 
 def _peak_memory() -> int:
-    """Returns the peak memory in bytes of the first device, or if it is a CPU, of this process."""
+    """Returns the peak memory in bytes of the first device; on CPUs, that of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(stats.get("peak_bytes_in_use", in_kib * 1024))

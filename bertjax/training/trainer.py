@@ -83,8 +83,8 @@ class Run(abc.ABC):
         """Returns numpy parameters to start from; None: start from random parameters."""
 
     @abc.abstractmethod
-    def batches(self, phase_index: int, first_step: int) -> Iterator[Any]:
-        """Yields global batches of a phase on the devices, from its step `first_step` on."""
+    def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
+        """Yields a phase's global batches on the devices, from index `first_batch` in the phase."""
 
     @abc.abstractmethod
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
@@ -95,23 +95,29 @@ class Run(abc.ABC):
         """
 
     def compile_evaluation(self, params: Any, phase: Phase) -> None:
-        """Compiles what `evaluate` needs, while nothing would be lost by a stop signal."""
+        """Compiles the evaluation before a phase begins, when a stop signal can lose no work."""
         del params, phase
 
     @abc.abstractmethod
     def eval_and_save_every(self) -> tuple[int, int]:
-        """The steps between evaluations (0: only at the end of a phase) and between checkpoints."""
+        """The numbers of steps between evaluations and between checkpoints.
+
+        If the first number is 0, only the end of each phase is evaluated.
+        """
 
     @abc.abstractmethod
-    def progress(self, phase_index: int, phase_step: int) -> dict[str, Any]:
-        """Returns the position in the data as JSON values, which each checkpoint stores."""
+    def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
+        """Returns JSON values for a checkpoint, such as the position in the data.
+
+        `next_batch` is the index, in the phase, of the first batch after the checkpoint.
+        """
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores what `progress` returned in addition to the position in the data."""
+        """Restores what a checkpoint's `progress` has in addition to the position in the data."""
         del progress
 
     def is_finished(self) -> bool:
-        """Whether training ends before its last step, as with early stopping."""
+        """Whether training should end now, before its last step, as with early stopping."""
         return False
 
     def accumulation_steps(self, phase: Phase) -> int:
@@ -155,7 +161,7 @@ class Run(abc.ABC):
         return changed
 
     def claim_workdir(self) -> None:
-        """Claims the workdir for this run, which must be new there or can be resumed.
+        """Locks the workdir for this run, and writes the config and the tokenizer there.
 
         Raises:
             ValueError: the workdir holds another run, or the hosts differ in code, config or data.
@@ -184,7 +190,7 @@ class Run(abc.ABC):
 
         Raises:
             Interrupted: a stop signal arrived; the state is saved.
-            NotFinite: too many updates in a row were skipped.
+            NotFinite: too many consecutive updates were skipped.
             RolledBack: the run was rolled back; train again with a new `Run`.
             ValueError: the workdir belongs to another run.
         """
@@ -212,7 +218,7 @@ class Run(abc.ABC):
             raise
         except BaseException as error:
             if host_watch.announce_error(error) and checkpointer is not None:
-                checkpointer.abandon()  # closing it would wait for the other hosts
+                checkpointer.abandon()  # `close` would wait for the other hosts
             raise
         finally:
             self.stop = None
@@ -239,7 +245,7 @@ class Run(abc.ABC):
     def _fit_phases(
         self, checkpointer: Checkpointer, stop: StopSignal
     ) -> tuple[TrainState, int, bool]:
-        """Returns the state, the step, and whether the run is complete."""
+        """Trains all phases; returns (last state, its step, whether the run is complete)."""
         progress: Mapping[str, Any] = {}
         if checkpointer.latest_step is None:
             # The step is not read from the state, because that would wait for its computation.

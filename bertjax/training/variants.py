@@ -42,7 +42,7 @@ class FinetuneResult:
 
     Attributes:
         runs: {name of a run: its scores}; a single run has the name "".
-        best: the name of the run that became the model.
+        best: the name of the run whose model is in `directory`.
         directory: the path of the model directory.
     """
 
@@ -57,7 +57,7 @@ class FinetuneResult:
 
     @functools.cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The best run's lines of metrics.jsonl: training losses and evaluations at each step."""
+        """The lines of the best run's metrics.jsonl: training metrics and evaluations by step."""
         return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
 
     @functools.cached_property
@@ -67,12 +67,13 @@ class FinetuneResult:
 
 
 def finetune(config: FinetuneConfig) -> FinetuneResult:
-    """Fine-tunes with every seed, or with every configuration of the sweep.
+    """Fine-tunes a model in a single run, once per seed, or once per configuration of the sweep.
 
     Raises:
         Interrupted: a stop signal arrived; the state is saved.
-        NotFinite: too many updates in a row were skipped.
-        ValueError: the config, data and workdir do not fit together.
+        NotFinite: too many consecutive updates were skipped.
+        ValueError: the config cannot be used with the data, the models or the devices, or the
+            workdir belongs to another run.
     """
     config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
     use_deterministic_operations(config.deterministic)
@@ -108,7 +109,9 @@ def _load(
     """Loads what all runs share: task, model, features and teacher."""
     task = make_task(config.task, task_options(options))
     if (options.sweep or options.patience) and not splits_of(task, "dev"):
-        raise ValueError("--sweep and --patience need a dev split: give one, or leave them out.")
+        raise ValueError(
+            "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
+        )
     loaded = load_for_task(config, task)
     teacher = load_task_teacher(config, task, loaded)
     max_length = config.max_length or task.max_length
@@ -127,7 +130,7 @@ def _train(
     teacher: Teacher | None,
     name: str,
 ) -> dict[str, float]:
-    """Trains one run and returns its scores; skips a run of several that is finished already."""
+    """Trains a run and returns its scores; if one of several runs is finished, only reads them."""
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():

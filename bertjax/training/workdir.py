@@ -1,15 +1,15 @@
 """The workdir of a run: its files, the config that identifies the run, and a lock.
 
 run.json         the config, and a hash of the data; .run.json is a spare copy
-run.lock         the lock file of the process that writes here, which it names (`bertjax.lock`)
+run.lock         the lock file (`bertjax.lock`), which names the process that writes to the workdir
 tokenizer/       the tokenizer that the data was prepared with
 checkpoints/     Orbax checkpoints
 metrics.jsonl, events.out.tfevents.*
-model/           the Hugging Face directory
+model/           the exported model, a Hugging Face directory
 rollbacks.json   the rollbacks of the run, if there were any
 damaged/         damaged checkpoints, which are not used
-rolled_back/     checkpoints that a rollback has left behind
-hosts/           files with which waiting hosts announce themselves
+rolled_back/     checkpoints that a rollback has moved away
+hosts/           files that show which hosts are waiting for the others at the start
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from bertjax.training.metric_files import read_lines
 
 LOCK_FILE = "run.lock"
 
-# Fields that may differ when a run is resumed, since no update depends on them. Files and a teacher
-# may have moved, because hashes of their content identify them.
+# Config fields that may differ when a run is resumed, since no update depends on them. Data files
+# and a teacher may have moved, because hashes of their content identify them.
 MAY_CHANGE = (
     "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
     "save_every keep_checkpoints reader_threads peak_tflops submission train dev test data_dir "
@@ -98,12 +98,13 @@ class Workdir:
         Args:
             config: the identity of the run; see `trainer.Run.identity`.
             data_fingerprint: a hash of the training data; None: the data is not checked.
-            defaults: values of fields that run.json may lack because they are newer than the run.
+            defaults: {config field: its value for runs whose run.json lacks the field, because an
+                older version wrote run.json}.
             allow: a function (differences, saved config, newest step) -> the refused differences,
                 with reasons; None: all differences are refused.
 
         Raises:
-            ValueError: the run in the folder has another config or other data.
+            ValueError: the config or data of the run in the folder differs from the given one.
         """
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
@@ -114,8 +115,9 @@ class Workdir:
             changed.append("the data differs from that of " + (where or "the task's files"))
         if changed:
             raise ValueError(
-                f"{self.path} holds a run of another config: {'; '.join(changed)}. Choose another "
-                "--workdir, or resume with the old config; --init starts a new run from its model."
+                f"{self.path} holds a run of another config: {'; '.join(changed)}. Resume with the "
+                "old config, or choose another --workdir; to start a new run from the model of "
+                f"this one, also give --init {self.path}."
             )
 
     def _holds_something(self) -> bool:
@@ -128,23 +130,28 @@ class Workdir:
         """Checks that this host sees the files of the first host.
 
         Raises:
-            ValueError: this host does not see them.
+            ValueError: this host does not see the run.json that the first host has written.
         """
         if not self._run.is_file():
             raise ValueError(
-                f"{self.path} is empty here, but the first process has claimed it: choose a "
-                "--workdir on a file system that all hosts share."
+                f"{self.path} has no run.json on this host, although the first process has written "
+                "one: choose a --workdir on a file system that all hosts share."
             )
 
     def claim(self, config: Mapping[str, Any], data_fingerprint: str, **checks: Any) -> None:
-        """Claims the folder for a config, whose run must be new there or can be resumed.
+        """Locks the folder until `release`, and writes run.json for a new run or one that resumes.
 
-        If there is no checkpoint, nothing can be lost, so any config may claim the folder. No other
-        process can claim it until `release`. `checks` are the keyword arguments of `check`.
+        If the folder holds a run without checkpoints, a run with any config may replace it, since
+        no work is lost.
+
+        Args:
+            config: the identity of the run; see `trainer.Run.identity`.
+            data_fingerprint: a hash of the training data.
+            checks: keyword arguments of `check`.
 
         Raises:
             ValueError: the folder holds a run with another config or other data, or files but no
-                run; or another process writes there.
+                run; or another process has locked the folder.
         """
         holds_run = self._run.is_file() or self._spare.is_file()
         resumes = self.has_checkpoints and holds_run
@@ -176,7 +183,7 @@ class Workdir:
         return True
 
     def _set_aside_if_damaged(self, has_copy: bool) -> None:
-        """Keeps a copy of a damaged run.json, which must not prevent the run from resuming."""
+        """Copies run.json to another name if it is damaged, and prints what is used instead."""
         try:
             _read_run(self._run)
         except ValueError as error:
@@ -185,9 +192,9 @@ class Workdir:
                 "its spare copy is used"
                 if has_copy
                 else "the run resumes with the config and the data of this command, which could "
-                "not be compared with those that it was started with"
+                "not be compared with the original ones"
             )
-            print(f"{error} It was kept as {copy}; {consequence}.", flush=True)
+            print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
 
     def _write_run(self, config: Mapping[str, Any], data_fingerprint: str) -> None:
         content = {"config": config, "data_fingerprint": data_fingerprint}
@@ -195,7 +202,7 @@ class Workdir:
         write_json(self._spare, content)
 
     def release(self) -> None:
-        """Lets other processes claim the folder; the end of this process has the same effect."""
+        """Unlocks the folder for other processes, as the end of this process also does."""
         self._lock.release()
 
 

@@ -19,16 +19,15 @@ from bertjax.training.metric_files import (
 
 
 class MetricWriter:
-    """Appends metrics to `metrics.jsonl` and to event files in a directory.
+    """Appends metrics to `metrics.jsonl` and to a TensorBoard event file in a directory.
 
-    Both files are handed to the operating system with every line, so a kill of the process loses
-    nothing. `flush` also brings them to the disk, which a crash of the machine needs.
+    Each line is handed to the operating system at once, so that a kill of the process loses no
+    line. `flush` also syncs the files to the disk, so that a crash of the machine loses no line.
 
     Args:
         directory: the directory of the files; it is created if needed.
-        step: the step that the run resumes at. Lines and events of later steps are removed first,
-            since they will be written again; events that an earlier process lost are restored from
-            the lines.
+        step: the step from which the run resumes. Lines and events of later steps are removed
+            first, since they will be written again; lost events are restored from `metrics.jsonl`.
 
     Raises:
         OSError: a file cannot be written; the message names it.
@@ -45,11 +44,11 @@ class MetricWriter:
 
     def _append(self, path: Path, content: bytes) -> None:
         with explaining(path):
-            while content:  # without a buffer, a full disk may take a part
+            while content:  # if the disk is almost full, `write` may write only a part
                 content = content[self._files[path].write(content) :]
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes one line, and one event per number.
+        """Writes the metrics of a step, as one line of JSON and one event per number.
 
         Raises:
             OSError: the disk is full or fails; the message names the file.
@@ -64,7 +63,7 @@ class MetricWriter:
         self._append(self._events_path, b"".join(events))
 
     def flush(self) -> None:
-        """Writes both files to the disk; to be called before each checkpoint.
+        """Syncs both files to the disk; must be called before each checkpoint.
 
         Raises:
             OSError: the disk is full or fails; the message names the file.
