@@ -124,8 +124,8 @@ def test_rows_without_gold_label_may_have_predictions(run):
 @pytest.mark.parametrize(
     ("predictions", "message"),
     [
-        ("0\t1\n", "1 are missing and 0 belong to none; index 1 has none"),
-        ("0\t1\n1\t1\n2\t1\n", "0 are missing and 1 belong to none; index 2 is not known"),
+        ("0\t1\n", "but 1 rows have no prediction (such as index 1). Use"),
+        ("0\t1\n1\t1\n2\t1\n", "but 1 predictions have no row (such as index 2). Use"),
         ("0\t1\n0\t1\n", "index 0 has a prediction already"),
         ("0\t1\n1\tmaybe\n", "label 'maybe' of sst2 is not one of 0, 1"),
         ("0 1\n1 1\n", "must have an index and a prediction"),
@@ -158,7 +158,7 @@ def test_conll_takes_columns_with_the_predicted_tag_last(run):
         ("EU O\nsaid O\n", "ends after 1 sentences"),
         ("EU O\nsays O\n\nNew O\nYork O\n", "has 'says', but that at"),
         ("EU O\nsaid O\nNew O\nYork O\n", "has 'New', but that at"),
-        ("EU\nsaid\n\nNew\nYork\n", "no column with tags"),
+        ("EU\nsaid\n\nNew\nYork\n", "has words, but no tags"),
     ],
 )
 def test_tags_of_other_sentences_are_refused(run, predictions, message):

@@ -1,7 +1,7 @@
-"""Shapes of inference batches; few lengths and numbers of rows keep the compiled programs few.
+"""Chooses the shapes of inference batches from a few, so that few programs are compiled.
 
-Rows are padded to the length that `length_bucket` returns. A batch is computed in pieces whose
-numbers of rows `piece_sizes` returns. The caller removes the padding from the outputs.
+Rows are padded to the length that `length_bucket` returns. A batch is split into pieces with the
+numbers of rows that `piece_sizes` returns. The caller removes the padding from the outputs.
 """
 
 import functools
@@ -29,7 +29,7 @@ def cached_program(build: Build) -> Build:
 
 
 def token_budget() -> int:
-    """Returns the number of tokens per device and computation that keeps the device busy."""
+    """Returns how many tokens one call of a program should compute per device to keep it busy."""
     return 4096 if jax.default_backend() == "cpu" else 65536
 
 
@@ -40,8 +40,8 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
         length: number of tokens of the longest row.
         limit: the maximum length of the model; shorter rows are not padded beyond it.
         smallest: the smallest bucket, a power of two.
-        steps: number of buckets from each power of two to the next, which are at least 8 tokens
-            wide. More buckets waste fewer tokens, but compile more programs.
+        steps: number of buckets between two consecutive powers of two; consecutive buckets differ
+            by at least 8 tokens. More buckets waste fewer tokens, but compile more programs.
     """
     if length > smallest:
         power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
@@ -51,7 +51,7 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
 
 def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[int]:
-    """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device.
+    """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device; returns the rows per piece.
 
     A piece has at most `tokens` tokens per device, unless it is a single row. Only the last piece
     may need padding, which is less than half of its rows.
@@ -75,7 +75,11 @@ def pad_rows(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def read_behind(started: Iterable[Started]) -> Iterator[Started]:
-    """Yields each item after the next one is started, so devices compute while the host reads."""
+    """Yields each item of `started` only after it has taken the next one.
+
+    If taking an item starts its computation, the devices compute while the caller reads the outputs
+    of the item before.
+    """
     waiting: deque[Started] = deque()
     for item in started:
         waiting.append(item)

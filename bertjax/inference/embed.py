@@ -23,7 +23,7 @@ from bertjax.weights import LoadedModel
 # Maximum number of lines of a file that are sorted by length together, and of their characters.
 WINDOW = 8192
 WINDOW_CHARACTERS = 1 << 22
-# Number of characters of a line that are read, more than any model's longest input has.
+# Number of characters after which a line is cut off; no model reads so many.
 LINE_CHARACTERS = 1 << 16
 # Texts are sorted by length, so they are padded to finer buckets than unsorted batches.
 BUCKET_STEPS = 4
@@ -39,18 +39,20 @@ class Embedder:
             several layers are concatenated.
 
     Attributes:
-        size: the number of components of a vector.
-        identity: JSON values that determine the vectors of a text.
+        size: the dimension of the vectors.
+        identity: everything but the text that determines its vector, as JSON values.
 
     Raises:
-        ValueError: the model does not have one of the layers.
+        ValueError: `layers` is empty, or the model does not have one of the layers.
     """
 
     def __init__(self, loaded: LoadedModel, pooling: str = "mean", layers: Sequence[int] = (-1,)):
         count = loaded.config.num_hidden_layers + 1
         wrong = [layer for layer in layers if not -count <= layer < count]
         if wrong or not layers:
-            raise ValueError(f"layers={list(layers)}: the model has {-count}..{count - 1}.")
+            raise ValueError(
+                f"layers={list(layers)}: choose from the hidden states {-count} to {count - 1}."
+            )
         self._loaded = loaded
         self._params = jax.device_put(loaded.params)
         self.size = loaded.config.hidden_size * len(layers)
@@ -138,12 +140,12 @@ def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
     A `.npy` file holds an array [lines, size], a `.jsonl` file one JSON list per line.
 
     Raises:
-        ValueError: `output` has another suffix, or the text is not UTF-8.
-        OSError: `source` does not exist, or the disk is full; `output` keeps its old content, and
-            the next call goes on where this one stopped, as it does after a kill.
+        ValueError: `output` does not end in .npy or .jsonl, or the text is not UTF-8.
+        OSError: `source` does not exist, or the disk is full. After a full disk or a kill, `output`
+            has its old content, and the next call continues where this one stopped.
     """
     if output.suffix not in (".npy", ".jsonl"):
-        raise ValueError(f"--output {output}: name it .npy or .jsonl.")
+        raise ValueError(f"--output {output}: the name must end in .npy or .jsonl.")
     if not source.exists() or source.is_dir():
         raise FileNotFoundError(f"No file at {source}: give a file with one text per line.")
     identity = {**embedder.identity, "source": file_identity(source)}
@@ -152,7 +154,7 @@ def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
         output, identity, lambda path: PartialVectors(path, embedder.size, is_npy)
     ) as vectors:
         for texts in _windows(source):
-            # Whole windows are kept, since the texts of a window are computed together.
+            # Only whole windows are kept, because the texts of a window are batched together.
             if done is None and count + len(texts) > vectors.done:
                 done = _start_at(vectors, count, output)
             if done is not None:

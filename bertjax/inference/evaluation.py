@@ -1,4 +1,4 @@
-"""`bertjax.evaluate` computes metrics of a fine-tuned model on an official task or a file."""
+"""`bertjax.evaluate` computes the metrics of a fine-tuned model on an official task or a file."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -51,17 +51,18 @@ def evaluate(
         tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: its own default.
         split: the split of the official task.
         text_column, pair_column, label_column, choice_columns: column names of `data`; by default
-            the names in the training, or guesses.
+            the names used in training, or guesses.
         label_separator: the string between the labels of an example in `data` with several labels.
         max_length: maximum number of tokens per sequence; if None, the value of the fine-tuning.
 
     Returns:
-        The metrics, name -> value, as fractions (not percent). If the task has several such splits,
-        as MNLI has dev_matched and dev_mismatched, the names are "dev_matched/accuracy" and so on.
+        The metrics, name -> value, as fractions (not percent). If several splits begin with
+        `split`, as MNLI's dev_matched and dev_mismatched begin with "dev", all are evaluated, and
+        the names are "dev_matched/accuracy" and so on.
 
     Raises:
-        ValueError: `task` and `data` are both set or both missing, or do not fit the model, or the
-            examples have no labels.
+        ValueError: `task` and `data` are both set or both missing, the task does not have the
+            labels of the model, or the examples have a damaged row or no labels.
         FileNotFoundError: the model or the data does not exist.
     """
     if (task is None) == (data is None):
@@ -128,7 +129,7 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     definition, own = TASKS[name], model.task
     if definition.own_files:
         raise ValueError(
-            f"--task={name} has no official files: use --input (in Python: data) with your own."
+            f"--task={name} has no official files: give your own with --input (in Python: data)."
         )
     if isinstance(own, SpanTask) and SpanTask in definition.kinds:
         settings = {key: getattr(own, key) for key in SPAN_OPTIONS}

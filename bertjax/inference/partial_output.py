@@ -1,8 +1,8 @@
 """An output file that a later run of the same command continues after a kill or a full disk.
 
-The lines are collected in `OUTPUT.HASH.partial` beside the output, which replaces the output at the
-end. The hash identifies everything that determines the lines, so a run continues only its own file,
-and one that cannot be continued is removed.
+The command writes `OUTPUT.HASH.partial` beside the output file and renames it to `OUTPUT` at the
+end. HASH depends on everything that determines the content, such as the model and the input. A run
+continues the partial file with its own HASH, and removes those with other hashes.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from bertjax.lock import Lock
 
 
 class PartialLines:
-    """JSON lines of which a part may be there already.
+    """A file of JSON lines whose beginning an earlier run may have written.
 
     Attributes:
         path: the partial file.
@@ -56,9 +56,10 @@ class PartialLines:
 
 
 def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
-    """Returns the number of whole lines, rounded down to a multiple of `unit`, and their bytes.
+    """Returns the number of lines before the first broken one, and the number of their bytes.
 
-    A whole line ends with a newline and is JSON of this `kind`.
+    The lines are rounded down to a multiple of `unit`. A line is broken if it does not end with a
+    newline or is not JSON of this `kind`.
     """
     lines = size = count = position = 0
     if not path.is_file():
@@ -68,7 +69,7 @@ def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
             try:
                 if not line.endswith(b"\n") or not isinstance(json.loads(line), kind):
                     break
-            except (ValueError, RecursionError):  # a crash of the machine left other bytes
+            except (ValueError, RecursionError):  # a crash of the machine may leave any bytes
                 break
             count, position = count + 1, position + len(line)
             if count % unit == 0:
@@ -77,15 +78,15 @@ def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
 
 
 class PartialVectors:
-    """Vectors in a .npy or .jsonl file, of which a part may be there already.
+    """A .npy or .jsonl file of vectors whose beginning an earlier run may have written.
 
     Attributes:
         done: the number of whole vectors that an earlier run wrote.
 
     Args:
         path: the partial file, which may exist.
-        size: the number of components of a vector.
-        is_npy: whether the file is an array [vectors, size], or JSON lines.
+        size: the dimension of the vectors.
+        is_npy: True: the file holds a float32 array [vectors, size]; False: JSON lines.
     """
 
     def __init__(self, path: Path, size: int, is_npy: bool):
@@ -100,14 +101,14 @@ class PartialVectors:
             self.done, _ = _whole_lines(path, 1, list)
 
     def _header(self, count: int) -> bytes:
-        """Returns the header of .npy, which has room for any count and so always the same size."""
+        """Returns the .npy header for `count` vectors; its length is the same for every count."""
         header = io.BytesIO()
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
         np.lib.format.write_array_header_1_0(header, shape)
         return header.getvalue()
 
     def keep(self, count: int) -> None:
-        """Removes all but the first `count` vectors, at most `done`; others are appended then."""
+        """Removes all but the first `count` <= `done` vectors; `write` appends after them."""
         if self._is_npy:
             end = self._start + 4 * self._size * count
         else:
@@ -127,7 +128,7 @@ class PartialVectors:
             self._file.writelines(lines)
 
     def finish(self, count: int) -> None:
-        """Writes the number of vectors, which is only known at the end."""
+        """Writes the number of vectors into the header of a .npy file."""
         if self._is_npy:
             self._file.seek(0)
             self._file.write(self._header(count))
@@ -144,19 +145,20 @@ Partial = TypeVar("Partial", PartialLines, PartialVectors)
 def continued(
     output: str | Path, identity: Mapping[str, Any], opened: Callable[[Path], Partial]
 ) -> Iterator[Partial]:
-    """Yields what is to be written; it replaces `output` at the end of the block.
+    """Yields the opened partial file, and renames it to `output` at the end of the block.
 
-    If the block raises an error of its input (ValueError), the partial file is removed. After any
-    other interruption it stays, and the same command continues it.
+    If the block raises ValueError, the input is wrong and the partial file is removed. After any
+    other interruption the partial file stays, and the same command continues it.
 
     Args:
         output: the file to write.
-        identity: JSON values that determine the content.
-        opened: a function that opens the partial file.
+        identity: everything that determines the content, as JSON values; its hash is in the name of
+            the partial file.
+        opened: a function that opens the partial file at a path.
 
     Raises:
         Locked: another process writes `output`.
-        OSError: the disk is full or fails; what was written is kept.
+        OSError: the disk is full or fails; the partial file is kept.
     """
     output = Path(output)
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
@@ -173,7 +175,7 @@ def continued(
         for other in output.parent.glob(f"{glob.escape(output.name)}.*.partial"):
             if other != path:
                 other.unlink(missing_ok=True)
-        with explaining(output, "what is written is kept, and --output is unchanged"):
+        with explaining(output, "the finished part is kept, and --output is unchanged"):
             partial = opened(path)
             try:
                 with contextlib.closing(partial):
@@ -187,9 +189,10 @@ def continued(
 
 
 def file_identity(path: str | Path) -> list[Any]:
-    """Returns the path, sizes and times of a file, of all files in a folder, or of a checkpoint.
+    """Returns `path`, and the name, size and modification time of each file that belongs to it.
 
-    The path of a TF1 checkpoint is the beginning of the names of its files.
+    `path` is a file, a folder of files, or a TF1 checkpoint, whose files have names that begin with
+    the last part of `path`.
     """
     path = Path(path).expanduser().resolve()
     if path.is_file():

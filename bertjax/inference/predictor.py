@@ -51,8 +51,9 @@ class Predictor:
         model: a model with the head of the task.
         tokenizer: the tokenizer of the model.
         max_length: maximum number of tokens per sequence.
-        mesh: the devices that the rows are split over.
-        batch_size: rows per device that are computed at once; if None, enough to keep it busy.
+        mesh: the device mesh that the rows are sharded over.
+        batch_size: maximum number of rows per device that are computed at once; if None, enough
+            rows to keep the devices busy.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Predictor:
                 yield example, self._task.predict(example, features, outputs)
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
-        """Returns the outputs of the model for each feature, in their order."""
+        """Returns the outputs of the model for each feature, in the order of `features`."""
         order = np.argsort([len(f.input_ids) for f in features], kind="stable")
         outputs: list[Any] = [None] * len(features)
 
@@ -154,7 +155,7 @@ class Predictor:
 
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, batch) -> outputs of the head, replicated."""
+    """Returns the jitted function (params, batch) -> outputs of the head, on every device."""
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
         outputs: Any = model.apply({"params": params}, **batch)

@@ -31,9 +31,10 @@ from bertjax.weights.families import family_of
 from bertjax.weights.load_model import with_masked_lm
 
 Text = str | tuple[str, str]
-# The axes of rows and tokens in the outputs whose first two axes are others.
+# Batch axis and token axes of each output whose first axis is not the batch axis.
 AXES = {"hidden_states": (1, 2), "attentions": (1, 3, 4)}
-# Divides the token budget, because outputs of all layers and logits of vocabularies are large.
+# Divisor of `token_budget`, because the outputs of all layers and logits over the vocabulary take
+# much memory.
 BUDGET_SHARE = 4
 
 
@@ -41,14 +42,14 @@ class Pretrained:
     """A model with its parameters, config, tokenizer and labels; call it on texts or arrays.
 
     Attributes:
-        model: the linen module.
+        model: the Flax linen module.
         params: the parameters of the model.
         config: the architecture of the model.
         tokenizer: the tokenizer of the source. If the source has none, it is None, and the model
             takes arrays only until a tokenizer is assigned.
         labels: names of the classes; None if the model has no classifier.
         head: the name of the head in `bertjax.model.HEADS`.
-        absent: names of the parts that the source lacks, which are freshly initialised.
+        absent: names of the model's parts that the source lacks; they are initialised at random.
     """
 
     def __init__(self, loaded: LoadedModel):
@@ -94,9 +95,9 @@ class Pretrained:
     ) -> dict[str, np.ndarray]:
         """Applies the model without dropout.
 
-        Rows are padded to a few lengths and computed in pieces of a few sizes, so that calls of
-        different shapes share compiled programs and large batches need no more memory on the
-        device. The outputs have the caller's shapes.
+        Rows are padded to one of a few lengths and computed in pieces of one of a few sizes, so
+        that calls of different shapes share compiled programs, and the device memory limits the
+        size of a piece, not of the batch. The padding is removed from the outputs.
 
         Args:
             texts: texts or pairs, which are truncated to the maximum length of the model and padded
@@ -104,7 +105,7 @@ class Pretrained:
             input_ids, attention_mask, token_type_ids: arrays that replace `texts`, int [B, L] as in
                 transformers ([B, C, L] for multiple choice).
             output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
-            output_attentions: whether to also return "attentions" [layers, B, N, L, L].
+            output_attentions: whether to also return "attentions" [layers, B, heads, L, L].
 
         Returns:
             Arrays under their names in transformers: last_hidden_state, pooler_output and,
@@ -113,8 +114,8 @@ class Pretrained:
 
         Raises:
             ValueError: `texts` and `input_ids` are both set or both missing, ids are not in the
-                vocabulary, rows are longer than the model reads, or texts are passed without a
-                tokenizer.
+                vocabulary, rows are longer than the maximum length of the model, or texts are
+                passed without a tokenizer.
         """
         if (texts is None) == (input_ids is None):
             raise ValueError("Give either texts or input_ids.")
@@ -189,7 +190,8 @@ class Pretrained:
         Args:
             texts: texts or pairs; (question, passage) for question answering, and (text, choice,
                 choice, ...) for multiple choice.
-            batch_size: rows that are computed at once; if None, enough to keep the device busy.
+            batch_size: maximum number of rows computed at once; if None, enough rows to keep the
+                device busy.
             max_length: maximum number of tokens per sequence; if None, the value of the
                 fine-tuning.
 
@@ -206,7 +208,7 @@ class Pretrained:
     def embed(
         self, texts: Sequence[str], *, pooling: str = "mean", layers: Sequence[int] = (-1,)
     ) -> np.ndarray:
-        """Computes a vector for each text: float32 [len(texts), D * len(layers)].
+        """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
         Args:
             texts: the texts; long ones are truncated.
@@ -258,8 +260,8 @@ class Pretrained:
             )
         if ids.shape[1] > self.config.max_length:
             raise ValueError(
-                f"Rows have {ids.shape[1]} tokens, but the model reads at most "
-                f"{self.config.max_length}: truncate them."
+                f"The inputs have {ids.shape[1]} tokens per row, but the model accepts at most "
+                f"{self.config.max_length}: truncate the inputs."
             )
 
     def save(self, directory: str | Path) -> None:
@@ -297,8 +299,8 @@ def load_pretrained(
 ) -> Pretrained:
     """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
 
-    Prints which parts of the head the source lacks and are therefore initialised. If the source has
-    no tokenizer, the model takes arrays only.
+    Prints which of the model's parts the source lacks; they are initialised at random. If the
+    source has no tokenizer, the model takes arrays only.
     """
     loaded = load_model(
         path_or_name,
@@ -309,7 +311,7 @@ def load_pretrained(
         tokenizer_required=False,
     )
     for part in loaded.absent:
-        print(f"{path_or_name} has no {part}: it is freshly initialised; train it before use")
+        print(f"{path_or_name} has no {part}: it is initialised at random; train it before use")
     return Pretrained(loaded)
 
 
@@ -317,7 +319,7 @@ def load_pretrained(
 def compiled_program(
     model: BertWithHead, hidden_states: bool, attentions: bool
 ) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, ids, types, mask, int [B, L] each) -> outputs."""
+    """Returns the jitted function (params, ids, types, mask) -> outputs; inputs are int [B, L]."""
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
         rows, length = ids.shape

@@ -19,18 +19,20 @@ DESCRIPTION = "task.json"
 
 
 def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Loads a model with its head or tagger, its task and the content of its `task.json`."""
+    """Loads a model with its head; returns it, its task and the content of its `task.json`."""
     return with_task(load_model(model, None))
 
 
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Restores the task of a loaded model, and the tagger in its directory if there is one.
+    """Restores the task of a loaded model; returns model, task and the content of `task.json`.
+
+    If the model directory contains a tagger on the frozen encoder, the tagger replaces the head.
 
     Raises:
         ValueError: no task uses the head of the model.
     """
     file = loaded.source.where / DESCRIPTION
-    # If the directory lacks this head, its task.json describes another head.
+    # If the directory lacks parts of the loaded head, its task.json describes another head.
     has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
     description = read_json(file) if file.is_file() and has_head else {}
     with explained(file if description else loaded.source.where):
@@ -64,7 +66,8 @@ class TaskModel:
             loaded: the model.
             max_length: maximum number of tokens per sequence; if None, the value of the
                 fine-tuning.
-            batch_size: rows that are computed at once; if None, enough to keep the device busy.
+            batch_size: maximum number of rows computed at once; if None, enough rows to keep the
+                device busy.
 
         Raises:
             ValueError: no task uses the head of the model, or the model cannot read `max_length`

@@ -26,7 +26,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Base class of tasks that classify `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`."""
+    """Base class of tasks on one sequence, `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`."""
 
     head: ClassVar[str] = "sequence_classification"
 
@@ -73,7 +73,7 @@ class ClassificationTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelTask(TextTask):
-    """Predicts every class with a probability of at least 0.5, which may be several or none."""
+    """Predicts all classes whose probability is at least 0.5: none, one or several."""
 
     metric: Metric = multi_label
     best_metric: str = "micro_f1"
@@ -125,7 +125,7 @@ class RegressionTask(TextTask):
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the example's number, float32 [1]."""
+        """Returns the number to predict for the example, float32 [1]."""
         value: Any = example.label
         return np.array([value], np.float32)
 

@@ -1,4 +1,4 @@
-"""Defines `TaskDefinition`, an entry of the table of tasks, and its settings `TaskOptions`."""
+"""Defines `TaskDefinition`, an entry of the task registry, and `TaskOptions`, a user's settings."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -15,13 +15,14 @@ class TaskOptions:
     """A user's settings of a task: where its data is and how it is read.
 
     Attributes:
-        data_dir: folder of the official files; if None, TensorFlow Datasets provides them.
+        data_dir: folder of the official files; if None, TensorFlow Datasets provides the data.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, its default folder.
         train, dev, test: the user's own file for each split, if any.
         columns: names of the columns in the user's own files.
         label_separator: the string between the labels of an example with several labels.
-        submission: the zip for GLUE's server; if None, it is in the folder of the predictions.
-        span_options: values of the fields of `SpanTask` that differ from the defaults.
+        submission: path of the zip to write for GLUE's server; if None, submission.zip in the
+            folder of the predictions.
+        span_options: {field of `SpanTask`: value}; a field that is left out has its default value.
     """
 
     data_dir: str | None = None
@@ -48,7 +49,7 @@ class TaskDefinition:
     Attributes:
         name: the name of the task on the command line.
         kinds: the subclasses of `Task` of which `make` may return an instance.
-        make: function that creates the task with its source.
+        make: function that creates the task, with the source of its examples, from the options.
         metric: the metric of the task; if None, the default metric of its class.
         own_files: whether the task reads the user's own files instead of official ones.
         columns: the fields of `Columns` that the user may set for the task.

@@ -1,4 +1,4 @@
-"""Creates the examples to predict from texts or from a user's file."""
+"""Creates the examples that a model predicts for, from texts or from a user's file."""
 
 import dataclasses
 import re
@@ -26,7 +26,9 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
         ValueError: the task needs a list of choices, or a passage in addition to the question.
     """
     if isinstance(task, ChoiceTask):
-        raise ValueError("The model selects one of several texts: give a file with --input.")
+        raise ValueError(
+            "The model selects one of several choices: give text and choices in a file (--input)."
+        )
     if isinstance(task, SpanTask) and pair is None:
         raise ValueError(
             "The model answers questions about a passage: give it as the second text (--pair)."
@@ -39,10 +41,11 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
     """Creates examples from texts, pairs, or tuples (text, choice, choice, ...).
 
-    Returns the task, with its number of choices set, and the examples.
+    Returns the task (for multiple choice, with its number of choices set) and the examples.
 
     Raises:
-        ValueError: `texts` is a single string, or an element of it does not suit the task.
+        ValueError: `texts` is a single string, or an element has too few or too many texts for the
+            task.
     """
     if isinstance(texts, str):
         raise ValueError("texts is one string: put it in a list.")
@@ -55,7 +58,9 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
         if isinstance(task, ChoiceTask):
             example = Example(text=text, choices=tuple(others), **identity)
         elif len(others) > 1:
-            raise ValueError(f"texts[{index}] has {len(others) + 1} texts: give one or a pair.")
+            raise ValueError(
+                f"texts[{index}] has {len(others) + 1} texts: give one text or a pair."
+            )
         else:
             example = from_text(task, text, *(others or [None]))
             example = dataclasses.replace(example, **identity)
@@ -74,14 +79,15 @@ def from_file(
 
     Args:
         task: the task of the model.
-        path: the file.
+        path: the file to read.
         columns: the column names that the user sets.
         label_separator: the string between the labels of an example with several labels.
-        description: the content of task.json; its column names are used if the user sets none.
+        description: the content of task.json. If the user sets no column names, those of the
+            training are used, provided that the file has the columns of its texts.
 
     Returns:
-        The task with its number of choices set, the examples, and a message that names the guessed
-        columns, if any.
+        The task (for multiple choice, with its number of choices set); the examples; and a message
+        that names the guessed columns, "" if none was guessed.
     """
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}).examples("test"), ""
@@ -102,7 +108,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the training's column names if the file has its text columns, else no names."""
+    """Returns the column names used in training if `names` has those of the texts, else none."""
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

@@ -38,7 +38,7 @@ LARGEST = 1e6
 
 
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs` and writes their answers and null odds to files for SQuAD's scripts."""
+    """Yields `pairs` and writes the answers and the odds of no answer for SQuAD's scripts."""
     answers, null_odds = {}, {}
     for example, prediction in pairs:
         answers[example.id] = prediction["answer"]
@@ -59,7 +59,8 @@ class SpanTask(Task):
         max_answer_length: maximum number of tokens of an answer.
         n_best: number of candidate answers that a prediction lists.
         with_impossible: whether a question may have no answer (SQuAD 2.0), predicted as "".
-        null_threshold: the prediction is "" if `null_odds` exceeds this value.
+        null_threshold: the prediction is "" if the logit of no answer exceeds the logit of the best
+            answer by more than this value.
     """
 
     doc_stride: int = 128
@@ -98,9 +99,9 @@ class SpanTask(Task):
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes each window as a feature `[CLS] question [SEP] part of the passage [SEP]`.
 
-        `origins`, int [n, 2], holds the start and end of each passage token in characters, -1
-        elsewhere. The label of a window is the token span of the first answer that occurs in the
-        passage if the window contains the whole span, else (0, 0).
+        `origins`, int [n, 2], holds the character offsets (start, end) of each passage token in the
+        passage, and -1 for all other tokens. The label of a window is the token span of the first
+        answer that occurs in the passage if the window contains the whole span, else (0, 0).
 
         Raises:
             ValueError: the question or the passage is empty, or `max_length` is too small for both.
@@ -115,7 +116,7 @@ class SpanTask(Task):
         if room < 1:
             raise ValueError(
                 f"{example.where}: max_length={max_length} has no room for a passage after a "
-                f"question of {len(question)} tokens: raise it or lower max_query_length."
+                f"question of {len(question)} tokens: raise max_length or lower max_query_length."
             )
         answer = _answer_tokens(example, offsets)
         begin = 1 + len(question) + tokenizer.layout.separators
@@ -146,18 +147,19 @@ class SpanTask(Task):
         Args:
             example: the question and its passage.
             features: one feature per window.
-            outputs: for each window start_logits and end_logits, [n] each.
+            outputs: for each window a dict of start_logits and end_logits, [number of tokens] each.
 
         Returns:
-            A dict with `answer` ("" for no answer); its `probability` among the candidates;
-            `nbest`, the candidates from best to worst, each a dict of text, answer_start (-1: no
-            answer), probability and the two logits; and `null_odds`, the logit of no answer minus
-            that of the best answer.
+            A dict with `answer` ("" for no answer); its `probability`, from a softmax over the
+            candidates; `nbest`, the candidates from best to worst, each a dict of text,
+            answer_start (-1: no answer), probability, start_logit and end_logit; and `null_odds`,
+            the logit of no answer minus that of the best answer. The logit of an answer is the sum
+            of its start_logit and end_logit.
         """
         outputs = [{key: _finite(logits) for key, logits in output.items()} for output in outputs]
         nbest = self._best_answers(example.pair or "", features, outputs)
         answer = nbest[0]
-        # The logit of no answer is the lowest one of all windows.
+        # In each window, [CLS] stands for no answer; the window where its logit is lowest counts.
         no_answers = [
             _entry("", NOWHERE, o["start_logits"][0], o["end_logits"][0]) for o in outputs
         ]
@@ -186,7 +188,7 @@ class SpanTask(Task):
     ) -> list[dict[str, Any]]:
         """Returns the `n_best` best answers with distinct texts.
 
-        Only the window with the most context around a token may contain answers that start at it.
+        An answer is taken only from the window in which its first token has the most context.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
@@ -229,7 +231,10 @@ class SpanTask(Task):
 
 
 def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Splits `length` tokens into windows (first, last + 1) of at most `room` tokens."""
+    """Splits `length` tokens into windows; returns (first token, last token + 1) of each window.
+
+    A window has at most `room` tokens, and the next one starts at most `stride` tokens after it.
+    """
     spans, start = [], 0
     while True:
         end = min(start + room, length)
@@ -268,7 +273,7 @@ def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
 def best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and last tokens of the spans with the highest sums of the two logits.
+    """Returns the first and last tokens of the spans with the highest start logit plus end logit.
 
     Args:
         starts: start logit of each token, [n]; -inf where no span may start.
@@ -277,7 +282,8 @@ def best_spans(
         count: maximum number of spans.
 
     Returns:
-        The first and the last tokens, int [k] each with k <= count, in no particular order.
+        The indices of the first tokens and of the last tokens, int [k] each with k <= count; the
+        spans are in no particular order.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])
@@ -307,7 +313,8 @@ def _passage_slice(feature: Feature) -> slice:
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
     """Returns the first and last token of the first answer that occurs in the passage.
 
-    Returns (-1, -1), which is in no window, if there is no answer; None if it is unlabelled.
+    Returns (-1, -1), which lies in no window, if the question is labelled as impossible; None if it
+    is unlabelled or none of its answers occurs in the passage.
     """
     for text, start in example.answers:
         if start != NOWHERE:
@@ -319,7 +326,7 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """Returns the text of a span, with the combining accents after it that the tokenizer strips."""
+    """Returns passage[begin:end] and the combining accents after it, which the tokenizer strips."""
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]

@@ -1,4 +1,4 @@
-"""The table of all tasks by name; the module of a task's source defines the task."""
+"""The table of all tasks by name; the modules in `sources` define the tasks."""
 
 from collections.abc import Mapping
 

@@ -44,12 +44,13 @@ def saved_task(
         head: the name of the model's head.
         labels: class names; if None, they are LABEL_0, LABEL_1 and so on.
         num_labels: number of classes.
-        config: the content of config.json; its problem_type distinguishes sequence classifiers.
+        config: the content of config.json; its problem_type tells whether a sequence classifier
+            predicts one class, any number of classes, or a real number.
         description: the content of task.json; empty for a model from another library.
         longest: maximum number of tokens that the model can read.
 
     Raises:
-        ValueError: no task has this head, or an entry of task.json is wrong.
+        ValueError: no task has this head, or an entry of task.json has a wrong type or value.
     """
     _check(description)
     kind = _kind_of(head, num_labels, config, description)
@@ -75,20 +76,24 @@ def saved_task(
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raises ValueError if an entry of task.json has a wrong type."""
+    """Raises ValueError if an entry of task.json has a wrong type or is an integer below 1."""
     for key, kinds in _TYPES.items():
         value = description.get(key, kinds[0]())
         if type(value) not in kinds or (kinds == (int,) and key in description and value < 1):
             raise ValueError(
-                f"{key}={brief(repr(value))} is not a {kinds[0].__name__} that this task can have: "
-                "correct it, or copy or download the model again."
+                f"{key}={brief(repr(value))} should be of type {kinds[0].__name__}"
+                f"{' and at least 1' if kinds == (int,) else ''}: correct it, or copy or download "
+                "the model again."
             )
 
 
 def _kind_of(
     head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
 ) -> type[Task]:
-    """Selects the subclass of `Task` by task.json, else by head, problem_type and num_labels."""
+    """Selects the subclass of `Task` by the label_kind in task.json.
+
+    Without a label_kind, it is selected by the head, the problem_type and the number of labels.
+    """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):
         if kind.label_kind == description.get("label_kind"):

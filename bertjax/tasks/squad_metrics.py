@@ -1,6 +1,6 @@
 """SQuAD's official metrics: exact match and F1 of answers (Rajpurkar et al. 2016; 2018).
 
-`squad1` equals evaluate-v1.1.py and `squad2` equals evaluate-v2.0.py, except that they return
+`squad1` computes the metrics of evaluate-v1.1.py and `squad2` those of evaluate-v2.0.py, but as
 fractions instead of percentages.
 """
 
@@ -65,14 +65,14 @@ def squad2(
     Args:
         golds: the accepted answers of each question.
         predictions: the predicted answer of each question.
-        null_odds: a number per question; higher numbers mean that no answer is more likely.
-        threshold: a question with higher odds counts as predicted to have no answer.
+        null_odds: a score of each question; the higher, the more likely the question has no answer.
+        threshold: if the score in `null_odds` exceeds this value, "" counts as the prediction.
 
     Returns:
-        `exact`, `f1` and `total`, the number of questions. The same values for the questions with
-        answers (`HasAns_exact`...) and for those without (`NoAns_exact`...), if there are any. With
-        `null_odds`, also the values at the best threshold, `best_exact` and `best_f1`, and the best
-        thresholds, `best_exact_thresh` and `best_f1_thresh`.
+        `exact`, `f1` and `total` (the number of questions); the same three for the questions with
+        answers (`HasAns_exact`...) and for those without (`NoAns_exact`...), if there are any; with
+        `null_odds`, also `best_exact` and `best_f1`, the highest values that any threshold gives,
+        and `best_exact_thresh` and `best_f1_thresh`, the thresholds that give them.
 
     Raises:
         ValueError: there are no questions, or a question has no prediction or no odds. (The
@@ -127,8 +127,9 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """Returns the best mean score over all thresholds, and the threshold that reaches it.
 
-    The threshold takes the odds of every question in ascending order; each step adds the answer of
-    one question. (As in the official script, questions with equal odds are separate steps.)
+    The candidates for the threshold are the values of `null_odds` in ascending order. Each step to
+    the next candidate replaces "no answer" by the predicted answer for one more question. (As in
+    the official script, questions with equal odds are separate steps.)
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0
@@ -154,5 +155,5 @@ def _check_all(golds: Golds, values: Mapping[str, object], what: str) -> None:
     if missing:
         raise ValueError(
             f"{len(missing):,} of {len(golds):,} questions have no {what}, the first is "
-            f'{missing[0]!r}. Add one for each; an answer of "" means no answer.'
+            f'{missing[0]!r}. Add the missing values; the prediction "" means no answer.'
         )

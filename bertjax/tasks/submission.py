@@ -17,7 +17,7 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Returns the text of a submission file: a header, then one row per prediction in their order.
+    """Returns the text of a submission file: a header and one row for each item of `predictions`.
 
     Raises:
         ValueError: a prediction is not a class of the task.
@@ -38,10 +38,11 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Reads the predicted class or score of each id; a class is written as GLUE's code or as name.
+    """Returns {id: predicted class or score}; the file may hold class names or GLUE's codes.
 
     Raises:
-        ValueError: a row has another format, an id occurs twice, or a class is unknown.
+        ValueError: a row does not consist of an id and a prediction, an id occurs twice, or a
+            prediction is neither a class nor a number.
     """
     predictions: dict[str, str | float] = {}
     for number, fields in read_tsv(Path(path)):
@@ -55,7 +56,9 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
         if not predictions and (id, code) == HEADER:
             continue
         if id in predictions:
-            raise ValueError(f"{where}: index {id} has a prediction already. Remove one.")
+            raise ValueError(
+                f"{where}: index {id} has a prediction already. Remove one of the two rows."
+            )
         predictions[id] = code if code in spec.labels else read_label(spec, code, where)
     return predictions
 
@@ -83,11 +86,11 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
-    """Returns a function for `Task.export` that writes test predictions as TSV and in a zip.
+    """Returns a function for `Task.export` that writes test predictions to a TSV file and to a zip.
 
     Args:
         spec: the GLUE task.
-        zip_path: path of the zip; if None, it is in the folder of the predictions.
+        zip_path: path of the zip; if None, submission.zip in the folder of the predictions.
     """
 
     def export(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
@@ -109,9 +112,9 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
     """Computes the metrics of a predictions file against an official file with labels.
 
     Raises:
-        ValueError: a file has another format, or the files contain different examples.
+        ValueError: a file is not in GLUE's format, or the files contain different examples.
     """
-    # The file is read as a labelled split, which determines whether it has a header.
+    # The gold file is read as a dev split, because in CoLA only labelled splits lack a header.
     split = next((name for name in spec.files if name.startswith("dev")), "test")
     left_out: Counter[str] = Counter()
     labels = {}
@@ -121,7 +124,9 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
                 f"{gold} has no column {spec.label[0]!r}: give a file with labels, such as dev.tsv."
             )
         if example.id in labels:
-            raise ValueError(f"{example.where}: index {example.id} occurs twice. Remove one.")
+            raise ValueError(
+                f"{example.where}: index {example.id} occurs twice. Remove one of the rows."
+            )
         labels[example.id] = example.label
     answers = read_glue_predictions(predictions, spec)
     if left_out.total():  # Rows without a gold label may have predictions.
@@ -129,10 +134,14 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
     missing = [id for id in labels if id not in answers]
     unknown = sorted(answers.keys() - labels.keys())
     if missing or unknown:
-        what = f"index {missing[0]} has none" if missing else f"index {unknown[0]} is not known"
+        faults = []
+        if missing:
+            faults.append(f"{len(missing):,} rows have no prediction (such as index {missing[0]})")
+        if unknown:
+            faults.append(f"{len(unknown):,} predictions have no row (such as index {unknown[0]})")
         raise ValueError(
-            f"{predictions} must have one prediction for each of the {len(labels):,} gold rows; "
-            f"{len(missing):,} are missing and {len(unknown):,} belong to none; {what}. Use the "
-            "index of the official file, or row numbers from 0 if the file has no index."
+            f"{predictions} must have one prediction for each of the {len(labels):,} labelled rows "
+            f"of {gold}, but {' and '.join(faults)}. Use the index column of the official file or, "
+            "if there is none, count its rows from 0, without the header."
         )
     return spec.metric(list(labels.values()), [answers[id] for id in labels])

@@ -16,7 +16,8 @@ _ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
 def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
     """Detects the tag scheme of a file; None if its tags mark no entities.
 
-    An IOB2 file that begins an entity with I-X by mistake is read as IOB1, which corrects it.
+    An IOB2 file that begins an entity with I-X by mistake is taken for IOB1, so that `to_iob2`
+    corrects the tag.
     """
     scheme: Scheme = "IOB2"
     for tags in sentences:
@@ -33,7 +34,7 @@ def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
-    """Whether the tags mark entities, unlike parts of speech."""
+    """Whether the tags mark entities (O, B-X, I-X...) and are not, say, parts of speech."""
     return scheme_of([tuple(tags)]) is not None
 
 
@@ -55,7 +56,7 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the tags in the order of their ids: O, then B-X and I-X for each type X.
 
-    Both tags of a type are included, even if training contains only one of them. Tags that mark no
+    B-X and I-X are both included, even if `tags` contains only one of them. Tags that mark no
     entities are sorted alphabetically.
     """
     tags = set(tags)

@@ -20,7 +20,7 @@ OUTSIDE = "O"
 
 
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs` and writes word, gold tag (if known) and predicted tag for conlleval."""
+    """Yields `pairs`; writes word, gold tag (if known) and predicted tag in lines for conlleval."""
     path = folder / f"{split}.conll"
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for example, prediction in pairs:
@@ -33,9 +33,9 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TagTask(Task):
-    """Predicts the tag of a word at the word's first piece; its other pieces have no loss.
+    """Predicts the tag of each word at its first word piece; other word pieces have no loss.
 
-    Words that `max_length` truncates get the tag O, or the first label if there is no O.
+    Words beyond `max_length` get the tag O, or the first label if no label is O.
     """
 
     metric: Metric = entity_f1

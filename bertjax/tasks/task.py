@@ -1,7 +1,7 @@
 """Defines `Task`, `Example` and `Source`, the interface of tasks to training and prediction.
 
 A `Task` turns labelled examples into features for the model, outputs of the model into predictions,
-and predictions into metrics. There is one subclass per kind of answer, in `classification`,
+and predictions into metrics. Its subclasses, one per kind of prediction, are in `classification`,
 `tagging`, `question_answering` and `multiple_choice`. A `Source` reads the examples; there is one
 per file format, in `sources`.
 """
@@ -46,8 +46,9 @@ class Example:
         choices: the endings to choose from.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
-        answers: (text, index of its first character in the passage) for each accepted answer; none,
-            with `label="impossible"`, if the passage does not answer the question.
+        answers: (text, index of its first character in the passage, or -1 if the text does not
+            occur there) for each accepted answer; empty, with `label="impossible"`, if the passage
+            does not answer the question.
     """
 
     id: str
@@ -123,7 +124,7 @@ class Task(abc.ABC):
         """Converts the model's outputs for the features of one example to a prediction."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the metrics over the labelled examples, as fractions; {} if there are none."""
+        """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
         labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
         return self.metric(*zip(*labelled, strict=True)) if labelled else {}
 

@@ -20,9 +20,9 @@ class TrainingData(NamedTuple):
     Attributes:
         path: the file, with one record per feature.
         sizes: number of tokens of each feature, int [n].
-        class_counts: number of labels of each class, int [C]; empty unless every example or word
-            has exactly one class.
-        fingerprint: SHA-256 of the records.
+        class_counts: number of examples (in tagging, words) of each class, int [C]; empty unless
+            every example or word has exactly one class.
+        fingerprint: hexadecimal SHA-256 of all records.
     """
 
     path: Path
@@ -37,7 +37,8 @@ def write_training_data(
     """Encodes the train split and writes its features to `path`, in constant memory.
 
     Raises:
-        ValueError: the train split does not exist, or is empty or damaged.
+        ValueError: the train split does not exist or is empty, or an example of it is damaged or
+            has no label.
     """
     sizes, digest = array.array("I"), hashlib.sha256()
     has_one_class = task.label_kind in ("classes", "tokens")
@@ -81,7 +82,7 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
 def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
-    """Encodes a split, and reports at its end how many texts reach the maximum length."""
+    """Encodes a split, and prints at its end how many texts have `max_length` tokens or more."""
     assert task.source is not None
     count, first = 0, ""
     for example in task.source.examples(split):
@@ -91,6 +92,6 @@ def _features(
             yield example, feature
     if count and task.label_kind != "span":  # Windows of a passage are full by design.
         print(
-            f"{split}: {count:,} texts reach max_length={max_length} tokens and are truncated if "
-            f"they are longer. The first one: {first}"
+            f"{split}: {count:,} texts have max_length={max_length} tokens or more, and longer "
+            f"ones are truncated. The first of these texts: {first}"
         )

@@ -149,9 +149,9 @@ def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys)
     assert predict.main([*flags, "--output", str(tmp_path / "v.npy")]) == 0
     assert np.load(tmp_path / "v.npy").shape == (5, 32)
     assert predict.main([*flags, "--output", str(tmp_path / "v.txt")]) == 1
-    assert "name it .npy or .jsonl" in capsys.readouterr().err
+    assert "the name must end in .npy or .jsonl" in capsys.readouterr().err
 
 
 def test_layers_that_the_model_lacks_are_refused(loaded):
-    with pytest.raises(ValueError, match=r"layers=\[3\]: the model has -3\.\.2"):
+    with pytest.raises(ValueError, match=r"layers=\[3\]: choose from the hidden states -3 to 2"):
         Embedder(loaded, layers=(3,))

@@ -108,7 +108,8 @@ def find_columns(
 ) -> tuple[Columns, str]:
     """Returns the columns, with guesses for unnamed ones, and a sentence about the guesses.
 
-    Columns with usual names come first; else the label is the last column, the text the first.
+    A column is guessed by its name. If no column has a usual name, the label is the last unused
+    column and the text the first one, except in tagging.
 
     Args:
         table: the train file, or another file of the run if there is no train file.
@@ -178,10 +179,10 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Takes the last unused column as a missing label, and the first one as a missing text."""
+    """Takes the last unused column as a label and the first as a text that is not found by name."""
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
-        # If the text is missing as well, a single remaining column is the text.
+        # If the text is not found either, a single remaining column is the text.
         if len(free) > (columns.text is None):
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
@@ -202,7 +203,7 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
     if looks_like_data:
         raise ValueError(
             f"{place(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
-            "names of the columns: put a first row with the names before it, such as text,label."
+            "names of the columns: put a first row with the column names, such as text,label."
         )
 
 

@@ -58,9 +58,10 @@ class ConllSource(OfficialFiles):
 
 
 def read_conll(path: Path | str) -> Iterator[Example]:
-    """Reads the sentences of a file as examples with IOB2 tags, or with None if it has no tags.
+    """Reads the sentences of a file as examples; tags that mark entities are converted to IOB2.
 
-    The file is read twice, because its tag scheme is only known at the end.
+    If the file has no tags, the labels are None. The file is read twice, because its tag scheme is
+    only known at the end.
 
     Raises:
         ValueError: a row is not UTF-8, or does not have as many columns as the first row.
@@ -74,7 +75,7 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 
 
 def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
-    """Converts a sentence to an example with tags in IOB2."""
+    """Converts a sentence to an example; its tags are converted to IOB2 if they mark entities."""
     tags = sentence.tags
     return Example(
         id=id,
@@ -104,9 +105,9 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
         columns = columns or len(fields)
         if len(fields) != columns:
             raise ValueError(
-                f"{place(path, number)} has {len(fields)} columns, but earlier rows {columns}: "
-                "write a word, other columns if any, and a tag in each line, and a blank line "
-                "between sentences."
+                f"{place(path, number)} has {len(fields)} columns, but earlier rows have "
+                f"{columns}: write a word, other columns if any, and a tag in each line, and a "
+                "blank line between sentences."
             )
         if not rows:
             first = number
@@ -121,7 +122,7 @@ def _sentence(row: int, rows: list[list[str]]) -> Sentence:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of TensorFlow Datasets; returns None for the empty one that ends a split."""
+    """Converts a row of TensorFlow Datasets; returns None for the row without words at the end."""
     words = tuple(decode(word) for word in row.fields["tokens"])
     tags = tuple(CONLL_LABELS[tag] for tag in row.fields["ner"])
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
@@ -164,7 +165,7 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
         for example in (expected, answer):
             if example.label is None:
                 raise ValueError(
-                    f"{example.where} has words, but no column with tags: write the tag last."
+                    f"{example.where} has words, but no tags: write the tag in the last column."
                 )
         golds.append(expected.label)
         answers.append(answer.label)

@@ -89,7 +89,7 @@ class CustomSource:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The fields of task.json from which prediction learns the columns of the training."""
+        """The fields of task.json that tell prediction which columns the training used."""
         return {
             "columns": dataclasses.asdict(self.columns),
             "label_separator": self._separator,
@@ -182,7 +182,8 @@ class CustomSource:
             value = row.values.get(columns.label) if columns.label is not None else None
             if value is None and split != "test":
                 raise ValueError(
-                    f"{row.where} has no tags in {brief(columns.label, 60)!r}: write a list."
+                    f"{row.where} has no tags in {brief(columns.label, 60)!r}: write a list of "
+                    "tags."
                 )
             tags = None if value is None else tuple(row.names(value))
             if tags is not None and len(tags) != len(words):
@@ -220,7 +221,7 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     """Returns the sorted labels of the train split: numbers by value, tags as `order_tags` does.
 
     Raises:
-        ValueError: there are fewer than two labels, or too many to be classes.
+        ValueError: there are fewer than two or more than `MAX_LABELS` different labels.
     """
     seen: set[str] = set()
     tags = False
@@ -289,5 +290,5 @@ CUSTOM_TASKS = tuple(
 
 
 def custom_kind(task: Task) -> CustomKind:
-    """Returns the kind of custom task whose files a task can read."""
+    """Returns the custom task (classify, regress, tag or choice) with the class of `task`."""
     return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

@@ -37,14 +37,13 @@ class Row(NamedTuple):
         """Returns the text in a column, which must not be empty."""
         if column not in self.values:
             raise ValueError(
-                f"{self.where} has no {brief(column, 60)!r}; it has "
-                f"{brief(', '.join(self.values))}. Correct "
-                "the row."
+                f"{self.where} has no column {brief(column, 60)!r}, only "
+                f"{brief(', '.join(self.values))}. Correct the row."
             )
         return self._checked(self.values[column], column)
 
     def texts(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the texts of several columns, or the list in a single column."""
+        """Returns the text in each column or, of a single column, the list of texts in it."""
         if len(columns) == 1:
             return self.listed(columns[0])
         return tuple(self.text(column) for column in columns)
@@ -70,12 +69,12 @@ class Row(NamedTuple):
                 f"{self.where}: the text in {brief(column, 60)!r} is empty; fill it or remove the "
                 "row."
             )
-        # JSON can contain half of a character, such as "\ud83d".
+        # JSON can contain a lone surrogate, such as "\ud83d".
         check_utf8(value, self.path, self.number)
         return value
 
     def name(self, value: Any) -> str:
-        """Converts a label to a class name; numbers and booleans become JSON."""
+        """Converts a label to a class name; numbers and booleans are written as in JSON."""
         if isinstance(value, str) and value.strip():
             return value.strip()
         if isinstance(value, bool | int | float):
@@ -113,6 +112,6 @@ class Row(NamedTuple):
         if len(written) == 1 and written.lower() in letters:
             return letters.index(written.lower())
         raise ValueError(
-            f"{self.where}: the label {shorten(value)} is none of the {count} choices: write its "
-            f"number, 0 to {count - 1}, its text, or its letter."
+            f"{self.where}: the label {shorten(value)} is none of the {count} choices: write the "
+            f"index, 0 to {count - 1}, the text or the letter of the correct choice."
         )

@@ -1,4 +1,4 @@
-"""Reads the official files of the GLUE tasks (Wang et al. 2018) that `glue` defines."""
+"""Reads the official files of the GLUE tasks (Wang et al. 2018), which glue.py defines."""
 
 import dataclasses
 from collections import Counter
@@ -32,11 +32,11 @@ class GlueSpec:
         label: possible names of the column with the label.
         labels: class names in the order of their ids, which are those of Hugging Face and TFDS;
             empty for regression.
-        codes: the name of each class in the files and in a submission.
-        submission: the file name of each split in a submission to GLUE's server, if any.
-        files: possible file names of each split.
+        codes: the string for each class in the files and in a submission, in the order of `labels`.
+        submission: {split: the name of its file in a submission to GLUE's server}.
+        files: {split: possible names of its official file}.
         tfds_fields: names of the TFDS fields with the text and the second text.
-        no_header: the column names of each split whose file has no header.
+        no_header: {split: its column names} for the splits whose file has no header.
         has_broken_rows: whether the published files have rows with missing fields, which are left
             out, and rows with an empty text, which becomes "?".
     """
@@ -144,7 +144,7 @@ def read_glue_file(
 
 
 def legible(spec: GlueSpec, text: str) -> str:
-    """Replaces empty texts with "?" in the tasks that contain some, so that no row is lost."""
+    """Replaces an empty text with "?" if `has_broken_rows`, so that its row is not left out."""
     return "?" if spec.has_broken_rows and not text.strip() else text
 
 
@@ -170,7 +170,7 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """The position of each field in a row; None if the file lacks the column."""
+    """The index of the column with each field of an example; None if the file lacks the column."""
 
     id: int | None
     text: int

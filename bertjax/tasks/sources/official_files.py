@@ -63,12 +63,12 @@ class OfficialFiles:
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """Returns the first of the files that exists in the folder, or None."""
+    """Returns the path of the first of `names` that is a file in the folder; None if none is."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
-    """Returns the value of a split, such as its file.
+    """Returns `values[split]`, such as the file of a split.
 
     Raises:
         ValueError: the split does not exist; the message suggests the nearest name.

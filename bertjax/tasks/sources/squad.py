@@ -23,13 +23,13 @@ from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
 Version = Literal["1.1", "2.0"]
-# Maximum size of a file; the largest official one has 42 MB.
+# Maximum size of a file in bytes; the largest official one has 42 MB.
 MAX_BYTES = 1 << 30
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
 class SquadSource:
-    """Reads JSON files of SQuAD, or a user's files in the same format.
+    """Reads SQuAD's official JSON files, or a user's files in the same format.
 
     Attributes:
         splits: the splits that have a file.
@@ -164,7 +164,7 @@ def _text(value: Any, key: str, where: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{where}: {key!r} holds half a character (\\u{ord(text[error.start]):04x}) at "
+            f"{where}: {key!r} holds a lone surrogate (\\u{ord(text[error.start]):04x}) at "
             f"position {error.start}: remove it."
         ) from error
     return text

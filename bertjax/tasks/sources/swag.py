@@ -32,7 +32,7 @@ class SwagSource(OfficialFiles):
         missing = [name for name in COLUMNS if name not in table.columns]
         if missing:
             raise ValueError(
-                f"{place(table.path, 1)} lacks the columns {', '.join(missing)}; it names "
+                f"{place(table.path, 1)} lacks the columns {', '.join(missing)} and has only "
                 f"{brief(', '.join(table.columns))}. Restore the official file."
             )
         return _read(table)
@@ -60,7 +60,9 @@ def _read(table: Table) -> Iterator[Example]:
 
 def _make(options: TaskOptions) -> ChoiceTask:
     if options.data_dir is None:
-        raise ValueError("swag is not in TensorFlow Datasets: give --data_dir.")
+        raise ValueError(
+            "swag is not in TensorFlow Datasets: give --data_dir a folder with its files."
+        )
     return ChoiceTask(name="swag", source=SwagSource(options.data_dir), num_choices=4)
 
 

@@ -15,8 +15,9 @@ from typing import Any, TextIO
 
 from bertjax.files import brief
 
-# Maximum length of a field and of a line, in characters. It exceeds any text, but detects an
-# unclosed quote in a large file, and bounds the memory for JSON: up to 24 bytes per character.
+# Maximum length of a field and of a line, in characters. No text is that long, so a longer
+# field has an unclosed quote. The limit also bounds the memory of a parsed line of JSON, which is
+# up to 24 bytes per character.
 MAX_LINE = 1 << 24
 CSV_SUFFIXES = (".csv",)
 TSV_SUFFIXES = (".tsv", ".tab")
@@ -46,7 +47,7 @@ class Table:
             raise FileNotFoundError(f"There is no file {self.path}: check its name.")
         if suffix not in (*CSV_SUFFIXES, *TSV_SUFFIXES, *JSON_SUFFIXES, *TEXT_SUFFIXES):
             raise ValueError(
-                f"{self.path}: the name does not tell its format. Name it .csv, .tsv, .jsonl "
+                f"{self.path}: the suffix does not tell the format. Use .csv, .tsv, .jsonl "
                 "(one JSON object per line) or .txt (one text per line)."
             )
         self.is_json = suffix in JSON_SUFFIXES
@@ -60,7 +61,7 @@ class Table:
         rows = read_json_lines(self.path) if self.is_json else self._read(self.path)
         number, first = next(rows, (1, ()))
         columns = tuple(first) if self.is_json else tuple(name.strip() for name in first)
-        # The first column may have no name, because pandas writes its index so.
+        # The first column may lack a name, because pandas writes its index in a column without one.
         broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
         if not columns or broken:
             reads = f"reads {brief(', '.join(columns))!r}" if columns else "is missing"
@@ -103,7 +104,7 @@ class Table:
 
 
 def place(path: Path | str, row: int) -> str:
-    """Returns the name of a row for error messages."""
+    """Returns "PATH, row ROW", which names a row in error messages."""
     return f"{path}, row {row}"
 
 
@@ -233,7 +234,10 @@ def _open(path: Path, newline: str | None) -> TextIO:
 
 
 def as_file(rows: Any, file: Path) -> str:
-    """Returns a path unchanged; writes a DataFrame or a list to `file` and returns that path."""
+    """Returns the path of a file with `rows`, which are a path, a DataFrame or a list of dicts.
+
+    A DataFrame or a list is written to `file` as JSON lines; a path is returned unchanged.
+    """
     if isinstance(rows, str | Path):
         return str(rows)
     records = rows if isinstance(rows, list) else rows.to_dict("records")

@@ -10,7 +10,7 @@ from bertjax.tasks.task import Example
 
 # Rows per read. Reading many rows at once is four times as fast as reading one at a time.
 ROWS_PER_READ = 256
-# TFDS's split names that differ from ours. A suffix after "_" (as in dev_matched) is the same.
+# Split names of TFDS that have another name in bertjax; a suffix such as "_matched" is kept.
 _SPLITS = {"validation": "dev"}
 OFFICIAL_FILES = " Or give --data_dir a folder with the official files."
 
@@ -20,8 +20,8 @@ class TfdsRow(NamedTuple):
 
     Attributes:
         fields: the values of the row by field name.
-        number: the position of the row in the split, from 0.
-        where: dataset, split and position, for error messages.
+        number: the index of the row in the split, from 0.
+        where: dataset, split and index of the row, for error messages.
         split: the name of the split.
         counts: a counter for changed or omitted examples, by split and reason.
     """

@@ -75,7 +75,7 @@ def test_words_alone_have_no_tags(tmp_path):
 def test_a_row_of_other_columns_is_named(tmp_path):
     path = tmp_path / "train.txt"
     path.write_text("EU NNP I-ORG\nrejects O\n")
-    with pytest.raises(ValueError, match="train.txt, row 2 has 2 columns, but earlier rows 3"):
+    with pytest.raises(ValueError, match="train.txt, row 2 has 2 columns, but earlier rows have 3"):
         list(read_conll(path))
 
 

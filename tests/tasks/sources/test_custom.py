@@ -141,13 +141,17 @@ def test_plain_text_is_an_example_a_line(write):
             "only\na\n",
             "row 1: which column is the label.* There are: only.*--label_column",
         ),
-        ("a.jsonl", '{"text": "a", "label": "x"}\n{"label": "y"}', "row 2 has no 'text'; it has l"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": "x"}\n{"label": "y"}',
+            "row 2 has no column 'text', only label",
+        ),
         ("a.jsonl", '{"text": 3, "label": "x"}', "row 1: 'text' should be a text, but is 3"),
         ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is not the name of a class"),
         ("a.jsonl", '{"text": "\\ud83d", "label": 1}', r"row 1 is not UTF-8: \\ud83d"),
         ("a.jsonl", '\n{"text": "a",\n', "row 2 is not JSON"),
         ("a.json", '[{"text": "a"}]', "row 1 holds a JSON list, not an object"),
-        ("a.xlsx", "", "the name does not tell its format"),
+        ("a.xlsx", "", "the suffix does not tell the format"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_row(write, name, content, message):

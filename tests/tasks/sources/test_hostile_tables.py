@@ -85,5 +85,5 @@ def test_squad_with_wrong_types_is_refused(tmp_path, change):
     ids=str,
 )
 def test_a_task_json_with_wrong_types_is_refused(description):
-    with pytest.raises(ValueError, match="is not a"):
+    with pytest.raises(ValueError, match="should be of type"):
         saved_task("sequence_classification", ["a", "b"], 2, {}, description, 64)
