@@ -325,7 +325,7 @@ def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path, capsys):
     assert f"are damaged; step {before} is read" in capsys.readouterr().out
     for path in (run / "checkpoints").iterdir():
         shutil.rmtree(path / "state", ignore_errors=True)
-    with pytest.raises(FileNotFoundError, match="no checkpoint yet that is whole: state/"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint yet that is whole \(state/"):
         load_model(run)
     (run / "run.json").write_text("{}")
     with pytest.raises(ValueError, match=r"run\.json has no config of a model"):

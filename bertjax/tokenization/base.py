@@ -27,7 +27,11 @@ class SpecialTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The inputs of a model family: `cls A sep` for a text, `cls A sep (sep) B sep` for a pair."""
+    """How a model family arranges the tokens of an input.
+
+    A text A becomes `cls A sep`; a pair (A, B) becomes `cls A sep B sep`, or `cls A sep sep B sep`
+    if `separators` is 2.
+    """
 
     special_tokens: SpecialTokens
     separators: int = 1
@@ -48,15 +52,15 @@ class Tokenizer(abc.ABC):
         layout: the special tokens, and their positions in texts and pairs.
         do_lower_case: whether to lower-case the text.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that transformers returns; by default with token
-            types if the layout has more than one.
+        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
+            input_ids, attention_mask, and token_type_ids if the layout has two token types.
 
     Raises:
         ValueError: a special token is missing, or the ids have gaps.
     """
 
     tokenizer_class: str
-    """The name of the class of transformers that loads the saved files."""
+    """The name of the class in transformers that loads the saved files."""
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def word_starts(self) -> np.ndarray:
-        """Whether a piece starts a word (or continues the word before it), bool [vocab_size]."""
+        """bool [vocab_size]: whether each piece starts a word; False: it continues a word."""
 
     @abc.abstractmethod
     def _identity(self) -> Any:
@@ -110,7 +114,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _vocabulary_files(self) -> Mapping[str, str | bytes]:
-        """Returns name -> content of all vocabulary files besides `tokenizer.json`."""
+        """Returns {file name: content} of all vocabulary files besides `tokenizer.json`."""
 
     @property
     def vocab_size(self) -> int:
@@ -140,12 +144,12 @@ class Tokenizer(abc.ABC):
         return self.encode(texts)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids as `encode` does, and the position of each token in the text.
+        """Returns the ids of a text as `encode` does, and the position of each token in the text.
 
         Returns:
             The ids, int32 [n], and the start and end (exclusive) of each token in characters, int32
-            [n, 2]. If several pieces encode one character, such as a Korean syllable, they share
-            its position.
+            [n, 2]. If several tokens encode one character, such as a Korean syllable, they have
+            the same position.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -156,7 +160,8 @@ class Tokenizer(abc.ABC):
     ) -> tuple[list[int], list[int]]:
         """Returns ids and token types of a text or pair, in which "[MASK]" is the mask token.
 
-        The input is truncated to `max_length` tokens; the longer text is truncated first.
+        The input is truncated to `max_length` tokens, including the special tokens; the longer text
+        is truncated first.
 
         Raises:
             ValueError: `max_length` is smaller than the number of special tokens.
@@ -170,7 +175,7 @@ class Tokenizer(abc.ABC):
         return self._encode(self._text_backend, text, pair, max_length)
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Encodes many texts like `encode_prompt`, with threads, and returns only the ids."""
+        """Encodes many texts like `encode_prompt`, in several threads; returns only the ids."""
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(encoding.ids[:room])[0] for encoding in encodings]
@@ -193,8 +198,8 @@ class Tokenizer(abc.ABC):
     def save(self, directory: str | Path) -> None:
         """Writes the vocabulary, `tokenizer.json` and `tokenizer_config.json` for transformers.
 
-        The config is required: with the vocabulary alone, transformers lower-cases text for a
-        cased BERT, and returns no token types for ALBERT.
+        `tokenizer_config.json` is required: with the vocabulary alone, transformers lower-cases
+        text for a cased BERT, and returns no token types for ALBERT.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -245,7 +250,7 @@ def _cut(
         return first[:room], None
     if len(first) + len(second) <= room:
         return first, second
-    # An odd token goes to the longer text, or to the second one if both are equally long.
+    # If `room` is odd, the longer text gets one token more, or the second if both are equally long.
     half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
     keep = min(len(second), max(room - len(first), half))
     return first[: room - keep], second[:keep]
@@ -262,7 +267,7 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
     if wrong:
         raise ValueError(
             f"The id of {brief(wrong[0])!r} in the vocabulary is {brief(vocab[wrong[0]])!r}, not "
-            "an integer: download it again."
+            "an integer: download the vocabulary again."
         )
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise ValueError(
@@ -273,7 +278,7 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
 
 @contextlib.contextmanager
 def _explaining_the_library() -> Iterator[None]:
-    """Converts the errors of the tokenizers library, which has no class for them."""
+    """Converts errors of the tokenizers library, which are of no specific class, to ValueError."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""The byte-level BPE tokenizer of RoBERTa, which merges pairs of pieces by rank.
+"""The byte-level BPE tokenizer of RoBERTa, which merges pairs of pieces in order of rank.
 
 It encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
 """
@@ -25,14 +25,15 @@ SPACE = "Ġ"
 
 
 class ByteLevelBPETokenizer(Tokenizer):
-    """The tokenizer of RoBERTa, with inputs `<s> A </s>` or `<s> A </s></s> B </s>` of type 0.
+    """The tokenizer of RoBERTa: inputs are `<s> A </s>` or `<s> A </s></s> B </s>`, all of type 0.
 
     Args:
         vocab: maps each token to its id; the ids must be 0..n-1.
         merges: the pairs of pieces to merge, in order of rank.
         add_prefix_space: whether to encode the first word of a text as if a space preceded it.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that transformers returns.
+        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
+            input_ids and attention_mask.
 
     Raises:
         ValueError: a special token is missing, the ids have gaps, or the vocabulary lacks a piece
@@ -57,8 +58,7 @@ class ByteLevelBPETokenizer(Tokenizer):
             raise ValueError(
                 f"{len(unknown)} of {len(merges)} merges have pieces that the vocabulary "
                 f"({len(vocab)} entries) lacks (first: {brief(unknown[0])}): use the merges.txt "
-                "and "
-                "vocab.json of the same tokenizer."
+                "and vocab.json of the same tokenizer."
             )
         self.merges = list(merges)
         self.add_prefix_space = add_prefix_space
@@ -129,9 +129,9 @@ def train_bpe(
     """Learns a byte-level BPE vocabulary of at most `vocab_size` entries, including 256 bytes.
 
     The vocabulary does not depend on the order of the texts, because the trainer breaks ties
-    between pairs by their ids. The exception is a corpus with so many words that rare ones are
-    dropped (`counting.count_words`, which calls `report`). The first four special tokens have the
-    same ids as in RoBERTa.
+    between pairs by their ids. The exception is a corpus with so many words that
+    `counting.count_words` drops rare ones, and then calls `report`. The first four special tokens
+    have the same ids as in RoBERTa.
 
     Raises:
         ValueError: `vocab_size` is too small for the special tokens and the bytes, or the texts
@@ -151,7 +151,7 @@ def train_bpe(
             "files with text."
         )
     backend = tokenizers.Tokenizer(models.BPE())
-    # `_words_of` writes bytes as letters, including the space, so that only words are split here.
+    # `_words_of` writes each byte, even a space, as a printable character: only words are split.
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -167,7 +167,7 @@ def train_bpe(
 
 
 def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yields the words of each text, with the space before them and every byte as a letter."""
+    """Yields the words of each text and the space before them, a printable character per byte."""
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in texts:
         if text.strip():

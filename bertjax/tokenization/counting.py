@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 Report = Callable[[str], None]
 
 MOST_CHARACTERS = 10_000_000
-"""Maximum number of characters of the distinct words in memory, about 1.2 million English words.
-Counting them and training takes about 1 GB, mostly for the trainers' index of pairs of pieces."""
+"""Maximum total length of the distinct words in memory, in characters: about 1.2 million English
+words. Counting and training then take about 1 GB, mostly for the trainers' index of pairs."""
 SHARE_KEPT = 0.5
-"""Share of these characters that is kept when rare words are dropped."""
+"""Rare words are dropped until the other words have at most this share of `most_characters`."""
 
 
 def count_words(
@@ -19,15 +19,17 @@ def count_words(
 ) -> Counter[str]:
     """Counts the words of all texts.
 
-    When the distinct words exceed `most_characters` in total, words counted once so far are
-    dropped, then words counted twice, and so on until half of the characters remain. A dropped word
-    that occurs again starts from 0, so a count may be too small by about the largest dropped count.
-    The result is deterministic, and depends on the order of the texts only if words are dropped.
+    When the distinct words have more than `most_characters` characters in total, words counted once
+    so far are dropped, then words counted twice, and so on until the remaining words have at most
+    half of `most_characters`. If a dropped word occurs again, its count starts from 0, so a count
+    may be too small by about the largest dropped count. The result is deterministic, and depends on
+    the order of the texts only if words are dropped.
 
     Args:
         texts_of_words: the words of each text.
         report: called once, at the end, with a message if words were dropped.
-        most_characters: the limit, which the words of one text may exceed.
+        most_characters: the maximum total length of the distinct words in memory. It is checked
+            between texts, so the words of one text may exceed it.
     """
     counts: Counter[str] = Counter()
     checked = size = dropped = highest = 0
@@ -40,13 +42,13 @@ def count_words(
             counts, checked = kept, len(kept)
         counts.update(words)
         if len(counts) > checked:
-            # A Counter keeps new words at its end.
+            # The new words are at the end of the Counter.
             size += sum(map(len, _last(counts, len(counts) - checked)))
             checked = len(counts)
     if dropped and report:
         report(
-            f"To bound memory, {dropped:,} rare words were dropped (each counted at most {highest} "
-            f"times by then); the vocabulary is learned from {len(counts):,} words."
+            f"To bound memory, {dropped:,} rare words were dropped (each had been counted at most "
+            f"{highest} times); the vocabulary is learned from {len(counts):,} words."
         )
     return counts
 
@@ -57,7 +59,10 @@ def _last(counts: Counter[str], number: int) -> Iterator[str]:
 
 
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
-    """Returns the highest count to drop so that `room` suffices, and the characters that remain."""
+    """Returns the lowest n such that the words counted more than n times fit in `room` characters.
+
+    Also returns the total length of these words in characters.
+    """
     characters: Counter[int] = Counter()
     for word, count in counts.items():
         characters[count] += len(word)
@@ -70,9 +75,9 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
 
 
 def repeated(counts: Counter[str]) -> Iterator[str]:
-    """Yields every word as often as it was counted, in alphabetical order and in batches.
+    """Yields texts that repeat every word as often as it was counted, in alphabetical order.
 
-    It is for trainers that do not accept counts.
+    Trainers that accept no counts need such texts. A text repeats one word at most 1000 times.
     """
     at_once = 1000
     for word in sorted(counts):

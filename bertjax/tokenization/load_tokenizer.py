@@ -32,20 +32,20 @@ _KIND_OF_CLASS = {
     "RobertaTokenizer": "BPE",
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
-# Generic classes of transformers, which take everything from tokenizer.json.
+# Generic classes of transformers, which say nothing about the kind of tokenizer.
 _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The files of a tokenizer; `json` or `bare` or both contain its vocabulary."""
+    """The files of a tokenizer: `json` (tokenizer.json), `bare` (e.g. vocab.txt), or both."""
 
     directory: Path
     json: TokenizerJson | None
     bare: Path | None
     config: dict[str, Any]
     tokenizer_class: str | None
-    """The class that tokenizer_config.json names, if it is not a generic one."""
+    """The class that tokenizer_config.json names; None: it names none, or a generic class."""
 
     @property
     def config_file(self) -> Path:
@@ -54,7 +54,7 @@ class _Source:
 
     @property
     def vocabulary_file(self) -> Path:
-        """The file that takes precedence."""
+        """The path of tokenizer.json if there is one, else of the other vocabulary file."""
         file = self.json.file if self.json else self.bare
         assert file is not None
         return file
@@ -98,14 +98,14 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
 
     Args:
         path: the directory or file, or the name of a model on the hub.
-        do_lower_case: overrides the files. If neither sets it, a WordPiece tokenizer lower-cases
-            text unless its vocabulary has capital letters.
+        do_lower_case: whether to lower-case text; None: as the files say. If they do not say, a
+            WordPiece tokenizer lower-cases text unless its vocabulary has capital letters.
 
     Raises:
         FileNotFoundError: there is no vocabulary at `path`, or one of vocab.json and merges.txt is
             missing.
-        ValueError: the tokenizer is not supported or lacks special tokens, or the files or
-            `do_lower_case` contradict each other.
+        ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
+            each other, or the tokenizer cannot lower-case text, but `do_lower_case` is True.
     """
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
         path = fetch(str(path), TOKENIZER_FILES)
@@ -152,8 +152,7 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     if source.kind not in _KIND_OF_FILE.values():
         raise ValueError(
             f"{source.directory / 'tokenizer.json'} describes a {brief(source.kind, 60)}: "
-            "supported are "
-            "WordPiece, BPE (of bytes) and Unigram."
+            "supported are WordPiece, BPE (of bytes) and Unigram."
         )
     if source.json:
         kinds = {source.json.file.name: source.json.kind, **kinds}
@@ -192,7 +191,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
     if do_lower_case:
         raise ValueError(
             f"do_lower_case=True, but the byte-level BPE in {source.directory} keeps capital "
-            "letters: leave it out."
+            "letters: leave do_lower_case out."
         )
     # tokenizer.json may exist alone, but must agree with vocab.json and merges.txt if they exist.
     vocabularies, settings = [], {}
@@ -220,13 +219,16 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
 
 
 def _prefix_space_of(read: TokenizerJson) -> bool:
-    """Returns `add_prefix_space`; raises ValueError if other steps differ from RoBERTa's."""
+    """Returns `add_prefix_space` of a byte-level BPE.
+
+    Raises:
+        ValueError: the file has other preprocessing steps than RoBERTa.
+    """
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
         raise ValueError(
-            f"{read.file} preprocesses text by {brief(steps)}: only byte-level BPE as in RoBERTa "
-            "is "
-            "supported, which has ['ByteLevel']."
+            f"{read.file} preprocesses text by {brief(steps)}: only ['ByteLevel'] with "
+            "use_regex, as in RoBERTa, is supported."
         )
     return read.pre_tokenizers[0]["add_prefix_space"]
 
@@ -253,7 +255,8 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
         settings = _with_config(source, settings, names, do_lower_case)
     elif do_lower_case:
         raise ValueError(
-            f"do_lower_case=True, but a {tokenizer_class} keeps capital letters: leave it out."
+            f"do_lower_case=True, but a {tokenizer_class} keeps capital letters: leave "
+            "do_lower_case out."
         )
     else:
         # transformers has no such settings for XLM-RoBERTa and CamemBERT.
@@ -269,7 +272,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """Returns the class of a unigram tokenizer, whose file name may fit several classes."""
+    """Returns the name of the class in transformers for a unigram tokenizer."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -293,7 +296,11 @@ def _unigram_class(source: _Source) -> str:
 
 
 def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
-    """Returns the settings of a tokenizer.json; raises ValueError for steps the family lacks."""
+    """Returns the settings in the preprocessing steps of a tokenizer.json.
+
+    Raises:
+        ValueError: the file has other preprocessing steps than the model family.
+    """
     types = [step["type"] for step in read.normalizers]
     known = {"Replace", "Precompiled"} | (
         {"NFKD", "StripAccents", "Lowercase"} if is_albert else set()
@@ -301,15 +308,14 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
     before = [step["type"] for step in read.pre_tokenizers]
     if not set(types) <= known or before[-1:] != ["Metaspace"]:
         raise ValueError(
-            f"{read.file} preprocesses text by {brief([*types, *before])}: supported are "
-            f"{sorted(known)} "
-            "before Metaspace."
+            f"{read.file} preprocesses text by {brief([*types, *before])}: only "
+            f"{sorted(known)}, followed by Metaspace, are supported."
         )
     return {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types}
 
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
-    """Raises ValueError if added tokens are not special tokens of the model's vocabulary."""
+    """Raises ValueError if an added token is not special, or not in the model's vocabulary."""
     more = [
         t
         for t, token in read.added_tokens.items()
@@ -318,15 +324,17 @@ def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
     if more:
         raise ValueError(
             f"{read.file} adds {len(more)} tokens to the model's vocabulary (first: "
-            f"{brief(more[0], 60)!r}), "
-            "which is not supported: use the tokenizer without them."
+            f"{brief(more[0], 60)!r}), which is not supported: use the tokenizer without them."
         )
 
 
 def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
-    """Completes `settings` from tokenizer_config.json; `do_lower_case` overrides both."""
+    """Returns `settings`, completed with the values of `names` in tokenizer_config.json.
+
+    If `do_lower_case` is not None, it overrides the value in both.
+    """
     configured = {name: source.config[name] for name in names if name in source.config}
     for name, value in configured.items():
         if not isinstance(value, bool) and not (value is None and name == "strip_accents"):
@@ -340,7 +348,7 @@ def _with_config(
 
 
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
-    """Raises ValueError if tokenizer_config.json differs from tokenizer.json."""
+    """Raises ValueError if tokenizer_config.json and tokenizer.json differ in one of `names`."""
 
     def value(fields: dict, name: str) -> object:
         if name == "strip_accents" and fields.get(name) is None:

@@ -1,4 +1,4 @@
-"""Reads vocabulary files, from whose content `load_tokenizer` creates tokenizers."""
+"""Reads vocabulary files; `load_tokenizer` creates tokenizers from their content."""
 
 import base64
 import dataclasses
@@ -15,9 +15,9 @@ class TokenizerJson:
 
     Attributes:
         file: the path of the file.
-        kind: the type of the model: WordPiece, BPE, Unigram or another one of the library.
+        kind: the type of the model: WordPiece, BPE, Unigram or another type of the library.
         model: the section "model" of the file, which contains "vocab".
-        normalizers, pre_tokenizers: the steps in order; nested sequences are flattened.
+        normalizers, pre_tokenizers: the preprocessing steps; nested sequences are flattened.
         added_tokens: maps each added token to its id and settings.
     """
 
@@ -33,13 +33,13 @@ class TokenizerJson:
         return next((step for step in self.normalizers if step["type"] == kind), None)
 
     def charsmap(self) -> bytes:
-        """Returns the normalization table of SentencePiece, b"" if there is none."""
+        """Returns the normalization table of SentencePiece; b"" if there is none."""
         step = self.normalizer("Precompiled")
         with explained(self.file):
             return base64.b64decode(step["precompiled_charsmap"]) if step else b""
 
     def merges(self) -> list[tuple[str, str]]:
-        """Returns the merges of a BPE model, which are strings in older files."""
+        """Returns the pairs of pieces that a BPE model merges; older files hold them as strings."""
         with explained(self.file):
             merges = [
                 _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
@@ -90,7 +90,7 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
 
 
 def read_vocab_txt(file: Path) -> dict[str, int]:
-    """Reads `vocab.txt`, in which the line number of a token is its id.
+    """Reads `vocab.txt`, in which the line number of a token, from 0, is its id.
 
     Raises:
         ValueError: an entry occurs twice.
@@ -109,7 +109,7 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
 
 
 def read_merges(file: Path) -> list[tuple[str, str]]:
-    """Reads the pairs of pieces in `merges.txt`, in order.
+    """Reads the pairs of pieces in `merges.txt`, in order of rank.
 
     Raises:
         ValueError: a line does not consist of two pieces.
@@ -138,7 +138,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _check_texts(values: Iterable[Any], what: str) -> None:
-    """Raises ValueError unless all values are texts, without half characters."""
+    """Raises ValueError unless all values are strings that can be encoded in UTF-8."""
     for value in values:
         if not isinstance(value, str):
             raise ValueError(f"{what} is {brief(repr(value))}, not a text")

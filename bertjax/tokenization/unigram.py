@@ -1,7 +1,7 @@
 """The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
 
 A text is split into the most probable sequence of pieces (Kudo 2018). Ids and special tokens are
-those of transformers; for XLM-RoBERTa and CamemBERT, they differ from the ids in the
+those of transformers; for XLM-RoBERTa and CamemBERT, the ids differ from those in the
 SentencePiece file.
 """
 
@@ -35,7 +35,7 @@ MODEL_FILES = {
 }
 SPACE = "▁"
 """The character that represents a space in the vocabulary."""
-# The number is fixed, because the rounding of sums in training depends on it.
+# The number of threads is fixed, because the rounding of sums in training depends on it.
 _TRAINING_THREADS = 4
 # Maximum length of a word in bytes; the library skips longer words.
 _LONGEST_WORD = 1 << 20
@@ -47,18 +47,19 @@ class UnigramTokenizer(Tokenizer):
     """Encodes pairs as `[CLS] A [SEP] B [SEP]` for ALBERT, else as `<s> A </s></s> B </s>`.
 
     Args:
-        pieces: (piece, log probability) of every id, in order.
+        pieces: the (piece, log probability) pairs, in the order of ids.
         tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
         charsmap: the normalization table of a SentencePiece file; b"" if there is none.
-        do_lower_case: whether to lower-case the text; ALBERT only.
-        keep_accents: whether to keep accents; ALBERT only.
-        model_file: the content of the SentencePiece file, which `save` writes; None without a file.
+        do_lower_case: whether to lower-case the text; must be False except for ALBERT.
+        keep_accents: whether to keep accents; must be True except for ALBERT.
+        model_file: the content of the SentencePiece file that `save` writes; None: no such file.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that transformers returns.
+        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
+            those of the family.
 
     Raises:
-        ValueError: a special token is missing, a piece occurs twice, or the family does not
-            support lower-casing.
+        ValueError: a special token is missing, a piece is empty, occurs twice or has no finite
+            score, or another family than ALBERT is to lower-case text or to strip accents.
     """
 
     def __init__(
@@ -84,8 +85,7 @@ class UnigramTokenizer(Tokenizer):
         if wrong:
             raise ValueError(
                 f"The vocabulary has the piece {brief(wrong[0][0])!r} of score {wrong[0][1]}: "
-                "pieces "
-                "need a character and a finite score; download or train it again."
+                "pieces need a character and a finite score; download or train it again."
             )
         vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
         if len(vocab) != len(pieces):
@@ -125,9 +125,9 @@ class UnigramTokenizer(Tokenizer):
         return backend
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
-        # "[MASK]" is a piece of the model, but with a space in it, the piece matches no word. Its
-        # score is kept, since the score of unknown characters is computed from the scores of all
-        # pieces.
+        # A space is added to special tokens such as "[MASK]", so that these pieces match no word.
+        # They are not removed, because the score of unknown characters is computed from the scores
+        # of all pieces.
         special = set(self.layout.special_tokens)
         hidden = [(f" {piece}" if piece in special else piece, s) for piece, s in self.pieces]
         return self._make_bare_backend(hidden)
@@ -189,7 +189,11 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
 def read_sentencepiece(
     file: str | Path, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Returns (piece, score) in order of transformers' ids, the charsmap and the file's content.
+    """Reads a SentencePiece file for a `tokenizer_class` of transformers.
+
+    Returns:
+        The (piece, score) pairs in the order of ids in transformers, the normalization table, and
+        the content of the file.
 
     Raises:
         ValueError: the file is not a unigram model of SentencePiece.
@@ -201,7 +205,7 @@ def read_sentencepiece(
 def parse_sentencepiece(
     content: bytes, file: str, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Parses the content of a file like `read_sentencepiece`; errors name it `file`."""
+    """Parses the content of the SentencePiece file `file`; see `read_sentencepiece`."""
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -220,16 +224,19 @@ def parse_sentencepiece(
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     return (
-        _as_transformers_numbers(pieces, tokenizer_class),
+        _in_order_of_ids(pieces, tokenizer_class),
         model.normalizer_spec.precompiled_charsmap,
         content,
     )
 
 
-def _as_transformers_numbers(
+def _in_order_of_ids(
     pieces: list[tuple[str, float]], tokenizer_class: str
 ) -> list[tuple[str, float]]:
-    """Sorts pieces by transformers' ids; XLM-RoBERTa and CamemBERT have the ids of fairseq."""
+    """Returns the pieces of a SentencePiece file in the order of their ids in transformers.
+
+    XLM-RoBERTa and CamemBERT have the ids of fairseq, with additional special tokens.
+    """
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
     if tokenizer_class == "XLMRobertaTokenizer":
@@ -255,7 +262,7 @@ def train_unigram(
     """Learns a unigram vocabulary like ALBERT's, of at most `vocab_size` entries.
 
     The vocabulary does not depend on the order of the texts, unless there are so many words that
-    rare ones are dropped (`counting.count_words`, which calls `report`).
+    `counting.count_words` drops rare ones, and then calls `report`.
 
     Raises:
         ValueError: the texts are empty, or contain more distinct characters than `vocab_size`

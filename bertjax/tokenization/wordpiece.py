@@ -1,4 +1,4 @@
-"""The WordPiece tokenizer of BERT, which splits text into words, then words greedily into pieces.
+"""The WordPiece tokenizer of BERT, which splits text into words, and words greedily into pieces.
 
 As in transformers, a word longer than 100 characters becomes [UNK]; in Google's release, the limit
 is 200 characters.
@@ -31,7 +31,8 @@ class WordPieceTokenizer(Tokenizer):
         tokenize_chinese_chars: whether to put spaces around CJK characters.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that transformers returns; token types for BERT only.
+        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
+            those of BERT, with token_type_ids.
 
     Raises:
         ValueError: a special token is missing, the ids have gaps, or `do_lower_case` is set for a
@@ -89,7 +90,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Whether a piece starts a word, bool [vocab_size]; pieces such as `##ing` continue one."""
+        """bool [vocab_size]: whether a piece starts a word; pieces like `##ing` continue one."""
         return np.array([not token.startswith("##") for token in self.tokens])
 
     def _identity(self) -> Any:
@@ -107,7 +108,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:
-    """Whether a vocabulary has capital letters, except in special and unused entries."""
+    """Whether over 1 % of the entries, not counting [UNK], [unused0] etc., have capital letters."""
     words = [token for token in vocab if not (token.startswith("[") and token.endswith("]"))]
     capitalised = sum(any("A" <= character <= "Z" for character in word) for word in words)
     return capitalised > CASED_SHARE * len(words)
@@ -125,7 +126,7 @@ def train_wordpiece(
     """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
 
     The vocabulary does not depend on the order of the texts, unless there are so many words that
-    rare ones are dropped (`counting.count_words`, which calls `report`).
+    `counting.count_words` drops rare ones, and then calls `report`.
 
     Raises:
         ValueError: the texts contain no word.
@@ -153,9 +154,9 @@ def _words_of(texts: Iterable[str], do_lower_case: bool) -> Iterator[list[str]]:
 def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
     """Returns special tokens, characters, `##` characters, then merged pieces, in order of ids.
 
-    The trainer of the library numbers the `##` characters in the order of a hash table with a
-    random seed, and breaks ties between pairs by these numbers. Passing all of them in a fixed
-    order makes the vocabulary deterministic.
+    The trainer of the library would assign ids to the `##` characters in the order of a hash table
+    with a random seed, and it breaks ties between pairs by these ids. Passing all characters in a
+    fixed order makes the vocabulary deterministic.
     """
     characters: Counter[str] = Counter()
     for word, count in words.items():

@@ -1,4 +1,4 @@
-"""Reads and writes models: Hugging Face directories, `.bin` files, TF1 checkpoints, runs."""
+"""Loads models from Hugging Face directories, TF1 checkpoints and training runs; saves models."""
 
 from bertjax.weights.fill import init_params
 from bertjax.weights.hf import save_hf

@@ -14,15 +14,15 @@ tags:
 ---
 # {title}
 
-An encoder of the {family} family: {layers} layers, {hidden} wide, {heads} heads, {vocab:,} tokens
-in the vocabulary ({casing}), at most {positions} tokens of input. Written by bertjax {version};
-transformers loads it as `{architecture}`.
+An encoder of the {family} family: {layers} layers, hidden size {hidden}, {heads} attention heads,
+a vocabulary of {vocab:,} tokens ({casing}), and inputs of at most {positions} tokens. Written by
+bertjax {version}; transformers loads it as `{architecture}`.
 """
 
 _TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
 trained on the hidden states {layers} (0 = embeddings, -1 = the last), {join},
 of this encoder, which was frozen (Devlin et al. 2018, 5.3). `python -m bertjax.predict --model DIR`
-applies both; transformers knows the encoder alone.
+applies the encoder and `tagger.safetensors`; transformers loads only the encoder.
 """
 
 
@@ -41,8 +41,8 @@ def model_card(
         head: the name of the head in `bertjax.model.HEADS`.
         config: the architecture.
         do_lower_case: whether the tokenizer lower-cases; None: there is no tokenizer.
-        facts: (name, value) pairs about the training, which become the rows of a table.
-        tagger: the config of the tagger on the encoder, if there is one.
+        facts: (name, value) pairs that describe the training; the card shows them as a table.
+        tagger: the config of the tagger on the encoder; None: there is no tagger.
     """
     text = _HEAD.format(
         title=title,
@@ -77,8 +77,8 @@ def training_facts(
 
     Args:
         config: the config of the run, as stored in run.json.
-        step: the number of updates.
-        evaluation: the metrics of the last evaluation on held-out data, if there was one.
+        step: the number of optimizer updates done so far.
+        evaluation: {metric: value} of the last evaluation on held-out data; None: there was none.
     """
     optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]
@@ -88,7 +88,7 @@ def training_facts(
         for p in config["phases"]
     )
     facts: list[tuple[str, Any]] = [
-        ("objective", objective.description if masked else "the next token, from those before it"),
+        ("objective", objective.description if masked else "causal language modelling"),
         ("steps done", f"{step:,}"),
         ("planned", phases),
         *([("masked", f"{config['mlm_probability']:.0%} of the tokens")] if masked else []),
@@ -101,8 +101,8 @@ def training_facts(
     ]  # fmt: skip
     names = {
         **{f"eval/{metric}": name for metric, name in objective.metric_names.items()},
-        "eval/soft_loss": "held-out divergence from the teacher (nats, x temperature^2)",
-        "eval/cosine_loss": "held-out 1 - cosine with the teacher's last layer",
+        "eval/soft_loss": "held-out KL divergence from the teacher (nats, times temperature^2)",
+        "eval/cosine_loss": "held-out 1 - cosine similarity to the teacher's last hidden states",
     }
     measured = evaluation or {}
     return facts + [

@@ -15,7 +15,7 @@ from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.files import brief, did_you_mean
 from bertjax.model import HEADS, BertConfig
 
-# Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the number of a layer.
+# Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the index of a layer.
 Renames = tuple[tuple[str, str], ...]
 
 # {field of `config.json`: field of BertConfig} in all families except DistilBERT.
@@ -42,9 +42,10 @@ class Family(NamedTuple):
         renames: pairs (prefix in the family, prefix in BERT) of tensor names.
         fields: {field of `config.json`: field of `BertConfig`}.
         absent: names of the `HEADS` that transformers does not have for the family.
-        projected_classifier: prefix of the classifier's tensors if a dense layer precedes it.
-        decoder_bias: whether files hold the bias of the masked LM twice, as BERT's do.
-        positions_after_padding: whether positions start at pad_token_id + 1.
+        projected_classifier: prefix of the tensors of a classifier that follows a dense layer.
+        decoder_bias: whether the output bias of the masked LM has two names, as in BERT:
+            `cls.predictions.bias` and `cls.predictions.decoder.bias`.
+        positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {our name of an output: its name in transformers}, where the two differ.
     """
 
@@ -83,7 +84,12 @@ _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
 def _layer(layer: str, **renames: str) -> Renames:
-    """Returns the renames of a layer's tensors; `__` stands for a dot in the family's names."""
+    """Returns the `Renames` of a layer's tensors.
+
+    Args:
+        layer: the prefix of the layer in the family.
+        renames: {name in the family, with `__` for each dot: name in BERT}, without prefixes.
+    """
     return tuple(
         (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
         for name, bert in renames.items()
@@ -227,7 +233,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Replaces the id of the padding token, which also determines RoBERTa's position offset."""
+    """Returns the config with another padding token; sets RoBERTa's position offset from its id."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
@@ -238,7 +244,8 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     """Converts an architecture to the fields of the family's `config.json`.
 
     Raises:
-        ValueError: the family lacks a field, so transformers would compute different outputs.
+        ValueError: the family's `config.json` cannot express a value of `config`, so transformers
+            would compute different outputs.
     """
     family = family_of(config)
     written = {hf_name: getattr(config, name) for hf_name, name in family.fields.items()}
@@ -254,8 +261,8 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     if lost:
         raise ValueError(
             f"{', '.join(lost)}: Hugging Face's models of model_type={config.model_type!r} do not "
-            "support this, so the model could not be saved. Choose a model_type that supports it, "
-            "or leave it out."
+            "support these values, so the model could not be saved. Choose a model_type that "
+            "supports them, or leave them out."
         )
     return written
 
@@ -264,7 +271,7 @@ def architecture(config: BertConfig, head: str) -> str:
     """Returns the name of the class in transformers for a model with one of the `HEADS`.
 
     Raises:
-        ValueError: the family does not have the head.
+        ValueError: transformers does not have the head for the family of `config`.
     """
     family = family_of(config)
     if head in family.absent:
@@ -300,7 +307,11 @@ def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def as_bert(name: str, config: BertConfig) -> str:
-    """Converts a family's tensor name to BERT's, including the `gamma` and `beta` of old files."""
+    """Converts a family's tensor name to BERT's.
+
+    Old files name the tensors of LayerNorm `gamma` and `beta` instead of `weight` and `bias`; files
+    of an encoder without a head omit the family's prefix.
+    """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     if name.startswith(("embeddings.", "encoder.", "transformer.", "pooler.")):
@@ -317,7 +328,7 @@ def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
 
     Args:
         name: the name of the tensor in BERT.
-        config: an architecture of the family.
+        config: the architecture, whose `model_type` is the family.
         projected: whether a dense layer of the head precedes the model's classifier.
     """
     if name.startswith("classifier."):

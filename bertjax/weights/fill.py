@@ -18,8 +18,9 @@ class Filled(NamedTuple):
 
     Attributes:
         params: the parameter tree of numpy arrays.
-        absent: names of the model's parts that the source lacks; they were initialised.
-        unused: names of the source's parts that the model does not have.
+        absent: names of the parts (such as "classifier" or "bert/pooler") that the model has and
+            the source lacks; their parameters were initialised at random.
+        unused: names of the parts that the source has and the model lacks; they were ignored.
     """
 
     params: dict[str, Any]
@@ -28,7 +29,7 @@ class Filled(NamedTuple):
 
 
 def init_params(model: BertWithHead, seed: int) -> Any:
-    """Initialises all parameters; the result depends on the seed and not on the devices."""
+    """Initialises all parameters; the values depend on the seed, but not on the devices."""
     return jax.jit(_init, static_argnums=0)(model, jax.random.key(seed))
 
 
@@ -47,7 +48,7 @@ def _init(model: BertWithHead, key: jax.Array) -> Any:
 
 
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
-    """Initialises the parameters at `paths` only."""
+    """Returns {path: newly initialised parameter} of the parameters at `paths` only."""
 
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
@@ -58,7 +59,7 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
-    """Adds freshly initialised `training_parts` of a model to its other parameters."""
+    """Adds newly initialised `training_parts` of the model to `params`, which lacks them."""
     if not model.training_parts:
         return params
     paths = (path for path in param_shapes(model) if path.split("/")[0] in model.training_parts)
@@ -74,15 +75,17 @@ def fill(
     skip: str | None = None,
     known: Mapping[str, np.ndarray] | None = None,
 ) -> Filled:
-    """Converts tensors to the parameters of a model; heads without tensors are initialised.
+    """Converts tensors to the parameters of a model.
+
+    If a head's layer or the pooler has no tensors, it is initialised at random.
 
     Args:
         tensors: {PyTorch name: tensor}; they are read one at a time.
         model: the model that the parameters are for.
         where: the name of the source, for error messages.
         seed: the seed of the initialisation.
-        skip: a part of the model (such as "classifier") whose tensors are ignored.
-        known: {path: parameter} for parameters that are not taken from `tensors`.
+        skip: a part of the model (such as "classifier") to initialise; its tensors are ignored.
+        known: {path: parameter} of parameters that are already known and not read from `tensors`.
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
@@ -113,7 +116,7 @@ def fill(
     absent = sorted({part for path in wanted if (part := _part(path))} - present)
     lacking = frozenset(path for path in wanted if _part(path) in absent)
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
-    # Nothing is allocated unless the source has all tensors, so that its size bounds the memory.
+    # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
     into = None if missing or unexpected or layers > config.groups else filled
     misshaped = [
         f"{stored} {problem}"
@@ -130,7 +133,7 @@ def _misfit(where: str, *problems: list[str]) -> str:
     """Returns the message that lists missing, unexpected and misshaped tensors."""
     room = MAX_MESSAGE - 90 - len(where)
     texts = [""] * len(problems)
-    # Short lists leave their room to the longer ones.
+    # Characters that short lists do not need are left to the longer lists.
     order = sorted(range(len(problems)), key=lambda i: sum(map(len, problems[i])))
     for done, i in enumerate(order):
         texts[i] = listed(problems[i], max(room // (len(order) - done), 40))
@@ -142,9 +145,9 @@ def _misfit(where: str, *problems: list[str]) -> str:
 
 
 def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
-    """Returns the number of layers in the source; a config with more of them is refused.
+    """Returns the number of layers in the source; raises ValueError if the config has more.
 
-    This precedes everything that grows with the config's number of layers.
+    This check precedes everything whose time or memory grows with the config's number of layers.
     """
     layers = 0
     for stored in tensors:
@@ -162,9 +165,10 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
 
 
 def _part(path: str) -> str | None:
-    """Returns the optional part that a path belongs to: a head's layer, the pooler, or None.
+    """Returns the optional part that a path belongs to: a layer of a head, or the pooler.
 
-    A source may lack an optional part, or have one that the model lacks, but only as a whole.
+    Returns None for the rest of the encoder. A source may lack an optional part or have one that
+    the model lacks, but a part with only some of its tensors is an error.
     """
     first, _, rest = path.partition("/")
     return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
@@ -173,7 +177,11 @@ def _part(path: str) -> str | None:
 def _place(
     filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Adds one tensor to `filled`, if any; if it does not fit, returns what is wrong."""
+    """Writes one tensor to its parameter in `filled`, unless `filled` is None.
+
+    Returns:
+        What is wrong with the tensor's shape, type or values; None: the tensor is valid.
+    """
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):
         return f"has shape {tensor.shape}, but the model has {shape}"
@@ -189,7 +197,7 @@ def _place(
     if filled is None:
         return None
     # The value is always copied in row-major order, so that the page faults of a mapped file and
-    # the cost of a transposed view occur only once.
+    # the cost of a transposed view occur only here, not in later uses.
     if mapped.layer is None:
         filled[mapped.path] = np.array(value, order="C")
     else:
@@ -200,9 +208,13 @@ def _place(
 def resize_vocabulary(
     params: dict[str, Any], model: BertWithHead, config: BertConfig, seed: int = 0
 ) -> dict[str, Any]:
-    """Resizes the word embedding and the masked LM to the vocabulary size of `model`.
+    """Resizes the word embedding and the masked LM to another vocabulary size.
 
-    New rows are initialised.
+    Args:
+        params: the parameters, with the vocabulary size of `config`.
+        model: the model with the new vocabulary size.
+        config: the architecture before the change.
+        seed: the seed of the initialisation of entries for new tokens.
     """
     flat: Any = flatten_dict(params, sep="/")
     shapes = param_shapes(model)

@@ -31,7 +31,8 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
     """The tensors of one or several safetensors files; a tensor is read when it is accessed.
 
     Raises:
-        ValueError: a file is truncated or not a safetensors file, or two have the same tensor.
+        ValueError: a file is truncated or not a safetensors file, or two files have tensors of the
+            same name.
     """
 
     def __init__(self, files: Iterable[Path]):
@@ -62,7 +63,7 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
 
 @contextlib.contextmanager
 def _opening(file: Path) -> Iterator[None]:
-    """Converts the errors of the safetensors library, of many types, to one that names the file."""
+    """Converts errors of safetensors, which have many types, to a ValueError naming the file."""
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -115,7 +116,7 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
 
 
 def _is_file_name(name: str) -> bool:
-    # Half characters, which JSON can contain, have no bytes.
+    # JSON can contain unpaired surrogates, which UTF-8 cannot encode.
     return (
         Path(name).name == name
         and name not in ("", "..")
@@ -150,7 +151,8 @@ def save_hf(
         tagger: the parameters of a tagger (`model.tagger`), written to `tagger.safetensors`.
 
     Raises:
-        ValueError: `directory` holds files but no model, or transformers has no such model.
+        ValueError: `directory` holds files but no model, or transformers does not have the
+            head or a setting of `config` for the family.
         OSError: the disk is full; the previous content of `directory` remains.
     """
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}

@@ -1,4 +1,4 @@
-"""Loads models from directories, workdirs of runs, TF1 checkpoints and the hub."""
+"""Loads models from model directories, workdirs of runs, TF1 checkpoints and the hub."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ class Source(NamedTuple):
     """The files of a model.
 
     Attributes:
-        kind: the format: "hf", "run" or "tf1".
+        kind: "hf" (Hugging Face), "run" (the workdir of a pretraining run) or "tf1".
         where: the path of the directory or checkpoint.
-        config: the content of the model's config file.
+        config: the fields of `config.json` or `bert_config.json`; for a run, those of `BertConfig`.
         tensors: {PyTorch name: tensor}.
-        tokenizer: the model's tokenizer; None if it has none and the caller does not require one.
+        tokenizer: the model's tokenizer; None: the model has none, and the caller needs none.
     """
 
     kind: str
@@ -46,9 +46,9 @@ class Source(NamedTuple):
 class LoadedModel(NamedTuple):
     """A model with its parameters (numpy), tokenizer and labels.
 
-    The `absent` parts are missing in the source and freshly initialised. The `unused` parts are in
-    the source, but the head does not need them. The tokenizer can be None only if the caller of
-    `load_model` does not require one.
+    `absent` names the parts of the model that the source lacks; their parameters are newly
+    initialised. `unused` names the parts of the source that the model does not have. `tokenizer`
+    can be None only if the caller of `load_model` does not require one.
     """
 
     model: BertWithHead
@@ -66,8 +66,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
     Raises:
-        FileNotFoundError: neither a file nor the hub has a model `path`, or it lacks a tokenizer
-            that is required.
+        FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
+            model lacks a tokenizer that is required.
         ValueError: a file is damaged.
     """
     place = Path(path)
@@ -94,7 +94,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
-    """Loads a model's tokenizer; returns None if there is no vocabulary and none is required."""
+    """Loads a model's tokenizer; returns None if there is none and `required` is False."""
     vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
     if not required and not any((directory / name).is_file() for name in vocabularies):
         return None
@@ -104,7 +104,7 @@ def _open_tokenizer(directory: Path, required: bool) -> Any:
 def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> Source:
     file = directory / "bert_config.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{directory} has no bert_config.json: copy it to {checkpoint}.")
+        raise FileNotFoundError(f"{directory} has no bert_config.json: copy it there.")
     config = read_json(file)
     tokenizer = _open_tokenizer(directory, tokenizer_required)
     return Source("tf1", checkpoint, config, open_tf1(checkpoint), tokenizer)
@@ -135,10 +135,10 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
         damaged = damaged_steps(workdir / "checkpoints")
         step = max((step for step in manager.all_steps() if step not in damaged), default=None)
         if step is None:
-            why = f": {max(damaged.items())[1]}" if damaged else ""
+            why = f" that is whole ({max(damaged.items())[1]})" if damaged else ""
             raise FileNotFoundError(
-                f"The run in {workdir} has no checkpoint yet{why and ' that is whole' + why}: wait "
-                "for it, or run its command again."
+                f"The run in {workdir} has no checkpoint yet{why}: wait until the run saves one, "
+                "or start the run again with its command."
             )
         if any(other > step for other in damaged):
             print(f"warning: newer checkpoints of {workdir} are damaged; step {step} is read")
@@ -147,9 +147,9 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
         except Exception as error:  # Orbax raises many types, with long messages.
             summary = str(error).partition("\n")[0]
             raise ValueError(
-                f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}). Check that "
-                "run.json belongs to it. If the checkpoint is damaged, remove "
-                f"{workdir / 'checkpoints' / str(step)}, and the previous one is used."
+                f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}). "
+                "Check that run.json belongs to the same run. If the checkpoint is damaged, remove "
+                f"{workdir / 'checkpoints' / str(step)} to use the previous checkpoint."
             ) from error
     flat: Any = flatten_dict(params, sep="/")
     tensors = dict(names.to_hf(flat, model.config))
@@ -200,19 +200,20 @@ def load_model(
 
     Args:
         path: a directory, checkpoint or name that `open_source` accepts.
-        head: the name of the head; it is initialised if the source lacks it. None: the head of the
-            source.
+        head: the name of the head, which is initialised if the source lacks it; None: the head of
+            the source.
         num_labels: the number of classes; None: as in the source.
-        new_labels: whether the classes belong to a new task. If so, a classifier with another
-            number of classes is initialised anew; otherwise it is an error.
-        vocab_size: the number of rows to resize the word embedding to; None: as in the source.
-        dtype: the type of the activations.
+        new_labels: if True, a stored classifier whose number of classes differs from `num_labels`
+            is replaced by a newly initialised one; if False, such a difference raises ValueError.
+        vocab_size: the vocabulary size to resize the model to; None: as in the source.
+        dtype: the dtype of the activations.
         seed: the seed of the initialisation of parameters that the source lacks.
-        tokenizer_required: whether a model without a tokenizer is an error.
+        tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
 
     Raises:
         FileNotFoundError: there is no model, or it lacks a tokenizer that is required.
-        ValueError: the weights, config, tokenizer and arguments do not fit together.
+        ValueError: a file is damaged, the family lacks the head, or the sizes in weights, config,
+            tokenizer and arguments do not match.
     """
     if head is not None and head not in HEADS:
         raise ValueError(
@@ -248,7 +249,10 @@ def load_model(
 
 
 def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
-    """Returns the encoder with the masked LM head of its source; `absent` says if it has none."""
+    """Returns the model with the masked LM head of its source instead of its own head.
+
+    If the source has no masked LM head, the head is initialised and named in `absent`.
+    """
     if "predictions" in loaded.model.parts:
         return loaded
     model = HEADS["masked_lm"](loaded.config, loaded.model.dtype)
@@ -266,12 +270,13 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
 
 
 def find_head(source: Source) -> str:
-    """Returns the name of the head that uses all tensors of the source.
+    """Returns the name of the head whose layers are exactly the head layers in the source.
 
-    If several heads do, the one that the config names under "architectures" is preferred.
+    If several heads have these layers, the one that the config names under "architectures" is
+    preferred.
 
     Raises:
-        ValueError: no single head uses all tensors.
+        ValueError: no head has exactly the head layers in the source.
     """
     config = _architecture(source)
     parts = set(_head_tensors(source, config).values())
@@ -303,13 +308,13 @@ def _architecture(source: Source) -> BertConfig:
             return BertConfig.from_dict(source.config)
         return config_from_hf(source.config)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"The config of {source.where}: {brief(error, 250)}") from error
+        raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error
 
 
 def _classes(source: Source) -> int:
-    """Returns the number of classes: the length of the classifier's bias, as configs may omit it.
+    """Returns the number of classes: the length of the classifier's bias.
 
-    If there is no classifier, the number is 2, the default of transformers.
+    If the source has no classifier, the number is 2, the default of transformers.
     """
     for name in ("classifier.bias", "classifier.out_proj.bias"):
         if name in source.tensors:

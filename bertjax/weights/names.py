@@ -132,11 +132,11 @@ _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
 def normalized(name: str, config: BertConfig) -> str | None:
-    """Converts a PyTorch name of any family to a name of the table; None for redundant tensors.
+    """Converts a PyTorch name of any family to a name in `RULES`; None for redundant tensors.
 
-    The redundant tensors are `position_ids`, the decoder's weight and bias if embeddings are tied
-    (they equal the word embedding and `cls.predictions.bias`), and otherwise
-    `cls.predictions.bias`, which has no effect because PyTorch uses the decoder's bias.
+    The redundant tensors are `position_ids`; if embeddings are tied, the decoder's weight and bias,
+    which equal the word embedding and `cls.predictions.bias`; and if embeddings are not tied and
+    there are both biases, `cls.predictions.bias`, because PyTorch uses the decoder's bias instead.
     """
     name = as_bert(name, config)
     if name.endswith(".position_ids"):
@@ -149,11 +149,11 @@ def normalized(name: str, config: BertConfig) -> str | None:
 
 
 class Mapped(NamedTuple):
-    """The place of a PyTorch tensor in the parameter tree.
+    """Where a PyTorch tensor belongs in the parameter tree.
 
     Attributes:
         path: the path of the parameter.
-        layer: the index on axis 0; None if the parameter is not stacked.
+        layer: the index on axis 0, where layers are stacked; None: the parameter is not stacked.
         from_hf: the function that converts the array to our layout.
     """
 
@@ -163,7 +163,7 @@ class Mapped(NamedTuple):
 
 
 def find(name: str, config: BertConfig) -> Mapped | None:
-    """Looks up a normalized PyTorch name; None if it is not in the table."""
+    """Looks up a name that `normalized` returned; None if it is not in `RULES`."""
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
@@ -172,7 +172,7 @@ def find(name: str, config: BertConfig) -> Mapped | None:
 
 
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Converts parameters {path: array} to PyTorch names and arrays, in the order of the paths."""
+    """Yields (PyTorch name, array) of parameters {path: array}, in sorted order of the paths."""
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
@@ -192,7 +192,10 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
 
 
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
-    """Returns the PyTorch names of the parameters at `paths`, except the names in `seen`."""
+    """Returns the PyTorch names of the parameters at `paths` that are not in `seen`.
+
+    The returned names are those of the family; `seen` has names of `RULES`.
+    """
     paths = set(paths)
     names = set()
     for path in paths:

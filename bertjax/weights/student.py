@@ -11,26 +11,28 @@ from bertjax.model import BertWithHead
 from bertjax.weights.fill import fresh, param_shapes
 from bertjax.weights.load_model import LoadedModel
 
-# Fields that change the outputs of a model with the same weights, but not the shapes of weights.
+# Fields in which student and teacher must agree although they do not affect shapes of weights.
 _SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offset")
 
 
 def student_params(
     teacher: LoadedModel, model: BertWithHead, layers: Sequence[int], seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Initialises a student with layers of its teacher (Sanh et al. 2019, 3).
+    """Initialises a student with parameters of its teacher (Sanh et al. 2019, 3).
 
     Args:
-        teacher: the teacher, with the head of the student.
+        teacher: the teacher, loaded with the head of the student.
         model: the student.
-        layers: for each layer of the student, the number of a layer of the teacher, from 0.
+        layers: for each layer of the student, the index (from 0) of the teacher's layer to copy.
         seed: the seed of the initialisation of parameters that the teacher lacks.
 
     Returns:
-        The student's parameters (numpy), and the paths of those that the teacher lacks.
+        The student's parameters (numpy), and the names of what was initialised at random: parts
+        that the teacher's source lacks, and parameters that the teacher lacks.
 
     Raises:
-        ValueError: a layer does not exist, or sizes differ. The message lists all differences.
+        ValueError: `layers` has a wrong length or names a layer that the teacher lacks, or sizes
+            or activations of student and teacher differ. The message lists all differences.
     """
     teacher_params: Any = flatten_dict(teacher.params, sep="/")
     depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
@@ -55,8 +57,8 @@ def student_params(
                 problems.append(f"{path}: {like.shape}, the teacher's {taken[path].shape}")
     if problems:
         raise ValueError(
-            f"The student cannot start from layers of its teacher: {'; '.join(problems)}. Give it "
-            "the teacher's sizes, or leave out the layers."
+            f"The student cannot start from layers of its teacher: {'; '.join(problems)}. Give the "
+            "student the teacher's values, or leave out the layers."
         )
     lacking = frozenset(shapes.keys() - taken.keys())
     params = unflatten_dict({**taken, **fresh(model, lacking, seed)}, sep="/")
@@ -64,7 +66,7 @@ def student_params(
 
 
 def _is_stacked(path: str) -> bool:
-    """Whether axis 0 of a parameter is the layer."""
+    """Whether the entries on axis 0 of a parameter belong to different layers."""
     return "/encoder/layers/" in path
 
 

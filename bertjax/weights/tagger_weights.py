@@ -1,8 +1,9 @@
 """Reads taggers on frozen encoders from `tagger.safetensors`.
 
-transformers has no such model and loads the model directory as a plain encoder. The parameters of
-the tagger are in `tagger.safetensors`, under the names of `torch.nn.LSTM` (lstm.weight_ih_l0, ...)
-and `torch.nn.Linear` (classifier.weight); `task.json` describes the tagger.
+transformers does not have such taggers and loads only the encoder from the model directory. The
+parameters of the tagger are in `tagger.safetensors`, under the names of `torch.nn.LSTM`
+(lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight); `task.json` describes the
+tagger.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from bertjax.weights.fill import fill
 from bertjax.weights.hf import TAGGER, SafetensorsFiles
 from bertjax.weights.load_model import LoadedModel
 
-# Number of units of a saved BiLSTM, whose parameters take the square of it in memory.
+# Maximum number of units of a saved BiLSTM; the memory grows with the square of this number.
 MAX_UNITS = 1 << 13
 
 
@@ -28,14 +29,14 @@ def with_new_tagger(
     """Adds a freshly initialised tagger to an encoder.
 
     Raises:
-        ValueError: the tagger uses layers that the encoder does not have.
+        ValueError: the tagger uses a layer twice, or one that the encoder does not have.
     """
     loaded = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
     return loaded._replace(absent=encoder.absent + loaded.absent)
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """Adds the tagger in an encoder's model directory to the encoder, if there is one.
+    """Adds the tagger in an encoder's model directory, if it holds one, to the encoder.
 
     Args:
         encoder: the encoder, loaded from a model directory.
@@ -44,7 +45,7 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
 
     Raises:
         FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
-        ValueError: the tagger is damaged or does not fit its description.
+        ValueError: `tagger.safetensors` is damaged, or `task.json` does not describe it correctly.
     """
     where = Path(encoder.source.where)
     file, described = where / TAGGER, description.get("tagger")
@@ -55,9 +56,9 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
         _check_types(tagger)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
-            f"{where / 'task.json'} must say what {TAGGER} is, but its "
-            f"tagger={brief(described, 80)} cannot "
-            f"be read ({brief(error, 80)}): copy the model directory again."
+            f"{where / 'task.json'} must describe {TAGGER}, but its entry tagger="
+            f"{brief(described, 80)} is invalid ({brief(error, 80)}): copy the model directory "
+            "again."
         ) from error
     if not file.is_file():
         raise FileNotFoundError(
@@ -89,7 +90,7 @@ def _with_tagger(
     where: str,
     seed: int,
 ) -> LoadedModel:
-    """Adds a tagger to an encoder; `absent` and `unused` of the result refer to the tagger."""
+    """Adds a tagger to an encoder; `absent` and `unused` of the result list tagger parts only."""
     tagger.check_layers(encoder.config.num_hidden_layers)
     base = encoder.model
     model = FeatureTagger(

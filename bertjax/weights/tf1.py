@@ -1,12 +1,12 @@
 """Reads and writes Google's TF1 checkpoints: `bert_model.ckpt.*` with `bert_config.json`.
 
-Tensors are read and written one at a time, under PyTorch's names and in PyTorch's layout. Only the
-functions of this module import TensorFlow.
+Tensors are read and written one at a time; callers see PyTorch's names and layout. TensorFlow is
+imported only in the functions of this module.
 
 `bert_config.json` does not say whether the vocabulary is cased. `load_tokenizer(directory)` treats
 a `vocab.txt` with capital letters as cased and any other as uncased; pass `do_lower_case` if that
-is wrong. The file has no labels either, and no epsilon of LayerNorm, which is 1e-12. "gelu" means
-the exact GELU here; Google's code has used the tanh approximation for it since February 2019.
+is wrong. `bert_config.json` also lacks labels and the epsilon of LayerNorm, which is 1e-12. "gelu"
+means the exact GELU here; Google's code has used the tanh approximation since February 2019.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: there is no checkpoint, or one of its files is missing.
-        ValueError: there are several checkpoints, or the checkpoint is damaged or a TF2 one.
+        ValueError: there are several checkpoints, or the checkpoint is damaged or of TF2.
         ImportError: TensorFlow is not installed.
     """
     checkpoint = find_tf1(prefix)
@@ -71,12 +71,12 @@ class _Tensors(Mapping[str, np.ndarray]):
         entry = self._entries[name]
         with _reading(_tensorflow(), self._prefix):
             value = self._reader.get_tensor(entry.tf1)
-        if entry.tf1 == name:  # It is no parameter of BERT, so it may have any dtype.
+        if entry.tf1 == name:  # This is no parameter of BERT and may have any dtype.
             return value
         value = value.astype(np.float32, copy=False)
         return value.T if entry.transposed else value
 
-    def __contains__(self, name: object) -> bool:  # The inherited one would read the tensor.
+    def __contains__(self, name: object) -> bool:  # The inherited method would read the tensor.
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _latest(directory: Path) -> Path:
         if name not in present:
             raise FileNotFoundError(
                 f"{pointer} names {brief(name, 60)}, but the directory holds {listed(present)}: "
-                "give the prefix of the one to read."
+                "give the prefix of the checkpoint to read."
             )
         return directory / name
     if not present:
@@ -135,8 +135,7 @@ def _latest(directory: Path) -> Path:
     if len(present) > 1:
         raise ValueError(
             f"{directory} holds {len(present)} checkpoints, {listed(present)}: give the prefix of "
-            "one, "
-            f"such as {directory / present[-1]}."
+            f"one, such as {directory / present[-1]}."
         )
     return directory / present[0]
 
@@ -152,20 +151,22 @@ def save_tf1(
     """Writes a directory with a checkpoint that google-research/bert reads as `init_checkpoint`.
 
     The tensors are written one at a time. Google's code has heads for pretraining, classification
-    and SQuAD. Its SQuAD graph has a pooler, which a checkpoint without one leaves at its initial
-    values.
+    and SQuAD. Its SQuAD graph has a pooler, which keeps its random initial values if the checkpoint
+    has no pooler.
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
         tensors: pairs (PyTorch name, array).
         config_json: the content of Hugging Face's `config.json`; the fields that Google's
             `bert_config.json` also has are written.
-        vocab: the lines of `vocab.txt`. The casing is not written.
-        name: the name of the checkpoint.
+        vocab: the tokens in the order of their ids, which become the lines of `vocab.txt`. Whether
+            the tokenizer lower-cases text is not stored.
+        name: the prefix of the names of the checkpoint's files.
 
     Raises:
         ValueError: Google's code does not support the model, or has no name for a tensor; tensors
-            are missing; the vocabulary does not fit; or `directory` holds files but no model.
+            are missing; the vocabulary has more than vocab_size tokens, or one with a line break;
+            or `directory` holds files but no model.
         OSError: the disk is full; the previous content of `directory` remains.
         ImportError: TensorFlow is not installed.
     """
@@ -218,7 +219,7 @@ _FIXED = {  # Fields that Google's code cannot set, with the values that it supp
 def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if missing := [field for field in _CONFIG_FIELDS if field not in config]:
         raise ValueError(
-            f"The config lacks the fields {missing}: add them, as bert_config.json has them."
+            f"The config lacks the fields {missing}: add them, because bert_config.json needs them."
         )
     problems = [
         f"{field}={config[field]!r} (only {', '.join(map(repr, known))})"
@@ -227,7 +228,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
     ]
     if problems:
         raise ValueError(
-            f"Google's TF1 BERT cannot compute {'; '.join(problems)}: save a Hugging Face "
+            f"Google's TF1 BERT does not support {'; '.join(problems)}: save a Hugging Face "
             "directory instead. ('gelu' in Google's current code is called 'gelu_new' here.)"
         )
     return {field: config[field] for field in _CONFIG_FIELDS}
@@ -236,7 +237,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_raw(
     file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Writes tensors into one file; returns {TF1 name: (position in the file, shape)}."""
+    """Writes tensors into one file; returns {TF1 name: (byte offset in the file, shape)}."""
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
     nameless, duplicate = [], []
     with file.open("wb") as raw:
@@ -278,14 +279,14 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
         with tf.compat.v1.Session(config=settings) as session:
             try:
                 session.run(save, {inputs[tf1]: array for tf1, array in arrays.items()})
-            except tf.errors.OpError as error:  # The message of the error is very long.
-                raise OSError(errno.EIO, f"TensorFlow's {type(error).__name__}") from error
+            except tf.errors.OpError as error:  # The error has a very long message.
+                raise OSError(errno.EIO, f"TensorFlow raised {type(error).__name__}") from error
 
 
 def _tensorflow() -> ModuleType:
     """Imports TensorFlow without its banners and warnings."""
-    # The second variable suppresses a notice that ignores the first. To use TensorFlow's oneDNN
-    # kernels in the same process, import TensorFlow earlier or set the variable.
+    # TF_CPP_MIN_LOG_LEVEL does not suppress the notice about oneDNN, so oneDNN is disabled. To use
+    # it in the same process, import TensorFlow earlier or set TF_ENABLE_ONEDNN_OPTS.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
     quiet = {key: value for key, value in quiet.items() if key not in os.environ}
     os.environ.update(quiet)

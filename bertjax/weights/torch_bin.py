@@ -1,8 +1,8 @@
 """Reads the tensors of `pytorch_model.bin` without torch, and without executing its pickle.
 
-`torch_pickle` interprets the pickle. This module reads the two file formats around it: the zip
-archive of torch >= 1.6, and the sequence of pickles and storages of earlier versions. All sizes and
-positions are checked when the file is opened, before any array is created.
+`torch_pickle` interprets the pickle. This module reads the two file formats that contain it: the
+zip archive of torch >= 1.6, and the sequence of pickles and storages of earlier versions. All sizes
+and positions are checked when the file is opened, before any array is created.
 """
 
 import mmap
@@ -59,7 +59,7 @@ def _shown(error: Exception) -> str:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """{name: tensor} of a file; `starts` holds the positions of the storages in `data`."""
+    """{name: tensor} of a file; `starts` holds the byte offsets of the storages in `data`."""
 
     def __init__(self, data: mmap.mmap, tensors: dict[str, Tensor], starts: dict, byteorder: str):
         self._data = data
@@ -93,7 +93,7 @@ class _Tensors(Mapping[str, np.ndarray]):
 
 
 class _Window:
-    """A stream of a part of the file, for `torch_pickle` and `zipfile`; reads are bounded."""
+    """A stream of a part of the file; reading more than `MAX_PICKLE_BYTES` at once is an error."""
 
     def __init__(self, data: mmap.mmap, start: int = 0, end: int | None = None):
         self._data = data
@@ -182,7 +182,7 @@ def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: in
     name_length, extra_length = struct.unpack_from("<2H", header, 26)
     name = data[at + 30 : at + 30 + name_length].decode("utf-8" if flags & 0x800 else "cp437")
     if name != entry.orig_filename or (flags | entry.flag_bits) & 1:
-        raise ValueError(f"entry {shown!r} is encrypted, or has two names")
+        raise ValueError(f"entry {shown!r} is encrypted, or has different names in two places")
     start = at + 30 + name_length + extra_length
     if start + entry.file_size > end:
         raise ValueError(f"entry {shown!r} of {entry.file_size} bytes goes beyond the file")
@@ -196,7 +196,7 @@ def _open_legacy(data: mmap.mmap) -> _Tensors:
         found = Machine(window, legacy=True).run()
         if type(found) is not int or found != expected:
             raise ValueError("it is neither of the two formats of torch.save")
-    Machine(window, legacy=True).run()  # Skips the sizes of C types.
+    Machine(window, legacy=True).run()  # This pickle holds the sizes of C types.
     machine = Machine(window, legacy=True)
     tensors = _state_dict(machine.run())
     keys = Machine(window, legacy=True).run()
@@ -209,7 +209,9 @@ def _open_legacy(data: mmap.mmap) -> _Tensors:
         storage = machine.storages[key]
         (numel,) = struct.unpack("<q", window.read(8))
         if numel != storage.numel:
-            raise ValueError(f"storage {key[:80]!r} has {numel} numbers instead of {storage.numel}")
+            raise ValueError(
+                f"storage {key[:80]!r} has {numel} elements instead of {storage.numel}"
+            )
         starts[key] = storage.placed(window.tell(), len(data))
         window.seek(storage.nbytes, 1)
     return _Tensors(data, tensors, starts, "little")
@@ -226,7 +228,7 @@ def _state_dict(top: Any) -> dict[str, Tensor]:
     for name, value in top.items():
         if type(name) is not str or type(value) is not Tensor:
             raise ValueError(
-                f"entry {str(name)[:80]!r} of its state dict is a {type(value).__name__}"
-                ", not a tensor with a name"
+                f"its state dict maps {str(name)[:80]!r} to a {type(value).__name__}, but must "
+                "map strings to tensors"
             )
     return top

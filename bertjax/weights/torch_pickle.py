@@ -1,10 +1,10 @@
 """Interprets the pickle of a PyTorch checkpoint without executing code that it contains.
 
-A pickle is a program that can call any function. Python's `pickle` and `torch.load` execute it
-behind filters, which have been bypassed before. The interpreter here supports only the opcodes that
-torch writes. A name such as `torch.FloatStorage` is only a label; a "call" of one of the few
-supported labels creates the description of a tensor, and all other names and opcodes are refused.
-The memory is bounded by the length of the pickle, because no size in the file is used to allocate.
+A pickle is a program that can call any function. Python's `pickle` and `torch.load` execute it;
+the filters that should restrict the calls have been bypassed before. The interpreter here supports
+only the opcodes that torch writes. A name such as `torch.FloatStorage` is only a label; a "call" of
+one of the few supported labels creates the description of a tensor, and all other names and opcodes
+are refused. Sizes in the pickle are never used to allocate memory, so its length bounds the memory.
 """
 
 import dataclasses
@@ -78,7 +78,10 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """The description of a view of a storage, in elements; `extent` is the range it spans."""
+    """A tensor as a view of a storage; offset and strides are in elements.
+
+    `extent` is the number of elements of the storage from the first to the last one of the tensor.
+    """
 
     storage: Storage
     offset: int
@@ -103,37 +106,37 @@ def _is_count(value: Any) -> bool:
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
-    """Creates the description of a tensor after checking all its numbers against the storage."""
+    """Describes a tensor, after checking that it does not go beyond its storage."""
     # `rest` holds requires_grad, the backward hooks and, if there are any, flags like "negated".
     if type(storage) is not Storage or any(rest[2:]):
-        raise ValueError("a tensor with other arguments than a plain tensor has")
+        raise ValueError("it has a tensor with arguments that plain tensors do not have")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
-        raise ValueError("a tensor whose shape and strides do not have the same length")
+        raise ValueError("it has a tensor whose shape and strides do not have the same length")
     if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
-        raise ValueError("a tensor with a negative, fractional or huge size, stride or offset")
+        raise ValueError("it has a tensor with a negative, fractional or huge size or offset")
     steps = zip(shape, strides, strict=True)
     extent = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in steps)
     # Views that repeat elements are refused as well, because a copy of one could be huge.
     size = math.prod(n for n in shape if n)
     if offset + extent > storage.numel or size > (storage.numel if extent else 2**40):
         raise ValueError(
-            f"a tensor of shape {shape}, strides {strides} and offset {offset} goes beyond its "
-            f"storage {storage.key[:80]!r} of {storage.numel} numbers"
+            f"its tensor of shape {shape}, strides {strides} and offset {offset} goes beyond its "
+            f"storage {storage.key[:80]!r} of {storage.numel} elements"
         )
     return Tensor(storage, offset, shape, strides, extent)
 
 
 def _reduce(function: Any, args: Any) -> Any:
-    """Returns the result of the supported function that a label names."""
+    """Calls the supported function that a label names, and returns its result."""
     if type(function) is not Label or type(args) is not tuple:
-        raise ValueError("a call of an object that is not a function")
+        raise ValueError("its pickle calls an object that is not a function")
     if function.name == _ORDERED_DICT and not args:
         return OrderedDict()
     if function.name == _REBUILD_TENSOR and len(args) in (6, 7):
         return _rebuild_tensor(*args)
     if function.name == _REBUILD_PARAMETER and len(args) == 3 and type(args[0]) is Tensor:
         return args[0]
-    raise ValueError(f"a call of {function.name} with arguments that torch does not write")
+    raise ValueError(f"its pickle calls {function.name} with arguments that torch does not write")
 
 
 class Machine:
@@ -144,7 +147,8 @@ class Machine:
 
     Args:
         window: the stream to read, with `read`, `readline` and `tell`.
-        legacy: whether persistent ids of storages have one more element.
+        legacy: whether the file is of torch < 1.6, whose persistent ids of storages have one more
+            element.
     """
 
     def __init__(self, window: Any, *, legacy: bool):
@@ -161,23 +165,23 @@ class Machine:
         for _ in range(MAX_OPCODES):
             info = _OPCODES.get(self._window.read(1))
             if info is None:
-                raise ValueError("a pickle that is truncated, or not a pickle")
-            # This check precedes the reading of the argument, so that only supported opcodes run.
+                raise ValueError("its pickle is truncated, or is not a pickle")
+            # This check precedes the reading of the argument: unsupported opcodes read nothing.
             if info.name not in _KNOWN:
                 raise ValueError(f"it uses the pickle opcode {info.name}, which torch does not")
             if info.name == "STOP":
                 return self._pop()
             self._step(info.name, info.arg and info.arg.reader(self._window))
             if len(self._stack) > MAX_STACK or len(self._marks) > MAX_OPEN_MARKS:
-                raise ValueError("a pickle of too deeply nested items")
+                raise ValueError("its pickle has too many or too deeply nested items")
             if self._window.tell() > end:
-                raise ValueError(f"a pickle of more than {MAX_PICKLE_BYTES} bytes")
-        raise ValueError(f"a pickle of more than {MAX_OPCODES} opcodes")
+                raise ValueError(f"its pickle has more than {MAX_PICKLE_BYTES} bytes")
+        raise ValueError(f"its pickle has more than {MAX_OPCODES} opcodes")
 
     def _step(self, opcode: str, arg: Any) -> None:
         if opcode in _VALUES:
             if type(arg) is int and arg.bit_length() > MAX_INTEGER_BITS:
-                raise ValueError(f"an integer of {arg.bit_length()} bits")
+                raise ValueError(f"its pickle has an integer of {arg.bit_length()} bits")
             self._stack.append(arg)
         elif opcode in _CONSTANTS:
             self._stack.append(_CONSTANTS[opcode])
@@ -187,7 +191,7 @@ class Machine:
             self._memo[len(self._memo) if arg is None else arg] = self._top(object)
         elif opcode in ("BINGET", "LONG_BINGET"):
             if arg not in self._memo:
-                raise ValueError(f"a pickle that recalls value {arg} before it was kept")
+                raise ValueError(f"its pickle reads entry {arg} of the memo before setting it")
             self._stack.append(self._memo[arg])
         elif opcode in ("GLOBAL", "STACK_GLOBAL", "INST"):
             self._stack.append(self._label(opcode, arg))
@@ -223,12 +227,12 @@ class Machine:
                 items = self._pop_several(2) if opcode == "SETITEM" else self._pop_to_mark()
                 keys, values = items[::2], items[1::2]
                 if len(items) % 2 or any(type(key) not in (str, int, bool) for key in keys):
-                    raise ValueError("a dict with keys other than strings and integers")
+                    raise ValueError("it has a dict with keys other than strings and integers")
                 self._top(dict).update(zip(keys, values, strict=True))
 
     def _pop(self) -> Any:
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
-            raise ValueError("a pickle that removes more values from the stack than it has")
+            raise ValueError("its pickle pops more values from the stack than there are")
         return self._stack.pop()
 
     def _pop_several(self, number: int) -> list[Any]:
@@ -236,7 +240,7 @@ class Machine:
 
     def _pop_to_mark(self) -> list[Any]:
         if not self._marks:
-            raise ValueError("a pickle that ends a group without a start")
+            raise ValueError("its pickle pops values up to a mark that was not set")
         start = self._marks.pop()
         group = self._stack[start:]
         del self._stack[start:]
@@ -253,7 +257,7 @@ class Machine:
         if opcode == "STACK_GLOBAL":
             module, name = self._pop_several(2)
             if type(module) is not str or type(name) is not str:
-                raise ValueError("a global whose name is not a string")
+                raise ValueError("its pickle has a global whose name is not a string")
         else:
             module, _, name = (arg or "").partition(" ")
         full = f"{module}.{name}"
@@ -274,4 +278,4 @@ class Machine:
                 if self.storages.setdefault(key, storage) != storage and self._legacy:
                     raise ValueError(f"storage {key[:80]!r} is of two types or sizes")
                 return storage
-        raise ValueError("a persistent id that is not that of a plain storage")
+        raise ValueError("its pickle has a persistent id that does not describe a plain storage")

@@ -186,7 +186,7 @@ def described_as(**changes):
     [
         (lambda model: (model / "tagger.safetensors").unlink(), "lacks tagger.safetensors"),
         (cut_short, "not a whole safetensors file"),
-        (undescribed, "task.json must say what tagger.safetensors is"),
+        (undescribed, "task.json must describe tagger.safetensors"),
         (described_as(kind="crf"), "kind='crf'"),
         (described_as(kind="linear"), "classifier.weight"),
         (described_as(size=8), "does not fit the model.*Wrong: 17 .*lstm.bias_hh_l0"),
