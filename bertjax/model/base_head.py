@@ -39,8 +39,8 @@ class Rows(NamedTuple):
 class BertWithHead(nn.Module):
     """Base class of the heads; an instance of `BertWithHead` itself is an encoder without a head.
 
-    `num_labels` is the number of classes of a classifier; the other fields are also
-    fields of `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.
+    `num_labels` is the number of classes of a classifier; the other fields are also fields of
+    `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.
     """
 
     config: BertConfig

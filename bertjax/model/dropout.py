@@ -54,8 +54,8 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
     return jnp.concatenate(halves, axis=-1)[..., :last]
 
 
-# Since it is inlined, jit does not change the compiled program, but jax traces the rounds only once
-# per shape instead of once per call.
+# The compiled program is the same as without this inlined jit, but jax traces the rounds once per
+# shape instead of once per call.
 @functools.partial(jax.jit, inline=True)
 def threefry2x32(
     key: tuple[jax.Array, jax.Array], counts: tuple[jax.Array, jax.Array]
