@@ -15,7 +15,7 @@ COMMANDS = {
     "predict": "Predict with a fine-tuned model, fill masks, or compute embeddings.",
     "score": "Compute the official metrics of a task from files of predictions.",
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
-    "plan": "Compile a pretraining for hardware that is not at hand: does it fit, how fast is it?",
+    "plan": "Compile a pretraining for hardware that is not at hand: memory, and time per step.",
     "benchmark": "Measure the speed of a training step on this machine.",
 }
 

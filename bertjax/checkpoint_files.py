@@ -1,7 +1,7 @@
-"""Checksums of checkpoints: they find damage before a damaged checkpoint is trained on.
+"""Checksums of checkpoints, which reveal a damaged checkpoint before a run resumes from it.
 
-`checksums.json` in the folder of a checkpoint has the size and the CRC-32 of each of its files. It
-is written before the folder gets its final name, so every complete checkpoint has it.
+`checksums.json` in the folder of a checkpoint has the size and the CRC-32 of each of its files. The
+file is written before the folder gets its final name, so every complete checkpoint has one.
 """
 
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 from bertjax.files import read_json, write_json
 
 CHECKSUMS = "checksums.json"
-# Orbax writes these after the checksums. They hold times and types, but no values of the run.
+# Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
 _CHUNK = 1 << 24
 TEMPORARY = "orbax-checkpoint-tmp"
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints in a directory, in order."""
+    """Returns the steps of the complete checkpoints in a directory, in ascending order."""
     names = (entry.name for entry in directory.glob("*") if entry.is_dir())
     return sorted(int(name) for name in names if name.isdigit())
 
@@ -46,7 +46,8 @@ def _facts(path: Path) -> list[int]:
 def damage_of(folder: Path) -> str | None:
     """Describes the first damage in the files of a checkpoint; None if there is none.
 
-    A checkpoint without checksums is from an older version; only its progress file is then checked.
+    A checkpoint without checksums is from an older version; of such a checkpoint, only the file
+    `progress/metadata` is checked.
     """
     try:
         if not (folder / CHECKSUMS).exists():
@@ -60,7 +61,7 @@ def damage_of(folder: Path) -> str | None:
             if found[0] != facts[0]:
                 return f"{name} has {found[0]:,} bytes instead of {facts[0]:,}"
             if found != facts:
-                return f"{name} has another checksum than when it was written"
+                return f"the checksum of {name} differs from the one in {CHECKSUMS}"
         if not expected:
             return f"{CHECKSUMS} is empty"
         read_json(folder / _WRITTEN_LAST[0])
@@ -89,7 +90,7 @@ def damaged_steps(directory: Path) -> dict[int, str]:
 
 
 def set_aside(directory: Path, step: int, folder: str) -> Path:
-    """Moves a checkpoint to `folder` beside the directory, where nothing reads it.
+    """Moves the checkpoint of a step to `folder` beside `directory`, where no run looks for it.
 
     Returns:
         The new path of the checkpoint.
@@ -102,7 +103,7 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
 
 
 def set_damaged_aside(directory: Path) -> None:
-    """Moves damaged checkpoints to the folder `damaged` in the workdir, and says so.
+    """Moves damaged checkpoints to the folder `damaged` beside `directory`, and prints a warning.
 
     Raises:
         ValueError: all checkpoints are damaged; then none is moved.
@@ -113,7 +114,8 @@ def set_damaged_aside(directory: Path) -> None:
         step, damage = max(damaged.items())
         raise ValueError(
             f"All {len(damaged)} checkpoints in {directory} are damaged; in the newest, of step "
-            f"{step}, {damage}. Restore them from a copy, or remove {directory} to start anew."
+            f"{step}, {damage}. Restore them from a copy, or remove {directory} to train from "
+            "the beginning."
         )
     for step, damage in damaged.items():
         place = set_aside(directory, step, "damaged")

@@ -26,7 +26,7 @@ _MALFORMED = (
 
 
 def is_remote(path: Any) -> bool:
-    """Whether a path is in a bucket, such as gs://... or s3://..."""
+    """Whether a path is in a cloud storage bucket, such as gs://... or s3://..."""
     return _REMOTE.match(os.fspath(path)) is not None
 
 
@@ -40,14 +40,16 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
-    """Turns errors of the file system in the block into errors that name `place` and a remedy.
+    """Turns an OSError that the block raises into one that names `place` and a remedy.
 
     Args:
         place: the file or folder that the block writes.
-        consequence: a clause that follows the reason, such as "its old content is unchanged".
+        consequence: what the failure means for the files, appended to the reason in the message,
+            such as "its old content is unchanged".
 
     Raises:
-        OSError: an OSError of the block; one that is explained already stays as it is.
+        OSError: the block raised an OSError. An OSError without an errno already has such a message
+            and is raised unchanged.
     """
     try:
         yield
@@ -64,7 +66,7 @@ def _not_written(place: str | Path, error: OSError, consequence: str = "") -> st
     elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         remedy = "Make room"
     else:
-        remedy = "Repair this"
+        remedy = "Remove the cause"
     return (
         f"Writing {place} failed ({reason}). {remedy}, or choose another place; then run the same "
         "command again."
@@ -127,10 +129,11 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextlib.contextmanager
 def explained(file: str | Path, remedy: str = "copy or download it again") -> Iterator[None]:
-    """Converts what the content of a file makes the block raise to one error that names the file.
+    """Turns errors that a file's content causes in the block into a ValueError that names the file.
 
-    For files of others, whose content may have any structure: a missing entry, a value of a wrong
-    type and a number out of range become a ValueError. Errors that name the file remain.
+    This is for files from elsewhere, whose content may have any structure: a missing entry, a value
+    of a wrong type and a number out of range all become a ValueError. A short ValueError that
+    already names the file is raised unchanged.
 
     Args:
         file: the file that the block reads.
@@ -188,7 +191,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is larger.
+        ValueError: the file has more than `max_bytes` bytes.
     """
     content = bytearray()
     with path.open("rb") as file:  # a single read would allocate max_bytes
@@ -203,11 +206,11 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def set_aside(path: Path, name: str | None = None) -> Path:
-    """Copies a damaged file to `NAME.damaged-1`, or the next free number; returns that path.
+    """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the new path.
 
     Args:
-        path: the file.
-        name: the NAME; None: that of the file.
+        path: the damaged file.
+        name: the NAME in the name of the copy; None: the name of the file.
 
     Raises:
         OSError: the copy cannot be written.
@@ -226,8 +229,9 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
     The old content of `folder` is kept until the end of the block, and then removed.
 
     Args:
-        folder: a new folder, an empty one, or one that may be replaced.
-        marks: file names; a folder with content is replaced only if it contains one of them.
+        folder: the folder to write, which may exist.
+        marks: file names; a folder with content is replaced only if it contains a file with one of
+            these names. Empty: any folder is replaced.
 
     Raises:
         ValueError: `folder` is a file, or has content but none of the `marks`.
@@ -253,7 +257,7 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
 
 
 def _tidy(folder: Path, scratch: Path) -> None:
-    """Removes the scratch folder; first moves the old content back if `folder` is missing."""
+    """Removes the folder `scratch`, after moving the old content back if `folder` is missing."""
     if (scratch / "old").exists() and not folder.exists():
         (scratch / "old").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -279,7 +283,7 @@ def brief(content: Any, limit: int = 120) -> str:
 
 
 def listed(names: Sequence[Any], limit: int = 70) -> str:
-    """Returns all names for an error message, or their number and the first ones if too long."""
+    """Joins names for an error message; of a long list, only the count and the first names."""
     if not names:
         return "nothing"
     first = ", ".join(brief(name, limit) for name in names[:9])

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-# The exit status of a command that was stopped and goes on where it stopped if it is run again
+# The exit status of a command that was stopped by a signal and that resumes if it is run again
 # (EX_TEMPFAIL of sysexits.h).
 STOPPED = 75
 
@@ -28,7 +28,8 @@ class Interrupted(KeyboardInterrupt):
 def signals_raise() -> Iterator[None]:
     """A context in which SIGTERM and SIGHUP raise `Interrupted`, so that files are cleaned up.
 
-    Without it, they would end the process at once. Child processes keep Python's behaviour.
+    Without this context, the signals would end the process at once. In forked child processes, they
+    still do.
     """
     process = os.getpid()
 

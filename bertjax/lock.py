@@ -1,8 +1,8 @@
-"""A lock file that keeps a second process from writing to the same place.
+"""A lock file that keeps a second process from writing to the same file or folder.
 
-Where the file system has locks (`flock`), the end of a process in any way frees its lock at once.
-Elsewhere, as on some NFS mounts, the lock is a file that is created exclusively and touched every
-few seconds; if it has not been touched for a minute, its process is taken to be dead.
+Where the file system has locks (`flock`), a lock is freed as soon as its process ends, in whatever
+way. Elsewhere, as on some NFS mounts, the lock is a file that is created exclusively and touched
+every few seconds; if it has not been touched for a minute, its process is taken to be dead.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# Seconds between two touches of a lock file without `flock`, and its age at which it is stale.
+# Without `flock`: the seconds between two touches of a lock file, and the seconds without a touch
+# after which a lock file is stale.
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
 POLL_SECONDS = 0.5
@@ -33,16 +34,17 @@ class Locked(ValueError):
 
 
 class Lock:
-    """Exclusive use of a place by one process, from `take` to `release` or the end of the process.
+    """Exclusive use of a file or folder by one process.
 
-    A lock may be used as a context manager. It is also released when nothing refers to it any more.
+    The process has the lock from `take` to `release`, or until it ends or the object is deleted. A
+    lock may be used as a context manager.
 
     Args:
         path: the lock file. Its folder must exist. Without `flock`, another file is used, `path`
             with ".heartbeat" added.
-        place: what is locked, for the error message: "--output data".
-        what: what writes there, for the error message: "run".
-        remedy: the advice at the end of the error message.
+        place: name of the locked file or folder in the error message, such as "--output data".
+        what: name of the kind of process that takes the lock in the error message, such as "run".
+        remedy: the advice at the end of the error message, such as "wait until it ends".
     """
 
     def __init__(self, path: str | Path, *, place: str, what: str, remedy: str):
@@ -61,13 +63,13 @@ class Lock:
         """Takes the lock.
 
         Args:
-            wait: without `flock`, the file of a process that was killed less than a minute ago
-                cannot be told from that of a living one. True: wait until it is touched or stale.
-                False: take it for that of a living process.
+            wait: what to do if, without `flock`, there is a lock file that was touched less than a
+                minute ago, so that its process may be alive or dead. True: wait until the file is
+                touched again or stale. False: assume that the process is alive.
 
         Raises:
-            Locked: another process has it.
-            OSError: the lock file cannot be created: no rights, a full or read-only disk.
+            Locked: another process has the lock.
+            OSError: the lock file cannot be created: no write permission, a full or read-only disk.
         """
         self._content = f"process {os.getpid()} on {socket.gethostname()}"
         if not self._take_flock():
@@ -94,15 +96,15 @@ class Lock:
                 break
             file.close()  # the process that had the lock has just removed the file
         else:
-            raise self._locked("a process that releases it again and again")
+            raise self._locked("processes that take and release it repeatedly")
         self._file = file
-        with contextlib.suppress(OSError):  # on a full disk, the lock has no name
+        with contextlib.suppress(OSError):  # on a full disk, the lock file remains empty
             file.truncate(0)
             file.write(self._content.encode())
         return True
 
     def _take_heartbeat(self, wait: bool) -> None:
-        self._content += f" ({uuid.uuid4().hex[:8]})"  # makes it different from every other
+        self._content += f" ({uuid.uuid4().hex[:8]})"  # differs from all other lock files
         for _ in range(ATTEMPTS):
             try:
                 file = self._heartbeat.open("xb", buffering=0)
@@ -113,16 +115,17 @@ class Lock:
                 file.write(self._content.encode())
             break
         else:
-            raise self._locked("a process that releases it again and again")
+            raise self._locked("processes that take and release it repeatedly")
         self._ended = threading.Event()
         args = (self._heartbeat, self._ended)
         threading.Thread(target=_touch_until, args=args, daemon=True).start()
 
     def _remove_stale(self, wait: bool) -> None:
-        """Removes the file of a dead process; returns also if the file vanished meanwhile.
+        """Removes the lock file of a dead process; does nothing if the file has vanished meanwhile.
 
         Raises:
-            Locked: the file is touched, so its process is alive.
+            Locked: the file is touched, so its process is alive; or `wait` is False and the file is
+                not stale.
         """
         try:
             seen, other = self._heartbeat.stat().st_mtime_ns, self._read()
@@ -130,8 +133,8 @@ class Lock:
                 if not wait or self._heartbeat.stat().st_mtime_ns != seen:
                     raise self._locked(other)
                 time.sleep(POLL_SECONDS)
-            # Of several processes that wait, one renames the file; the content tells whether it is
-            # still the stale one.
+            # If several processes wait, one of them renames the file. The content shows whether the
+            # renamed file is the stale one or the new lock file of another process.
             taken = self._heartbeat.with_name(f"{self._heartbeat.name}.{uuid.uuid4().hex}")
             self._heartbeat.rename(taken)
             if taken.read_text(encoding="utf-8") != other:
@@ -142,7 +145,7 @@ class Lock:
             return
 
     def _age(self) -> float:
-        """Returns the seconds since the last touch, by the clock of the file system."""
+        """Returns the seconds since the lock file was touched, by the clock of the file system."""
         probe = self._heartbeat.with_name(f"{self._heartbeat.name}.{uuid.uuid4().hex}")
         try:
             probe.touch()
@@ -166,7 +169,7 @@ class Lock:
         """Removes the lock file; does nothing if this object does not have the lock."""
         if self._file is not None:
             with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)  # before it is free, see `_is_still_at`
+                self._path.unlink(missing_ok=True)  # while it is locked, see `_is_still_at`
             self._file.close()
             self._file = None
         if self._ended is not None:
@@ -198,7 +201,7 @@ def _removed_on_error(path: Path) -> Iterator[None]:
 
 
 def _is_still_at(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file still has its name, so that a later process locks the same file."""
+    """Whether `path` still leads to the open file, so that a later process locks the same file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:

@@ -1,4 +1,4 @@
-"""Temporary folders that do not stay behind when their process is killed."""
+"""Temporary folders; those of a process that was killed are removed by a later process."""
 
 import contextlib
 import os
@@ -13,7 +13,8 @@ from bertjax.lock import Lock, Locked
 
 PREFIX = "bertjax-scratch-"
 LOCK_FILE = "owner.lock"
-# A folder without a lock file may be that of a process that has just started.
+# A folder without a lock file may belong to a process that has just created the folder; such a
+# folder is only removed at this age.
 SECONDS_WITHOUT_LOCK = 3600.0
 
 
@@ -21,8 +22,9 @@ SECONDS_WITHOUT_LOCK = 3600.0
 def scratch_folder() -> Iterator[Path]:
     """Yields a new folder for temporary files, which is removed at the end of the block.
 
-    If the process is killed, the next call of this user on the same machine removes the folder. The
-    folder is in the directory of `tempfile`, which the environment variable TMPDIR chooses.
+    If the process is killed, the next call of this function by the same user on the same machine
+    removes the folder. It is created in the directory of `tempfile`, which the environment variable
+    TMPDIR chooses.
 
     Raises:
         OSError: the folder cannot be created.
@@ -42,7 +44,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_left_behind(root: Path) -> None:
-    """Removes the folders of dead processes of this user."""
+    """Removes the scratch folders in `root` that dead processes of this user have left."""
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Locked):
             if _is_ours(folder):

@@ -1,16 +1,17 @@
-"""Deterministic operations on GPUs, for runs that must repeat the same bits there."""
+"""Deterministic operations on GPUs, for runs whose results must be reproducible bit by bit."""
 
 import os
 
-# Scatter and sums with atomic additions are replaced by slower operations with a fixed order, and
-# kernels are not chosen by timing them, because another run could choose another kernel.
+# The first flag replaces scatters and sums with atomic additions by slower operations with a fixed
+# order. The second flag turns off autotuning, because it times kernels and may choose other kernels
+# in another run.
 FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 
 
 def use_deterministic_operations(deterministic: bool) -> None:
-    """Makes XLA use only deterministic operations on GPUs; call it before jax lists its devices.
+    """If `deterministic`, makes XLA use only deterministic operations on GPUs.
 
-    CPUs and TPUs are deterministic without it.
+    It must be called before jax lists its devices. CPUs and TPUs are always deterministic.
     """
     flags = os.environ.get("XLA_FLAGS", "").split()
     if deterministic:

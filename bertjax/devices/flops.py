@@ -1,4 +1,4 @@
-"""Counts FLOP of a training step and looks up peak FLOP/s of devices, for MFU (their ratio)."""
+"""FLOP of a training step and peak FLOP/s of devices, to compute MFU (model FLOP utilisation)."""
 
 import time
 
@@ -33,14 +33,14 @@ def train_flops_per_row(
 
     The count includes the matrix multiplications of QKV, output and feed-forward layers, attention
     over all pairs of tokens, and the MLM head at the predicted positions, but no embedding lookups.
-    A multiply-add is two FLOP.
+    A multiply-add counts as two FLOP.
 
     Args:
         config: the architecture.
         row_length: the number of tokens per row.
         predictions: the number of predicted tokens per row.
-        attended: the mean number of tokens that a token attends to, which for the sequences of
-            packed rows is E[length^2] / E[length]; None: the whole row.
+        attended: the mean number of tokens that a token attends to, which for packed rows is
+            E[length^2] / E[length] over their sequences; None: `row_length`.
     """
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + 2 * d * f)

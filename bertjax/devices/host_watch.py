@@ -1,7 +1,8 @@
-"""Watches the other hosts of a run: if one fails, all end soon, with its message.
+"""Watches the other hosts of a run: if one host fails, all hosts end within about a minute.
 
-Without this, the others would wait in a collective operation until a timeout of many minutes, and
-then end with a C++ stack. Hosts talk through the key-value store of `jax.distributed`.
+The other hosts print the error of the host that failed. Without the watch, they would wait in a
+collective operation until a timeout of many minutes, and then end with a C++ stack trace. Hosts
+exchange messages through the key-value store of `jax.distributed`.
 """
 
 import contextlib
@@ -18,12 +19,13 @@ import jax
 
 from bertjax.interruption import STOPPED, Interrupted
 
+# The interval at which every host writes a sign of life.
 BEAT_SECONDS = 3.0
-# A host that shows no sign of life for so long was killed, is stopped, or has lost its network.
+# A host without a sign of life for this time was killed, is stopped, or has lost its network.
 SILENCE_SECONDS = 40.0
-# The time in which a host that learns of an error may end by itself, with an error of its own.
+# The time that a host which learns of another host's error has to end by itself with its own error.
 GRACE_SECONDS = 5.0
-# How errors of XLA and of its collective operations begin; jax raises several types.
+# How error messages of XLA and its collective operations begin; jax raises them as several types.
 _STATUS = re.compile(r"\b(UNKNOWN|INTERNAL|ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED): ")
 _FOLDER = "bertjax"
 _FINISHED = "finished"
@@ -40,7 +42,7 @@ def _client() -> Any:
 
 
 def announce(message: str) -> None:
-    """Tells the other hosts how this one ends; they end too, unless it has finished its work."""
+    """Tells the other hosts how this host ends; they end too, unless `message` is `_FINISHED`."""
     global _watching
     if _watching:
         _over.set()
@@ -49,7 +51,7 @@ def announce(message: str) -> None:
             _client().key_value_set(
                 f"{_FOLDER}/ended/{jax.process_index()}", message, allow_overwrite=True
             )
-        except Exception:  # the service is gone, and so are the others
+        except Exception:  # the coordination service has ended, and so have the others
             pass
 
 
@@ -57,8 +59,8 @@ def announce(message: str) -> None:
 def watching() -> Iterator[None]:
     """A context in which the hosts watch each other; with a single process, it does nothing.
 
-    An error in it ends the other hosts. It also ends this process at once, because jax would wait
-    for the others before.
+    An error in the block ends the other hosts. With several processes, the error also ends this
+    process at once, because jax would first wait for the other processes.
     """
     _start()
     try:
@@ -72,14 +74,18 @@ def watching() -> Iterator[None]:
 
 
 def announce_error(error: BaseException) -> bool:
-    """Tells the other hosts that this one ends with an error; returns whether there are others.
+    """Tells the other hosts that this host ends with an error.
 
-    Call it before anything that waits for the others, such as the end of a save.
+    Call it before anything that waits for the other hosts, such as the end of a save.
+
+    Returns:
+        Whether the error ends other hosts: False with a single process, and if all hosts have
+        agreed to stop.
     """
     if not _watching or _over.is_set():
         return _watching
     if _STATUS.search(str(error)):
-        # Probably another host has failed. The thread that watches finds out which one.
+        # Probably another host has failed. The thread of `_watch` finds out which one.
         time.sleep(SILENCE_SECONDS + 2 * (BEAT_SECONDS + GRACE_SECONDS))
     agreed = isinstance(error, Interrupted) and error.on_all_hosts
     announce(_FINISHED if agreed else _line(error) or type(error).__name__)
@@ -145,7 +151,7 @@ def _watch() -> None:
 
 
 def _values(client: Any, kind: str) -> dict[int, str]:
-    """Returns {rank: value} of the keys of one kind."""
+    """Returns {rank: value} of all hosts that wrote a key of this kind, "alive" or "ended"."""
     try:
         pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")
     except Exception as error:
@@ -160,7 +166,7 @@ def _line(error: BaseException) -> str:
 
 
 def _end_with(message: str) -> None:
-    """Prints why this process ends, and ends it, unless it ends by itself within the grace."""
+    """Prints `message` and ends this process, unless it ends by itself within `GRACE_SECONDS`."""
     if not _over.wait(GRACE_SECONDS):
         _exit_with(message)
 

@@ -1,4 +1,4 @@
-"""Coordinates the hosts of a run: joining, consistency checks, stop signals, work of one host only.
+"""Coordinates the hosts of a run: connecting, consistency checks, work that only one host does.
 
 Every host runs the same program with the same config. Only the first host (process 0) writes files
 and prints.
@@ -24,22 +24,25 @@ from bertjax.devices.sharding import replicated
 
 PACKAGE = Path(__file__).parent.parent
 Result = TypeVar("Result")
+# The interval at which a waiting host touches its file.
 RENEW_SECONDS = 2.0
-# How long a host that has finished waits for the others.
+# How long a host that has finished waits for the others to finish.
 SHUTDOWN_SECONDS = 60
-# How much of an error's message the other hosts get.
+# The number of bytes of an error message that are sent to the other hosts.
 MESSAGE_BYTES = 512
 
 
 def connect(config: DistributedConfig, meeting_place: Path) -> None:
-    """Joins the other hosts, if there are any; must be called before jax lists its devices.
+    """Connects this host with the other hosts; must be called before jax lists its devices.
 
-    TPU pods, SLURM and Open MPI are detected automatically; other clusters need the config.
+    TPU pods, SLURM and Open MPI are detected automatically; on other clusters, `config` must say
+    which processes there are. A run on a single host needs no connection.
 
     Args:
-        config: the address and number of the processes, if they are not detected.
+        config: the address of process 0, the number of processes, the index of this process, and
+            the timeout; the first three are None if they are to be detected.
         meeting_place: a folder that all hosts share. Each host keeps a file there while it waits,
-            so that an error can name a host that never joins.
+            so that an error message can name a host that never connects.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
     if alone or jax.distributed.is_initialized():
@@ -49,7 +52,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     arrived = threading.Event()
     detection = None if config.coordinator_address is None else "deactivate"
     threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True).start()
-    # `stop.StopSignal` takes its place; it would handle SIGTERM too.
+    # jax's preemption service would handle SIGTERM, which `stop.StopSignal` does here.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -68,7 +71,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Whether jax detects a cluster and so the other hosts."""
+    """Whether this process runs in a cluster that jax detects: SLURM, Open MPI or Cloud TPUs."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -76,14 +79,14 @@ def _in_a_cluster() -> bool:
 
 
 def _on_tpu() -> bool:
-    """Whether this is a host of Cloud TPUs."""
+    """Whether this machine has Cloud TPUs that jax may use."""
     chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
     wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
     return chips and wanted and importlib.util.find_spec("libtpu") is not None
 
 
 def _rank(config: DistributedConfig) -> tuple[int, int] | None:
-    """Returns the rank of this process and the number of processes; None if not known yet."""
+    """Returns (rank of this process, number of processes); None if only jax can detect them."""
     if config.coordinator_address is not None:
         assert config.process_id is not None and config.num_processes is not None
         return config.process_id, config.num_processes
@@ -97,9 +100,9 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
 
 
 class Waiting:
-    """Files that show which hosts are waiting: one per rank, which is touched every few seconds.
+    """Shows which hosts are waiting: each host has a file, which it touches every few seconds.
 
-    The times of the files come from the shared file system, so the clocks of hosts may differ.
+    The modification times come from the shared file system, so the hosts' clocks may differ.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
@@ -112,7 +115,7 @@ class Waiting:
         (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
-        """Returns the ranks of the hosts whose file is missing or old."""
+        """Returns the ranks of the hosts whose file is missing or was not touched recently."""
         times = {rank: self._last_seen(rank) for rank in range(self._count)}
         return [r for r, seen in times.items() if seen < times[self._rank] - 4 * RENEW_SECONDS]
 
@@ -133,9 +136,9 @@ def _watch(
     mark: Waiting | None,
     arrived: threading.Event,
 ) -> None:
-    """Touches this host's file until all hosts have joined; ends the process after a timeout.
+    """Touches this host's file until all hosts are connected; ends the process after a timeout.
 
-    The message at the end names the missing host. jaxlib, which waits in C++, would not name it.
+    The error message names the missing hosts; that of jaxlib, which waits in C++, would not.
     """
     deadline = time.monotonic() + config.timeout_seconds
     while time.monotonic() < deadline:
@@ -145,11 +148,12 @@ def _watch(
             mark.renew()
     who = f"process {known[0]} of {known[1]}" if known else "this process"
     missing = mark.missing() if mark else []
-    absent = f"process {', '.join(map(str, missing))} never came" if missing else "one never came"
+    absent = f"process {', '.join(map(str, missing))}" if missing else "at least one process"
     print(
-        f"error: {who} waited {config.timeout_seconds} s for all others at "
-        f"{config.coordinator_address or 'the coordinator of the cluster'}: {absent}. Look at its "
-        "log and check that it can reach the address, or raise --distributed.timeout_seconds.",
+        f"error: {who} waited {config.timeout_seconds} s, but {absent} never connected to "
+        f"{config.coordinator_address or 'the coordinator of the cluster'}. Look at the log of the "
+        "missing process and check that it can reach this address, or raise "
+        "--distributed.timeout_seconds.",
         file=sys.stderr,
         flush=True,
     )
@@ -170,8 +174,8 @@ def say(text: str) -> None:
 def on_all(action: Callable[[], Result]) -> Result:
     """Calls `action` on every host and returns its result; an error on one host stops all hosts.
 
-    Without this, the other hosts would wait for a host that has ended. `action` must not contain
-    collective operations, in which the hosts would wait for a host that failed before.
+    Without this function, the other hosts would wait for a host that has ended. `action` must not
+    contain collective operations, in which the hosts would wait for a host that has failed.
 
     Raises:
         BaseException: what `action` raised on this host.
@@ -203,13 +207,13 @@ def on_first(action: Callable[[], None]) -> None:
 
 
 def check_equal(facts: Mapping[str, str]) -> None:
-    """Checks that all hosts have the same `facts`.
+    """Checks that the values in `facts` are the same on all hosts.
 
     Args:
-        facts: {name: value}, such as the hash of the data.
+        facts: {name: value on this host}, such as {"the data": hash of the data}.
 
     Raises:
-        ValueError: the facts differ; the message names them and the hosts.
+        ValueError: a value differs between hosts; the message has its name and the processes.
     """
     digests = [hashlib.sha256(value.encode()).digest() for value in facts.values()]
     mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
@@ -229,7 +233,7 @@ def check_equal(facts: Mapping[str, str]) -> None:
 
 
 def code_fingerprint() -> str:
-    """Computes a hash of the files of this package and of the versions of jax and Python."""
+    """Computes a hash of the Python files of this package and of the versions of jax and Python."""
     found = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
     for file in sorted(PACKAGE.rglob("*.py")):
         found.update(str(file.relative_to(PACKAGE)).encode())
@@ -238,7 +242,7 @@ def code_fingerprint() -> str:
 
 
 def fetch(tree: Any, mesh: Mesh) -> Any:
-    """Copies arrays from the devices of all hosts into numpy arrays on each host."""
+    """Gathers a tree of arrays, which may be sharded over all hosts, into numpy on each host."""
     if jax.process_count() > 1:
         tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)
     return jax.device_get(tree)

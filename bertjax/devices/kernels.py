@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from bertjax.config.model import BertConfig
 from bertjax.model.fused_attention import FUSED
 
-# The row length, in tokens, from which a fused kernel pays off; shorter rows have few scores.
+# The row length, in tokens, from which a fused kernel is faster than "xla".
 LONG_ROW = 512
 
 
@@ -24,8 +24,8 @@ def choose_attention(
 ) -> Choice:
     """Chooses the attention kernel for the given row lengths and jax's `device_kind`.
 
-    No fused kernel supports attention dropout, so none is chosen for a model that has it. "auto"
-    chooses between "splash" and "xla".
+    `requested` is "xla", a key of `FUSED`, or "auto", which chooses between "splash" and "xla". No
+    fused kernel supports attention dropout, so "xla" is chosen for a model with attention dropout.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.
@@ -59,14 +59,14 @@ def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh
     """Chooses the unroll factor of the scan over layers.
 
     Args:
-        requested: the factor in the config. None: 1 on accelerators or with remat; otherwise all
-            layers, because on CPUs a loop copies weights, activations and gradients.
+        requested: the factor in the config. None: `num_layers` on CPUs without remat, where a loop
+            would copy weights, activations and gradients, and 1 in all other cases.
         remat: the rematerialisation policy of the config.
         num_layers: the number of layers.
         mesh: the mesh, whose devices determine the platform.
 
     Raises:
-        ValueError: the factor would undo the rematerialisation.
+        ValueError: on CPUs, a factor above 1 would undo the rematerialisation.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if requested is None:

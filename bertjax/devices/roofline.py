@@ -1,6 +1,7 @@
 """Measures the roofline: the time that a step's matrix multiplications take when run alone.
 
-No step on this device can be faster. The roofline ratio is this time divided by a step's time.
+No training step on this device can be faster. The roofline ratio of a step is the roofline divided
+by the time of the step.
 """
 
 import functools
@@ -43,7 +44,7 @@ class Product(NamedTuple):
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
-    """Returns {matrix multiplication: how often it occurs} for a forward pass.
+    """Returns {matrix multiplication: how often it occurs} for a forward pass of `rows` rows.
 
     The multiplications are the same as in `devices.flops`: projections, attention over whole rows,
     feed-forward layers, and the masked LM head at `predictions` positions per row.
@@ -66,10 +67,11 @@ def forward_products(
 
 
 class Roofline:
-    """Loops over all matrix multiplications of a training step, on the default device.
+    """Measures all matrix multiplications of a training step on the default device.
 
     Args:
-        products: the multiplications of the forward pass; their gradients are added.
+        products: {multiplication of the forward pass: how often it occurs}. The multiplications
+            that compute the gradients of its two operands are measured as well.
         dtype: the dtype of the operands.
     """
 
@@ -79,7 +81,7 @@ class Roofline:
 
     @property
     def flops(self) -> int:
-        """Returns the FLOP of all multiplications, forward and backward."""
+        """The FLOP of all multiplications, forward and backward."""
         return sum(3 * product.flops * times for product, times in self._times.items())
 
     def seconds(self) -> float:
@@ -95,7 +97,7 @@ class _Loop:
         lead = (batch,) if batch else ()
         shapes = [(*lead, m, k), (*lead, k, n), (*lead, m, n)]
         self._operands = [jnp.full(shape, 0.01, dtype) for shape in shapes]
-        # XLA may be slow with one implementation, which the model then avoids.
+        # XLA may compile one of the implementations to a slow program; the faster one is measured.
         programs = [jax.jit(functools.partial(_repeat, multiply)) for multiply in CANDIDATES]
         self._program = min(programs, key=lambda program: self._time(program, 1))
         once = self._time(self._program, 1)
@@ -109,7 +111,7 @@ class _Loop:
         return (time.perf_counter() - begin) / repeats
 
     def __call__(self) -> float:
-        """Returns the median of three measurements in seconds."""
+        """Returns the seconds per repetition, the median of three measurements."""
         return statistics.median(self._time(self._program, self._repeats) for _ in range(3))
 
 

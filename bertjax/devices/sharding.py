@@ -1,7 +1,7 @@
 """Sharding: the mesh, the shardings of parameters, and the rows of a batch on each device.
 
-Rows are sharded over the axes data and fsdp, and matrices over fsdp and tensor. The model does not
-know the shardings; the compiler inserts the communication.
+Rows of a batch are sharded over the mesh axes data and fsdp, and matrices over fsdp and tensor. The
+modules of the model contain no shardings; the compiler inserts the communication.
 """
 
 import functools
@@ -35,7 +35,7 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Creates a mesh with the axes ("data", "fsdp", "tensor") over all devices.
+    """Creates a mesh with the axes ("data", "fsdp", "tensor") over `devices` (None: all of jax's).
 
     Raises:
         ValueError: the product of the axis sizes is not the number of devices.
@@ -47,7 +47,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
         raise ValueError(
             f"A mesh of data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not "
             f"cover {len(devices)} devices: make the product equal to the number of devices "
-            "(data=-1 uses all that remain)."
+            "(data=-1 uses all devices that remain)."
         )
     return jax.make_mesh(
         (data, config.fsdp, config.tensor),
@@ -58,7 +58,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `function` such that it is traced under the mesh, which the kernels look up."""
+    """Wraps `function` so that jax traces it under the mesh, which attention kernels look up."""
 
     @functools.wraps(function)
     def traced(*args: Any) -> Any:
@@ -82,7 +82,8 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     """Applies PARTITION_RULES to a tree of arrays or shapes; returns a tree of NamedShardings.
 
     Raises:
-        ValueError: a mesh axis does not divide an array axis; the message lists all such arrays.
+        ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the
+            message lists all such arrays.
     """
     problems: list[str] = []
 
@@ -100,16 +101,17 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     if problems:
         raise ValueError(
             "These parameters do not divide over the mesh: " + "; ".join(problems) + ". Choose "
-            "another mesh, or sizes that divide (vocab_size may exceed the tokenizer's)."
+            "another mesh, or model sizes that are multiples of the mesh axes (vocab_size may "
+            "exceed the tokenizer's)."
         )
     return shardings
 
 
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
-    """Checks that a batch divides equally over devices and microbatches.
+    """Checks that a batch can be split equally over devices and microbatches.
 
     Raises:
-        ValueError: the batch does not divide; the message suggests a batch size.
+        ValueError: the batch cannot be split equally; the message suggests a batch size.
     """
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * accumulation_steps
     if batch_size % unit:
@@ -129,7 +131,14 @@ def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
 def to_devices(
     local: dict[str, np.ndarray], rows: np.ndarray, sharding: NamedSharding, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Assembles the `rows` of this host into global arrays [batch_size, ...] on all devices."""
+    """Creates global arrays [batch_size, ...].
+
+    Args:
+        local: {name: values of the rows of this host, [len(rows), ...]}.
+        rows: the indices of the rows of this host in the global batch, from `host_rows`.
+        sharding: the sharding of the global arrays.
+        batch_size: the number of rows of the global batch.
+    """
     where = np.full(batch_size, -1)
     where[rows] = np.arange(len(rows))
 

@@ -18,25 +18,25 @@ from bertjax.interruption import STOPPED, Interrupted
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-# The number of calls after which the hosts read whether one of them got a signal. By then the
-# device has computed it, so nobody waits.
+# The number of calls of `StopSignal` after which the result of a call is read. By then the device
+# has computed the result, so that no host waits for it.
 READ_AFTER = 2
-# The time in which Python handles a signal, unless it is inside of the compiler.
+# Python handles a signal within this time, unless the main thread is in the compiler.
 GRACE_SECONDS = 3.0
 
 
 class StopSignal:
     """A context in which the first signal is a request to stop; the second one ends the process.
 
-    Every host calls it equally often, at the same points of the program; each call tells the others
-    whether this host got a signal. So all hosts stop after the same step, whichever of them gets
-    the signal, and whenever it comes: a request is never lost, because it is told in every call.
+    Every host must call the object equally often, at the same points of the program; each call
+    tells the other hosts whether this host got a signal. So all hosts stop after the same step,
+    whichever host gets the signal. A request is never lost, because every later call repeats it.
 
     Attributes:
         received: whether this process got a signal.
         agreed: whether the hosts have agreed to stop.
-        nothing_to_lose: whether all finished steps are saved. A signal then ends the process at
-            once, even while it compiles.
+        nothing_to_lose: whether all finished steps are saved. If True, a signal ends the process at
+            once, even during compilation.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class StopSignal:
         self._over = threading.Event()
 
     def __call__(self, step: int = 0) -> bool:
-        """Returns whether to stop now; several hosts agree on it a few calls after a signal."""
+        """Returns whether to stop now; several hosts agree to stop a few calls after a signal."""
         del step
         if jax.process_count() == 1:
             self.agreed = self.received
@@ -66,21 +66,21 @@ class StopSignal:
     def _receive(self, number: int, frame: Any) -> None:
         del frame
         if self.nothing_to_lose and jax.process_count() == 1:
-            raise Interrupted(f"signal {number}: nothing was to be saved")
+            raise Interrupted(f"signal {number}: there was nothing to save")
         if self.received:
-            raise Interrupted(f"a second signal ({number}): stopped without another checkpoint")
+            raise Interrupted(f"a second signal ({number}): stopped without saving a checkpoint")
         # This does not call print, since the signal may have interrupted a call of print.
         os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
         self.received = True
 
     def _watch(self, pipe: int) -> None:
-        """Ends the process if a signal comes while nothing is to be saved, even while compiling."""
+        """Ends the process if a signal comes while `nothing_to_lose`, even during compilation."""
         while not self._over.is_set():
             number = os.read(pipe, 1)
             if not number or self._over.wait(GRACE_SECONDS):
                 break
             if self.nothing_to_lose and number[0] in SIGNALS:
-                text = f"signal {number[0]}: stopped; nothing was to be saved"
+                text = f"signal {number[0]}: stopped; there was nothing to save"
                 host_watch.announce(text)
                 os.write(2, f"{text}; run the same command again to resume\n".encode())
                 os._exit(STOPPED)
@@ -109,7 +109,7 @@ class StopSignal:
 
 
 def _any_host(flag: bool) -> jax.Array:
-    """Starts to compute whether `flag` is set on any host; the result is a scalar on every host."""
+    """Starts to compute whether `flag` is True on any host; returns a scalar on every host."""
     hosts, maximum = _maximum_over_hosts()
     flags = jax.make_array_from_process_local_data(hosts, np.array([flag]))
     return maximum(flags).addressable_data(0)
@@ -117,7 +117,7 @@ def _any_host(flag: bool) -> jax.Array:
 
 @functools.cache
 def _maximum_over_hosts() -> tuple[NamedSharding, Any]:
-    """Returns the sharding of a flag per host, and the jitted maximum; made once, not per step."""
+    """Returns the sharding of an array with one flag per host, and the jitted `any` over it."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("hosts",))
     return NamedSharding(mesh, P("hosts")), jax.jit(jnp.any, out_shardings=NamedSharding(mesh, P()))

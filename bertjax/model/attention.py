@@ -1,4 +1,4 @@
-"""Multi-head self-attention, which is restricted to the sequences of a packed row."""
+"""Multi-head self-attention, in which a token attends only to its own sequence of a packed row."""
 
 import flax.linen as nn
 import jax
@@ -30,7 +30,10 @@ class SelfAttention(nn.Module):
     def __call__(
         self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
     ) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L] (0 = padding), dropout_rows int [B] -> [B, L, D]."""
+        """x [B, L, D], sequence_ids int [B, L] (0 = padding) -> [B, L, D].
+
+        `dropout_rows` is explained in `BertModel`.
+        """
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
 

@@ -1,4 +1,8 @@
-"""`BertWithHead`, the base class of all heads: the encoder and the facts that a head declares."""
+"""`BertWithHead`, the base class of all heads.
+
+A head contains the encoder, and the class attributes of a head describe its parameters, outputs and
+training objectives.
+"""
 
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Self
@@ -22,20 +26,21 @@ class Rows(NamedTuple):
     """The arrays of a batch that heads use in addition to the outputs of the encoder."""
 
     sequence_ids: jax.Array
-    """int [B, L]: the number of each token's sequence, 1..K, or 0 for padding."""
+    """int [B, L]: the sequence that each token of a row belongs to, 1..K, or 0 for padding."""
     sequence_starts: jax.Array
-    """int [B, K]: the position of each sequence's [CLS]."""
+    """int [B, K]: the token position in the row of each sequence's [CLS]; 0 if there is none."""
     masked_positions: jax.Array | None
-    """int [B, P]: the positions that a masked LM predicts; None: it predicts all positions."""
+    """int [B, P]: the token positions that an MLM head predicts; None: all positions."""
     dropout_rows: jax.Array | None
-    """int [B]: the row numbers that determine the dropout; None: no dropout."""
+    """int [B]: the index of each row in the global batch, which is folded into the PRNG key of
+    dropout; None: no dropout."""
 
 
 class BertWithHead(nn.Module):
-    """Base class of the heads; an instance of it is an encoder without a head.
+    """Base class of the heads; an instance of `BertWithHead` itself is an encoder without a head.
 
-    It has the fields of `BertModel` and `num_labels`, the number of classes of a classifier. A
-    subclass creates its layers in `setup` and computes its outputs in `answer`.
+    `num_labels` is the number of classes of a classifier; the other fields are also fields of
+    `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.
     """
 
     config: BertConfig
@@ -46,47 +51,49 @@ class BertWithHead(nn.Module):
     num_labels: int = 2
 
     class_suffix: ClassVar[str] = "Model"
-    """The name of the class in transformers without the family's prefix, such as "Bert"."""
+    """The class name in transformers after the family's prefix: "Model" of "BertModel"."""
     parts: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of the head's parameters; those of the encoder are under "bert"."""
+    """Top-level keys of the head's parameters; the parameters of the encoder are under "bert"."""
     training_parts: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of parameters that exist only during training; they are never exported."""
+    """Top-level keys of parameters that exist only during training and are never exported."""
     class_part: ClassVar[str | None] = None
-    """The member of `parts` whose last axis has one entry per class, or None."""
+    """The member of `parts` whose arrays have one entry per class on the last axis, or None."""
     outputs: ClassVar[tuple[str, ...]] = ()
     """Names of the outputs that the head adds to those of `BertModel`."""
     sequence_outputs: ClassVar[tuple[str, ...]] = ()
-    """The `outputs` with one entry per sequence, [B, K, ...]; all others have shape [B, L, ...]."""
+    """The `outputs` that have one entry per sequence, [B, K, ...]; the other outputs have one entry
+    per token, [B, L, ...], or per masked token, [B, P, ...]."""
     objectives: ClassVar[Mapping[str, losses.Objective]] = {}
-    """Training objectives; a key is "pretraining" or a kind of task labels, such as "classes"."""
+    """{"pretraining" or a kind of task labels, such as "classes": the training objective}."""
     frozen: ClassVar[tuple[str, ...]] = ()
-    """Top-level names of parameters that are not trained; if any, the encoder has no dropout."""
+    """Top-level keys of parameters that are not trained. A model with such parameters applies no
+    dropout in its encoder."""
     reads_hidden_states: ClassVar[bool] = False
-    """Whether `answer` needs the encoder's "hidden_states"."""
+    """Whether `answer` needs "hidden_states", the outputs of all encoder layers."""
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """Returns the model that a pretraining run trains; precision and kernels are set later."""
+        """Returns the model of a pretraining run; `training.setup` later sets dtype and kernels."""
         return cls(config.model)
 
     @property
     def is_random(self) -> bool:
-        """Whether the outputs depend on the rng "dropout" in training."""
+        """Whether a dropout rate is positive, so that training needs the PRNG key "dropout"."""
         return any(getattr(self.config, rate) for rate in DROPOUT_FIELDS)
 
     @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
-        """The encoders that a step trains, as (config, has a masked LM) pairs, to count FLOP."""
+        """Pairs (config of a trained encoder, whether it has an MLM head), to count FLOP."""
         return ((self.config, "predictions" in self.parts),)
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the encoder needs its pooler."""
+        """Whether the head uses the encoder's pooler, provided that the config has a pooler."""
         return True
 
     @property
     def present_parts(self) -> set[str]:
-        """The subset of `parts` that the head has for this architecture."""
+        """The members of `parts` that exist in a head with this `config`."""
         return set(self.parts)
 
     def setup(self):
@@ -111,18 +118,15 @@ class BertWithHead(nn.Module):
         dropout_rows: jax.Array | None = None,
         output_hidden_states: bool = False,
     ) -> Outputs:
-        """Encodes rows of one or several sequences and applies the head.
+        """Encodes a batch whose rows hold one or several sequences, and applies the head.
 
         Args:
-            input_ids, token_type_ids, position_ids, sequence_ids: int [B, L].
-            sequence_starts: int [B, K].
-            masked_positions: int [B, P], the positions that a masked LM predicts; None: all.
-            dropout_rows: int [B], the row numbers; they and the rng "dropout" determine the
-                dropout. None: no dropout.
-            output_hidden_states: whether to return "hidden_states".
+            input_ids, token_type_ids, position_ids: int [B, L], as in `BertModel`.
+            sequence_ids, sequence_starts, masked_positions, dropout_rows: the fields of `Rows`.
+            output_hidden_states: whether to return "hidden_states", the outputs of all layers.
 
         Returns:
-            The outputs of `BertModel`, and the float32 arrays that `outputs` names.
+            The outputs of `BertModel`, and the float32 arrays of the head, named in `outputs`.
         """
         encoded = self.bert(
             input_ids,
@@ -146,7 +150,11 @@ class BertWithHead(nn.Module):
     def classifier_layer(
         self, features: int, own_rate: float | None = None
     ) -> tuple[Dropout, Linear]:
-        """Creates the dropout and the linear layer of a classifier; must be called in `setup`."""
+        """Creates the dropout and the linear layer of a classifier; must be called in `setup`.
+
+        The dropout rate is the first of `own_rate` and the config's `classifier_dropout` and
+        `hidden_dropout_prob` that is not None.
+        """
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
         return Dropout(rate), Linear(self.config, features, self.dtype)
@@ -157,5 +165,5 @@ class TokenHead(BertWithHead):
 
     @property
     def needs_pooler(self) -> bool:
-        """Always False: these heads do not use the pooler."""
+        """Always False: heads that read only the tokens' hidden states do not use the pooler."""
         return False

@@ -37,7 +37,7 @@ class BertModel(nn.Module):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether there is a pooler: the head needs it and the architecture has it."""
+        """Whether there is a pooler: `add_pooling_layer` is True here and in the config."""
         return self.add_pooling_layer and self.config.add_pooling_layer
 
     def setup(self):
@@ -59,14 +59,16 @@ class BertModel(nn.Module):
         dropout_rows: jax.Array | None = None,
         output_hidden_states: bool = False,
     ) -> dict[str, jax.Array]:
-        """Encodes rows of one or several sequences.
+        """Encodes a batch whose rows hold one or several sequences.
 
         Args:
-            input_ids, token_type_ids, position_ids: int [B, L].
-            sequence_ids: int [B, L], the number of each token's sequence, 1..K, or 0 for padding.
-            sequence_starts: int [B, K], the position of each sequence's [CLS].
-            dropout_rows: int [B], the row numbers; they and the rng "dropout" determine the
-                dropout. None: no dropout.
+            input_ids, token_type_ids: int [B, L], the ids of the tokens and of their types.
+            position_ids: int [B, L], the position of each token in its sequence, counted from 0.
+            sequence_ids: int [B, L], the sequence that each token of a row belongs to, 1..K, or 0
+                for padding.
+            sequence_starts: int [B, K], the token position in the row of each sequence's [CLS].
+            dropout_rows: int [B], the index of each row in the global batch, which is folded into
+                the PRNG key "dropout"; None: no dropout.
             output_hidden_states: whether to return the outputs of all layers.
 
         Returns:
@@ -88,5 +90,5 @@ class BertModel(nn.Module):
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """x [..., E] -> its dot products with the word embeddings [..., V]."""
+        """Computes the dot products of x [..., E] with all word embeddings -> [..., V]."""
         return self.embeddings.attend(x)

@@ -1,4 +1,4 @@
-"""Dropout whose random bits depend on the row, and not on the batch that contains the row."""
+"""Dropout whose mask for a row depends on the row's batch index, not on devices or microbatches."""
 
 import functools
 import math
@@ -15,18 +15,19 @@ PARITY = 0x1BD11BDA
 
 
 class Dropout(nn.Module):
-    """Zeroes elements with probability `rate` and scales up the others (Srivastava et al. 2014).
+    """Zeroes elements with probability `rate` and divides the other elements by 1 - rate.
 
-    The random bits of a row depend only on the rng "dropout" and the number of the row, so they are
-    the same for any split of the rows over devices, microbatches and processes. This holds for
-    Threefry keys; "rbg" keys, which are cheaper on accelerators, draw bits for all rows at once.
+    The dropout mask of a row (Srivastava et al. 2014) depends only on the PRNG key "dropout" and on
+    the row's index in the global batch, so it is the same for any split of the batch over devices,
+    microbatches and processes. This does not hold for "rbg" keys, which are cheaper on accelerators
+    and draw the bits of all rows of an array at once.
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """x [B, ...], row numbers int [B] (None: no dropout) -> x with dropout [B, ...]."""
+        """x [B, ...], indices in the global batch int [B] (None: no dropout) -> result [B, ...]."""
         if rows is None or self.rate == 0.0:
             return x
         # Each element uses 16 random bits, which cost half as much as 32. So the rate is rounded
@@ -37,7 +38,7 @@ class Dropout(nn.Module):
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform numbers 0..65535, uint32 [B, *shape], from a key and row numbers int [B]."""
+    """Draws uniform integers 0..65535, uint32 [B, *shape], from a key and batch indices int [B]."""
     *lead, last = shape
     if "rbg" in str(jax.random.key_impl(key)):  # vmap does not support these keys
         word_shape = (len(rows), *lead, -(-last // 2))
@@ -53,16 +54,17 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
     return jnp.concatenate(halves, axis=-1)[..., :last]
 
 
-# Inlined, so the program is the same; but jax traces the rounds once per shape, not once per call.
+# The compiled program is the same as without this inlined jit, but jax traces the rounds once per
+# shape instead of once per call.
 @functools.partial(jax.jit, inline=True)
 def threefry2x32(
     key: tuple[jax.Array, jax.Array], counts: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the Threefry-2x32 hash: two uint32 arrays of the arguments' broadcast shape.
 
-    The bits equal those of jax's Threefry, which discards 32 of the 64 bits of a block and, on
-    CPUs, loops over the rounds. Here the rounds are unrolled, so that XLA fuses them with their
-    consumer.
+    The hash equals that of jax's Threefry, but jax discards 32 of the 64 bits of a block and, on
+    CPUs, loops over the rounds. Here the rounds are unrolled, so that XLA fuses them with the
+    operation that uses the bits.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = counts[0] + keys[0], counts[1] + keys[1]

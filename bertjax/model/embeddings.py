@@ -21,8 +21,8 @@ def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) ->
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
     """Computes sinusoidal position embeddings (Vaswani et al. 2017, 3.5).
 
-    The function has the signature of jax's initializers; `shape` is (positions, width). Even
-    columns hold sines and odd columns hold cosines.
+    The function has the signature of jax's initializers; `shape` is (number of positions, embedding
+    size). Even columns hold sines and odd columns hold cosines.
     """
     del key, out_sharding
     rows, columns = shape
@@ -33,7 +33,7 @@ def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any 
 
 
 def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """x [B, L, D], positions int [B, P] -> the vectors at these positions [B, P, D]."""
+    """x [B, L, D], token positions int [B, P] -> the vectors at these positions [B, P, D]."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
@@ -51,8 +51,8 @@ class Embeddings(nn.Module):
         config = self.config
 
         def table(rows: int, init: jax.nn.initializers.Initializer) -> nn.Embed:
-            # The table is float32 even in bfloat16 runs: the gradient of a row is a sum over all
-            # its tokens, and a large bfloat16 sum loses the small terms that are added to it.
+            # The table is float32 even in bfloat16 runs: the gradient of an embedding is a sum over
+            # all its tokens, and a large bfloat16 sum loses the small terms that are added to it.
             width = config.embedding_size or config.hidden_size
             return nn.Embed(rows, width, embedding_init=init)
 
@@ -75,7 +75,7 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Three int arrays [B, L], `dropout_rows` int [B] or None -> embeddings [B, L, D]."""
+        """Computes embeddings [B, L, D]; the arguments are explained in `BertModel`."""
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:
@@ -86,6 +86,6 @@ class Embeddings(nn.Module):
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Tied decoder: x [..., E] -> its dot products with the word embeddings [..., V]."""
+        """Tied decoder: dot products of x [..., E] with all word embeddings -> [..., V]."""
         words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
         return words.astype(self.dtype)

@@ -1,4 +1,4 @@
-"""The transformer layers of the encoder, a scan over parameters that are stacked on axis 0."""
+"""The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from bertjax.model.linear import Linear
 
 
 def _gelu(x: jax.Array) -> jax.Array:
-    """Computes the exact GELU: x times the standard normal distribution function of x.
+    """Computes the exact GELU: x times the cumulative distribution function of N(0, 1) at x.
 
     The formula uses erf like PyTorch; jax.nn.gelu uses erfc, which is slower. The computation is in
     float32, because for negative x, 1 + erf(x) loses most of bfloat16's 8 bits of precision.
@@ -35,8 +35,8 @@ _ACTIVATIONS = {
 }
 
 
-# Rematerialisation policies. Of the intermediate results of a layer, the backward pass finds saved:
-# all ("none"), the results of matrix multiplications with parameters ("dots"), or none ("full").
+# Rematerialisation policies. For the backward pass, a layer stores all its intermediate results
+# ("none"), only the results of matrix multiplications with parameters ("dots"), or none ("full").
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -60,7 +60,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
     ) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L], dropout_rows int [B] -> [B, L, D]."""
+        """x [B, L, D] -> [B, L, D]; the other arguments are explained in `BertModel`."""
         config = self.config
 
         rate = config.attention_output_dropout
@@ -83,7 +83,7 @@ class Encoder(nn.Module):
     The module scans over the groups of layers. The layers of a group share their parameters (Lan et
     al. 2019, 3.1); if a group has several layers, an inner scan runs over them.
 
-    `unroll` is the unroll factor of the scan: a larger one takes longer to compile and has less
+    `unroll` is the unroll factor of the scan: a larger factor takes longer to compile and has less
     loop overhead. `remat` is a key of `REMAT_POLICIES` and decides what the backward pass
     recomputes. `attention_kernel` is the `kernel` of `SelfAttention`. None of the three changes the
     parameters, and the results change by rounding errors only.
@@ -104,7 +104,12 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, L, D] -> the last output [B, L, D], and all outputs [layers, B, L, D] or None."""
+        """Applies the layers to x [B, L, D].
+
+        Returns:
+            The output of the last layer [B, L, D], and with `output_hidden_states`, the outputs of
+            all layers [layers, B, L, D], otherwise None.
+        """
 
         def body(layer: EncoderLayer, x: jax.Array, _):
             x = layer(x, sequence_ids, dropout_rows)

@@ -1,7 +1,7 @@
 """Fused attention kernels, which never store the scores [B, N, L, L] (Dao et al. 2022).
 
 The kernels are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither
-supports the dropout of `model.dropout`, whose random bits depend on the row.
+supports the dropout of `model.dropout`, whose mask depends on the batch index of each row.
 """
 
 import functools
@@ -33,7 +33,7 @@ def splash_attention(
         query, key, value: [B, L, N, H], where L is a multiple of `LANES`.
         sequence_ids: int [B, L]; padding has id 0 and attends to padding.
         causal: whether a token attends only to itself and to earlier tokens.
-        interpret: whether to interpret the kernel, which is slow and works on any device.
+        interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
 
     Returns:
         softmax(query key^T / sqrt(H)) value, [B, L, N, H].

@@ -1,7 +1,7 @@
 """The heads of tasks, named as in transformers, and `HEADS`, the table of all heads.
 
-A head declares facts about itself: the name of its class in transformers, its parameters, its
-outputs, and the objectives that it can be trained with. Other modules read these facts here.
+The class attributes of a head, which other modules read, are the name of its class in transformers,
+its parameters, its outputs and the objectives that it can be trained with.
 """
 
 from typing import ClassVar
@@ -18,14 +18,15 @@ from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 
 
 class _SequenceClassifier(BertWithHead):
-    """Computes logits [B, K, features] from the pooler's output or from a dense layer it adds."""
+    """Computes logits [B, K, features] from the pooler's output or that of its own dense layer."""
 
     parts = ("classifier", "projection")
     class_part = "classifier"
     outputs = sequence_outputs = ("logits",)
 
     prefers_pooler: ClassVar[bool] = False
-    """Whether the head uses the pooler even in families whose classifiers have a dense layer."""
+    """Whether the head uses the pooler even in families whose classifiers replace the pooler by a
+    dense layer."""
 
     @property
     def needs_pooler(self) -> bool:
@@ -35,7 +36,7 @@ class _SequenceClassifier(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The classifier, and if there is no pooler, the dense layer that replaces it."""
+        """The classifier, and "projection" if that dense layer replaces the pooler."""
         return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
 
     @property
@@ -128,7 +129,7 @@ class BertForMultipleChoice(_SequenceClassifier):
         return 1
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K]; the softmax of the loss is over the C logits of an example."""
+        """Returns logits [B, K]; the softmax of the loss is over the C choices of an example."""
         return {"logits": super().answer(encoded, rows)["logits"][..., 0]}
 
 

@@ -26,19 +26,22 @@ class Objective(NamedTuple):
     """A training objective of a head.
 
     Attributes:
-        sums: a function (outputs, batch) -> pairs of sums of the losses and metrics.
+        sums: a function (outputs, batch) -> {name of a loss or metric: (sum of weighted values, sum
+            of weights)}.
         weights: a function batch -> {name of a loss: its total weight in the batch}.
-        loss_weights: the names of the losses to minimise, each with its factor in the total loss.
+        loss_weights: {name of a loss to minimise: its factor in the total loss}.
         inputs: keys of the batch arrays that the model takes in addition to `MODEL_INPUTS`.
-        min_weight: lower bound of the total weights, so that a batch without labels has loss 0.
-        soft_losses: a function (outputs, outputs of a teacher, batch, temperature) -> one
-            distillation loss per entry of the batch's "label_weights"; None: not supported.
+        min_weight: lower bound of the total weights that losses are divided by, so that a batch
+            without labels has loss 0 and not NaN.
+        soft_losses: a function (outputs, outputs of a teacher, batch, temperature) -> distillation
+            losses, an array of the shape of the batch's "label_weights"; None: there is no such
+            function.
         best_metric: the metric on held-out rows that selects the best checkpoint of a pretraining
             run; lower is better.
         description: a phrase for the model card that says what a pretrained model has learnt.
         metric_names: {metric: its name in the model card}.
-        named_classes: whether the labels are ids of named classes, whose order may differ between
-            models.
+        named_classes: whether the last axis of the logits is over named classes, whose order may
+            differ between models.
     """
 
     sums: Callable[[Arrays, Arrays], Sums]
@@ -57,8 +60,9 @@ class Objective(NamedTuple):
 
         Args:
             sums: the sums over some rows of a batch.
-            weights: the total weights of the whole batch; with them, the losses of the batch's
-                microbatches add up to the loss of the batch.
+            weights: {name of a loss: its total weight in the whole batch}. Each summed loss is
+                divided by its total weight, so that the losses of the microbatches add up to the
+                loss of the batch.
         """
         terms = []
         for name, factor in self.loss_weights.items():
@@ -71,7 +75,7 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
     """Counts the masked tokens and the labelled sequences in a batch.
 
     Args:
-        batch: masked_weights float [B, P], labels int [B, K] (-1 = no label).
+        batch: masked_weights float [B, P] (0 = unused), labels int [B, K] (-1 = no label).
     """
     return {
         "mlm_loss": jnp.sum(batch["masked_weights"]),
@@ -80,7 +84,7 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def mlm_key(outputs: Arrays) -> str:
-    """Returns the key of the masked LM's logits in `outputs`; the key depends on the head."""
+    """Returns the key of the MLM logits in `outputs`, which depends on the head."""
     return "prediction_logits" if "prediction_logits" in outputs else "logits"
 
 
@@ -117,7 +121,7 @@ def _label_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the cross entropy: logits [..., C], labels int [...], label_weights float [...]."""
+    """Sums cross entropy and accuracy of logits [..., C]; labels and label_weights are [...]."""
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
     return _weighted(losses, batch["label_weights"]) | _weighted(
         right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy"
@@ -130,7 +134,7 @@ def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 
 
 def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the binary cross entropy, a mean over C classes: logits and labels [B, K, C]."""
+    """Sums the binary cross entropy, averaged over C classes; logits and labels are [B, K, C]."""
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
@@ -143,13 +147,13 @@ def _soft_multi_label_losses(
 
 
 def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the squared error: logits [B, K, 1], labels and label_weights float [B, K]."""
+    """Sums the squared error of logits [B, K, 1]; labels and label_weights are float [B, K]."""
     errors = jnp.square(outputs["logits"][..., 0] - batch["labels"])
     return _weighted(errors, batch["label_weights"])
 
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    """Computes the squared difference to the teacher; the temperature `t` has no effect on it."""
+    """Computes the squared difference from the teacher; the temperature `t` has no effect."""
     del batch, t
     return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
 
@@ -161,7 +165,7 @@ def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _choice_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the cross entropy over C choices per example: logits [B, K], labels [B, K/C]."""
+    """Sums the cross entropy over the C choices of each example; logits [B, K], labels [B, K/C]."""
     return _class_sums(_choice_logits(outputs, batch), batch)
 
 
@@ -190,7 +194,8 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
     for end, key in enumerate(("start_logits", "end_logits")):
         logits = jnp.where(inside, outputs[key][:, None, :], jnp.finfo(jnp.float32).min)
         losses += _cross_entropy(logits, batch["labels"][..., end])[0] / 2
-    # An empty slot has no tokens. Its loss is meaningless but finite, and its weight is 0.
+    # If a row has fewer than K sequences, the missing ones have no tokens: their losses are
+    # meaningless but finite, and their weights are 0.
     return _weighted(jnp.where(batch["label_weights"] > 0, losses, 0.0), batch["label_weights"])
 
 
@@ -231,7 +236,7 @@ MASKED_LM = Objective(
         "nsp_accuracy": "held-out NSP accuracy",
     },
 )
-# The means are over the whole batch; Google's code computes them per replica.
+# The two losses are averaged over the whole batch, whereas Google's code averages in each replica.
 PRETRAINING = MASKED_LM._replace(
     loss_weights={"mlm_loss": 1.0, "nsp_loss": 1.0},
     description="masked language modelling and sentence pairs",

@@ -61,7 +61,7 @@ def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
 
 
 def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
-    """Computes both operands' gradients; first, `gradient` is rounded to the operands' dtype."""
+    """Rounds `gradient` to the dtype of lhs, and computes the gradients of both operands."""
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)

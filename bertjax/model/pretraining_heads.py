@@ -14,7 +14,7 @@ from bertjax.model.linear import Linear
 
 
 class MaskedLMHead(nn.Module):
-    """Dense layer, activation, LayerNorm and logits of the vocabulary (Devlin et al. 2018, 3.1).
+    """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
 
     The output matrix is the word embedding matrix unless `tie_word_embeddings` is false.
     """
@@ -24,7 +24,10 @@ class MaskedLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attend) -> jax.Array:
-        """x [..., D] -> float32 logits [..., V]; `attend`, the tied decoder, maps E to V."""
+        """x [..., D] -> float32 logits [..., V].
+
+        `attend` is the tied decoder, a function [..., E] -> [..., V].
+        """
         config = self.config
         width = config.embedding_size or config.hidden_size
         x = Linear(config, width, self.dtype, name="transform")(x)
@@ -38,7 +41,7 @@ class MaskedLMHead(nn.Module):
 
 
 def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
-    """Returns the last hidden states at the masked positions [B, P, D], or all [B, L, D]."""
+    """Returns the last hidden states [B, P, D] at `masked_positions` (None: all, [B, L, D])."""
     x = encoded["last_hidden_state"]
     return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
 
@@ -60,7 +63,7 @@ class BertForPreTraining(BertWithHead):
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2] (0 = next).
 
-        If `rows` has no masked positions, prediction_logits are [B, L, V].
+        If `rows.masked_positions` is None, prediction_logits are [B, L, V].
         """
         x = _states_to_predict(encoded, rows)
         next_sentence = self.seq_relationship(encoded["pooler_output"])
@@ -83,7 +86,7 @@ class BertForMaskedLM(TokenHead):
         self.predictions = MaskedLMHead(self.config, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, P, V] at the masked positions, or [B, L, V] if there are none."""
+        """Returns logits [B, P, V] at `rows.masked_positions`, or [B, L, V] if that is None."""
         return {"logits": self.predictions(_states_to_predict(encoded, rows), self.bert.attend)}
 
 

@@ -28,10 +28,10 @@ def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) ->
 
 
 def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
-    """Returns the loss and the residuals of its gradient: both logits and their normalisers.
+    """Returns the loss and the residuals of its gradient: both logits and their logsumexp.
 
-    Logits over a vocabulary are large. The residuals contain no other arrays of that size, whereas
-    automatic differentiation of two log-softmaxes would store three.
+    Logits over a vocabulary are large. Apart from the logits, the residuals contain no array of
+    that size, whereas automatic differentiation of two log-softmaxes would store three such arrays.
     """
     s, t = student / temperature, teacher / temperature
     log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))

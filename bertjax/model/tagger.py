@@ -1,7 +1,8 @@
 """A tagger on the hidden states of a frozen encoder: the feature-based approach to BERT.
 
-The hidden states of one or several layers are the input of a two-layer BiLSTM, which a classifier
-follows; only these two are trained (Devlin et al. 2018, 5.3 and table 7).
+The hidden states of one or several layers are the input of a two-layer BiLSTM, and its outputs are
+the input of a linear classifier. Only the BiLSTM and the classifier are trained (Devlin et al.
+2018, 5.3 and table 7).
 """
 
 from typing import Any
@@ -90,9 +91,9 @@ class BiLstm(nn.Module):
 
 
 class FeatureTagger(BertWithHead):
-    """Predicts a class for each token from chosen hidden states: logits [B, L, num_labels].
+    """Predicts the class of each token from the hidden states of the layers in `tagger.layers`.
 
-    The encoder keeps its pooler, which the tagger does not use, so that it can be saved as a whole.
+    The encoder keeps its pooler, which the tagger does not use, so that the whole encoder is saved.
     """
 
     tagger: TaggerConfig = TaggerConfig()
@@ -106,7 +107,7 @@ class FeatureTagger(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The classifier, and the BiLSTM if the tagger has one."""
+        """The classifier, and "lstm" if the tagger has a BiLSTM."""
         return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
 
     def setup(self):

@@ -56,7 +56,7 @@ CHIPS = {
 
 
 class Topology(NamedTuple):
-    """A slice: its name, its chip, and its devices as the compiler describes them."""
+    """A TPU slice: its name, its TPU version, and its devices as the compiler describes them."""
 
     name: str
     chip: Chip
@@ -89,7 +89,7 @@ def _parse(name: str) -> tuple[str, str]:
     if not colon or version not in CHIPS or not all(size.isdecimal() for size in sizes):
         hint = did_you_mean(name, known_topologies())
         raise ValueError(
-            f"Unknown topology {name!r}. {hint}The form is VERSION:CHIPS: "
+            f"Unknown topology {name!r}. {hint}The form is VERSION:CHIPS, such as "
             + ", ".join(known_topologies())
             + "."
         )
@@ -97,7 +97,7 @@ def _parse(name: str) -> tuple[str, str]:
 
 
 def get_topology(name: str) -> Topology:
-    """Returns the slice VERSION:CHIPS, such as v3:4x4; chips have two or three dimensions.
+    """Returns the slice VERSION:CHIPS, such as v3:4x4; CHIPS has two or three dimensions.
 
     Raises:
         ValueError: there is no such slice.
@@ -122,8 +122,8 @@ def get_topology(name: str) -> Topology:
     expected = int(np.prod([int(n) for n in _parse(name)[1].split("x")]))
     if topology.num_chips != expected:
         raise ValueError(
-            f"{name!r} gave {len(found.devices)} devices instead of {chip.devices} for each of "
-            f"{expected} chips: install another version of libtpu."
+            f"libtpu describes {name!r} with {len(found.devices)} devices, but there are "
+            f"{expected} chips with {chip.devices} devices each: install another version of libtpu."
         )
     return topology
 

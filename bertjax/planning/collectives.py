@@ -1,7 +1,7 @@
 """Lists the collectives of a compiled program: their kinds, counts and bytes.
 
-They are read from the text of the program. The count of collectives in the body of a loop is
-multiplied by the loop's trip count, which XLA's cost analysis does not do.
+The collectives are read from the HLO text of the program. The count of collectives in the body of a
+loop is multiplied by the loop's trip count, which XLA's cost analysis does not do.
 """
 
 import math
@@ -28,7 +28,7 @@ _CALLED = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
-# Newer versions of XLA describe groups by axes of the mesh, as in mesh['data'=2,'fsdp'=4] {'fsdp'},
+# Newer versions of XLA describe the groups by mesh axes, as in mesh['data'=2,'fsdp'=4] {'fsdp'},
 # or by parts of axes, as in 'x':(1)2.
 _MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
 _AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
@@ -53,7 +53,7 @@ class Collective(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """The minimum number of bytes that each device sends, with the best ring algorithm."""
+        """The least number of bytes that each device sends per step, with ring algorithms."""
         share = (self.group - 1) / self.group if self.group > 1 else 0.0
         if self.kind == "all-reduce":
             return 2 * share * self.payload
@@ -61,7 +61,7 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str, num_devices: int) -> list[Collective]:
-    """Returns the collectives in the `text` of a program compiled for `num_devices` devices."""
+    """Returns the collectives in the HLO `text` of a program compiled for `num_devices` devices."""
     computations, entry = _split(text)
     if entry is None:
         raise ValueError(
@@ -92,7 +92,7 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
 
 
 def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None]:
-    """Returns {computation: instructions (result type, opcode, rest)} and the entry's name."""
+    """Returns {computation: its (result type, opcode, rest) triples}, and the name of the entry."""
     computations: dict[str, list[tuple[str, str, str]]] = {}
     entry = current = None
     for line in text.splitlines():

@@ -40,12 +40,14 @@ class Plan:
     """The resources that one phase of a config needs on a slice; bytes and FLOP are per device.
 
     Attributes:
-        fits: whether the train step compiled within the memory of the device.
-        memory: `arguments` (state and batch), `temporaries`, `outputs`, `aliased` (outputs that
-            reuse the memory of arguments: the donated state), `peak` (an upper bound of the memory
-            in use) and `available`. If the step does not fit, only the last two are known.
+        fits: whether the train step fits in the memory of a device.
+        memory: {name: bytes} of `arguments` (state and batch), `temporaries`, `outputs`, `aliased`
+            (outputs that reuse the memory of arguments: the donated state), `peak` (an upper bound
+            of the memory in use) and `available`. If the step does not fit, only `peak` and
+            `available` are known.
         flops: the FLOP of a step by the formula of `devices.flops`.
-        advice: changes of the config that make it fit; each of them was compiled.
+        advice: flags with which the train step would fit, each verified by compiling the step; if
+            no tried flag suffices, one sentence that says so.
     """
 
     topology: str
@@ -70,9 +72,9 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """The seconds per step at the chip's peaks, with and without overlapped communication.
+        """The seconds per step if communication overlaps with computation, and if it does not.
 
-        Both numbers are lower bounds, since no step reaches the peaks.
+        Both numbers are lower bounds, computed from the chip's peak FLOP/s and link bandwidth.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
         return max(compute, communication), compute + communication
@@ -82,15 +84,18 @@ class DoesNotFit(Exception):
     """The program needs more memory than the device has."""
 
     def __init__(self, used: float, available: float):
-        super().__init__(f"{used / GB:.2f} GB of {available / GB:.2f} GB")
+        super().__init__(f"needs {used / GB:.2f} GB, but has {available / GB:.2f} GB")
         self.used, self.available = used, available
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
-    """Compiles phase `index` of a config for a slice; suggests changes if it does not fit.
+    """Compiles the train step of phase `index` of a config for a slice.
+
+    If the step does not fit in device memory and `advise` is True, the plan suggests flags.
 
     Raises:
-        ValueError: the config and the slice do not fit together.
+        ValueError: the mesh, batch size, model or attention kernel of the config does not suit the
+            devices of the slice.
     """
     plan = _try(config, index, topology)
     if plan.fits or not advise:
@@ -137,7 +142,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the program of a config, and the shapes of its steps' constant arguments."""
+    """Returns the program of a config, and the shapes of its train step's constant arguments."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
@@ -188,7 +193,7 @@ def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
-    """Yields changes with which the config fits, the best first; each of them was compiled."""
+    """Yields flags with which the train step fits in device memory, the best flags first."""
     fits = False
     for flags, changed in _first_that_fit(config, index, topology, plan):
         fits = True
@@ -196,20 +201,23 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
         yield f"{flags}: at most {peak:.2f} GB"
     if not fits:
         yield (
-            "no change that was tried fits (rematerialisation, smaller microbatches, parameters "
-            "sharded over all devices): use a larger slice or a chip with more memory"
+            "none of the changes tried (rematerialisation, smaller microbatches, a smaller batch, "
+            "parameters sharded over all devices): use a larger slice or a chip with more memory"
         )
 
 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """Yields the first change of each kind that fits, with its flags."""
+    """For each kind of config change, yields the flags and the plan of the first change that fits.
+
+    A change fits if the train step of the changed config fits in device memory.
+    """
     for changes in _kinds_of_change(config, index, plan):
         for flags, changed in changes:
             try:
                 tried = _try(changed, index, topology)
-            except ValueError:  # the sizes do not divide over the devices
+            except ValueError:  # a size is not a multiple of the number of devices
                 continue
             if tried.fits:
                 yield flags, tried
@@ -219,13 +227,17 @@ def _first_that_fit(
 def _kinds_of_change(
     config: PretrainConfig, index: int, plan: Plan
 ) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
-    """Yields four kinds of change: remat, smaller microbatches, smaller batch, fsdp sharding."""
+    """Yields the (flags, changed config) pairs to try, one iterator per kind of config change.
+
+    The kinds are remat, smaller microbatches, a smaller batch, and fsdp sharding.
+    """
     policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)
 
     phase = config.phases[index]
     rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
-    # Memory grows at most linearly with the rows of a microbatch, so smaller cuts cannot suffice.
+    # Memory grows at most linearly with the rows of a microbatch, so dividing the rows by less than
+    # peak / available memory cannot suffice.
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
     cuts = [1 << n for n in range(1, 20) if 1 << n >= least]
     finer = [phase.accumulation_steps * n for n in cuts if phase.accumulation_steps * n <= rows]

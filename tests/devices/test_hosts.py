@@ -179,7 +179,7 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
     started[1].kill()
     started[1].communicate()
     texts = outputs([started[0], started[2]], status=1)
-    assert all("process 1 never came" in text for text in texts)
+    assert all("process 1 never connected" in text for text in texts)
     assert "process 2 of 3 waited 20 s" in texts[1]
 
 

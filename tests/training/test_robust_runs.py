@@ -213,7 +213,7 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 
 def test_a_signal_ends_at_once_while_nothing_is_to_be_saved():
     with StopSignal() as stop:
-        with pytest.raises(Interrupted, match="nothing was to be saved"):
+        with pytest.raises(Interrupted, match="there was nothing to save"):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
         stop.nothing_to_lose = False
