@@ -15,7 +15,7 @@ COMMANDS = {
     "predict": "Predict with a fine-tuned model, fill masks, or compute embeddings.",
     "score": "Compute the official metrics of a task from files of predictions.",
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
-    "plan": "Compile a pretraining for hardware that is not at hand: memory, and time per step.",
+    "plan": "Predict the memory and the speed of a pretraining on TPUs that are not at hand.",
     "benchmark": "Measure the speed of a training step on this machine.",
 }
 
@@ -39,7 +39,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command with its flags; returns the exit status, 2 for an unknown command."""
+    """Runs the command that `argv` names; returns its exit status, 2 for an unknown command."""
     name, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
         print(usage())

@@ -11,14 +11,14 @@ from bertjax.config import PretrainConfig, load_config_file
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkFlags(command_line.ConfigFlags):
-    """Flags of the benchmark that are not fields of the run's config."""
+    """Flags of `bertjax.benchmark` in addition to the fields of `PretrainConfig`."""
 
     GROUPS: ClassVar[dict[str, str]] = {"training": "phase steps", "output": "json profile"}
 
     phase: int = 0
     """Index of the phase to measure, counted from 0."""
     steps: int = 20
-    """Number of steps per round; the medians of five rounds are reported."""
+    """Number of steps in each of five measured rounds; the median over the rounds is reported."""
     json: str | None = None
     """File to write the results to as JSON ("-": standard output); None: no JSON."""
     profile: str | None = None
@@ -55,10 +55,10 @@ def _print(results: dict[str, Any]) -> None:
     table = Table(f"{results['device']}, {results['dtype']}", f"{rows} x {length} tokens")
     for name, value in {
         "step": f"{1e3 * results['step_seconds']:,.1f} ms",
-        "real tokens/s": f"{results['tokens_per_second']:,.0f}",
+        "tokens/s without padding": f"{results['tokens_per_second']:,.0f}",
         "MFU": percent(results["mfu"]),
-        "its matrix multiplications alone / step": percent(results["roofline_ratio"]),
-        "waiting for input": percent(results["input_stall"]),
+        "time of matrix multiplications alone / step": percent(results["roofline_ratio"]),
+        "time waiting for input": percent(results["input_stall"]),
         "compiling": f"{results['compile_seconds']:,.1f} s",
         "peak memory": f"{results['peak_memory_bytes'] / 1e9:,.2f} GB",
     }.items():

@@ -27,8 +27,8 @@ from bertjax.interruption import STOPPED, Interrupted, signals_raise
 Config = TypeVar("Config")
 Flags = TypeVar("Flags")
 
-# The boxes in the output of `--help`, in order. A config's `GROUPS` maps each box to its fields; a
-# field in no group is listed in the first box, with the flag --help.
+# The boxes of `--help`, in order. A config's `GROUPS` maps each box to its fields; a field in no
+# group is listed in the first box, which contains --help.
 GROUPS = ("data", "model", "training", "hardware", "output")
 
 
@@ -69,8 +69,8 @@ def parse_both(
 ) -> tuple[Flags, Config]:
     """Parses a command line that mixes flags of the command with fields of a run's config.
 
-    `flags` is the class of the command's flags; the other arguments are as in `parse`. No field may
-    be in both classes.
+    `flags` is the class of the command's flags; the other arguments are as in `parse`. The two
+    classes must not have a field of the same name.
     """
     first, second = _parse((flags, config), argv, command, description)
     return first, second
@@ -104,7 +104,7 @@ class _Group:
 
 
 def _registry() -> ConstructorRegistry:
-    """Returns rules that make tyro accept `_Group` classes and join the lines of help texts."""
+    """Returns the tyro rules that build groups of fields and join the lines of a help text."""
     registry, inside = ConstructorRegistry(), False
 
     @registry.struct_rule
@@ -140,7 +140,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def _root(configs: Sequence[Any]) -> type[_Group]:
-    """Returns a class with the fields of all configs, from which tyro makes a list of configs."""
+    """Returns a type with the fields of all configs in groups; tyro parses it into the configs."""
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
@@ -176,7 +176,7 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
 
 
 def group_of(config_class: type, field: str) -> str | None:
-    """Returns the box of `--help` that shows a field; None: the box that shows the flag --help."""
+    """Returns the group of `--help` that lists a field; None: the first box, with --help itself."""
     groups: dict[str, str] = getattr(config_class, "GROUPS", {})
     return next((group for group, fields in groups.items() if field in fields.split()), None)
 
@@ -187,7 +187,7 @@ def arguments(argv: Sequence[str] | None) -> list[str]:
 
 
 def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
-    """Returns the value of a flag without parsing the other flags; None if the flag is absent."""
+    """Finds the value of a flag in an unparsed command line; returns None if the flag is absent."""
     value = None
     words = arguments(argv)
     for word, following in itertools.zip_longest(words, words[1:], fillvalue="--"):
@@ -207,11 +207,12 @@ def write_json(content: Any, where: str) -> None:
 
 
 def run_reporting_errors(run: Callable[[], Any]) -> int:
-    """Calls `run`, prints an expected error as one line, and returns the exit status.
+    """Calls `run`, prints a ValueError, OSError or ImportError as one line; returns the status.
 
-    ValueError, OSError and ImportError are expected errors. The status is 0 for success, 1 for an
-    expected error, 75 (`STOPPED`) after `Interrupted`, and 130 after any other KeyboardInterrupt.
-    If the environment variable BERTJAX_TRACEBACK is set, the traceback is also printed.
+    The status is 0 for success, 1 for an error, 2 for unknown flags, 75 (`STOPPED`) if a signal
+    raised `Interrupted`, so that running the command again resumes it, and 130 if Ctrl-C raised
+    `KeyboardInterrupt`. With the environment variable BERTJAX_TRACEBACK=1, the traceback of an
+    error is printed as well.
     """
     try:
         with signals_raise():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertjax.weights import LoadedModel
 
 TOLERANCE = 1e-4
-# Texts that --verify compares outputs on, with pairs, long words and numbers among them.
+# Texts and text pairs on which --verify compares outputs.
 SENTENCES = (
     "The harbour was quiet, and only two boats had come in before the storm.",
     ("Who wrote the letter?", "She did not say, but the ink was still wet on her fingers."),
@@ -44,8 +44,8 @@ class ConvertConfig:
     """Output format: hf writes config.json and safetensors; tf1 writes the bert_model.ckpt that
     google-research/bert reads."""
     verify: bool = False
-    """Compare the outputs with PyTorch's on a few sentences, and fail if they differ by more than
-    1e-4 (needs the extra `parity`)."""
+    """Compare the model's outputs on a few sentences with those of PyTorch, and fail if they differ
+    by more than 1e-4 (needs the extra `parity`)."""
 
 
 def run(config: ConvertConfig) -> None:
@@ -53,7 +53,8 @@ def run(config: ConvertConfig) -> None:
 
     Raises:
         FileNotFoundError: there is no model at `src`.
-        ValueError: the output format cannot hold one of the weights, or PyTorch's outputs differ.
+        ValueError: the output format cannot hold one of the weights, or with --verify, an output
+            differs from PyTorch's by more than 1e-4.
     """
     import jax
 
@@ -66,11 +67,11 @@ def run(config: ConvertConfig) -> None:
     loaded = load_model(config.src, None)
     model = Pretrained(loaded)
     for part in loaded.absent:
-        print(f"{config.src} has no {part}: a newly initialised one is written")
+        print(f"{config.src} has no {part}: a newly initialised {part} is written")
     if config.to == "hf":
         model.save(config.dst)
         for part in loaded.unused:
-            print(f"{part} is left out, as {architecture(loaded.config, loaded.head)} has none")
+            print(f"{part} is left out: {architecture(loaded.config, loaded.head)} has no {part}")
         if (loaded.source.where / TAGGER).is_file():
             print(f"{TAGGER} is left out: only the encoder is written")
     else:
@@ -88,7 +89,7 @@ def run(config: ConvertConfig) -> None:
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
-    """Yields PyTorch names and tensors, even of the pooler that Google's SQuAD graph ignores."""
+    """Yields (name in PyTorch, tensor), with the stored pooler even if the head does not use it."""
     from flax.traverse_util import flatten_dict
 
     from bertjax.weights import names
@@ -103,7 +104,7 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
 
 
 def verify(model: "Pretrained", written: Path) -> None:
-    """Prints how far a model's outputs differ from those of PyTorch on the written directory.
+    """Prints how far the model's outputs differ from PyTorch's with the weights in `written`.
 
     Raises:
         ValueError: an output differs by more than 1e-4.
@@ -121,11 +122,13 @@ def verify(model: "Pretrained", written: Path) -> None:
     for name, difference in differences.items():
         print(f"{name}: largest difference {difference:.2e}")
     if (worst := max(differences.values())) > TOLERANCE:
-        raise ValueError(f"PyTorch differs by {worst:.2e}, more than {TOLERANCE:.0e}.")
+        raise ValueError(
+            f"The outputs differ from PyTorch's by up to {worst:.2e}, more than {TOLERANCE:.0e}."
+        )
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
-    """Returns each output's largest absolute difference from transformers, padding ignored."""
+    """Returns {name of an output: largest absolute difference from PyTorch's, padding excluded}."""
     import numpy as np
 
     from bertjax.weights.families import architecture
@@ -169,8 +172,7 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
 def _torch_outputs(
     model: "Pretrained", torch_class: Any, directory: Path, inputs: dict[str, Any]
 ) -> Any:
-    """Returns the outputs of transformers, and the pooler's, which models with a head do not
-    return."""
+    """Returns the outputs of transformers, and the pooler's output, which heads do not return."""
     import torch
 
     from bertjax.weights.families import family_of

@@ -47,12 +47,12 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
-    """Fine-tunes and returns the scores of each run; see `bertjax.training.variants.finetune`."""
+    """Fine-tunes and returns {name of a run: its scores}; see `bertjax.training.variants`."""
     return finetune(config).runs
 
 
 def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConfig:
-    """Loads the config from `file`, else from the task's own config file, else the defaults.
+    """Loads `file`, or if it is None, the task's config file; if both are None, the default config.
 
     Raises:
         ValueError: the task is unknown or has no train split.
@@ -62,13 +62,15 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
 
         check_task(task)
         if task == "ax":
-            raise ValueError("ax has no train split: fine-tune on mnli, then predict --task ax.")
+            raise ValueError(
+                "ax has no train split: fine-tune on mnli, then run bertjax.predict --task ax."
+            )
         file = file or f"configs/finetune/{task}.py"
     return load_config_file(file, FinetuneConfig)
 
 
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
-    """Parses the flags, whose defaults come from --config or from the task's own config file."""
+    """Parses the flags, whose defaults come from --config or from the config file of --task."""
     task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
     return command_line.parse_both(
         command_line.ConfigFlags,

@@ -1,7 +1,7 @@
-"""Plans a pretraining for TPUs and GPUs that are not at hand: `python -m bertjax.plan`.
+"""Plans a pretraining for TPUs that are not at hand: `python -m bertjax.plan`.
 
-The real train step is compiled for these devices, so the compiler itself reports its memory and
-communication, and whether it fits. TPUs need `pip install 'bertjax[tpu]'`.
+The train step is compiled for these TPUs, so the compiler reports its memory and communication, and
+whether it fits in the memory of a device. This needs `pip install 'bertjax[tpu]'`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanFlags(command_line.ConfigFlags):
-    """Flags of the plan that are not fields of the run's config."""
+    """Flags of `bertjax.plan` in addition to the fields of `PretrainConfig`."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "hardware": "topology compare",
@@ -29,15 +29,16 @@ class PlanFlags(command_line.ConfigFlags):
     }
 
     topology: str | None = None
-    """Devices to plan for, as VERSION:CHIPS, such as v3:4x4 or h200:8; None: only those of
+    """TPU slice to plan for, as VERSION:CHIPS, such as v3:4x4; None: only the slices of
     --compare."""
     compare: str | None = None
-    """Further devices to plan for, separated by commas, such as v4:2x2x4,v5e:4x4; a table compares
-    all plans; None: no further devices."""
+    """Further TPU slices to plan for, separated by commas, such as v4:2x2x4,v5e:4x4; a table
+    compares all plans; None: only --topology."""
     json: str | None = None
     """File to write the plans to as JSON ("-": standard output); None: no JSON."""
     no_advice: bool = False
-    """Skip the search for settings that fit if the config does not fit."""
+    """If the train step does not fit in memory, do not search for changes of the config with which
+    it does."""
 
     def __post_init__(self):
         if not self.topologies:
@@ -45,15 +46,16 @@ class PlanFlags(command_line.ConfigFlags):
 
     @property
     def topologies(self) -> list[str]:
-        """The names of all devices to plan for."""
+        """The names of all TPU slices to plan for."""
         return [name for name in (self.topology, *(self.compare or "").split(",")) if name]
 
 
 def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
-    """Compiles every phase of a config for all devices; prints and returns the plans.
+    """Compiles the train step of every phase for every TPU slice; prints and returns the plans.
 
     Raises:
-        ValueError: the config has no phases or does not suit the devices, or a device is unknown.
+        ValueError: the config has no phases, it is incompatible with the number of devices, or a
+            slice is unknown.
         ImportError: the compiler for TPUs is not installed.
     """
     from rich.console import Console
@@ -92,26 +94,27 @@ def describe(plan: "Plan") -> str:
         excess = memory["peak"] - memory["available"]
         lines.append(
             f"  does not fit: {memory['peak']:.2f} GB per device, {excess:.2f} GB more than the "
-            f"{memory['available']:.2f} GB that it has"
+            f"memory of {memory['available']:.2f} GB"
         )
-        lines += [f"  would fit: {advice}" for advice in plan.advice]
+        lines += [f"  advice: {advice}" for advice in plan.advice]
         return "\n".join(lines)
     share = plan.memory["peak"] / plan.memory["available"]
     lines.append(
         f"  fits: {memory['peak']:.2f} of {memory['available']:.2f} GB per device ({share:.0%}): "
-        f"arguments {memory['arguments']:.2f}, temporaries {memory['temporaries']:.2f}, donated "
-        f"{memory['aliased']:.2f} of {memory['outputs']:.2f} GB of outputs"
+        f"arguments {memory['arguments']:.2f}, temporaries {memory['temporaries']:.2f}, outputs "
+        f"{memory['outputs']:.2f}, of which {memory['aliased']:.2f} reuse donated arguments"
     )
-    lines.append(f"  work: {plan.flops / 1e12:.3f} TFLOP per device and step")
+    lines.append(f"  computation: {plan.flops / 1e12:.3f} TFLOP per device and step")
     for c in plan.collectives:
         lines.append(
-            f"  {c.kind} over {c.group} devices: {c.times} per step, {c.payload / 1e6:,.2f} MB"
+            f"  {c.kind} over {c.group} devices: {c.times} per step, which process "
+            f"{c.payload / 1e6:,.2f} MB"
         )
     low, high = (1e3 * seconds for seconds in plan.step_seconds)
     lines.append(
-        f"  step: at least {low:.1f} ms with communication hidden, {high:.1f} ms without "
-        f"({1e3 * plan.compute_seconds:.1f} ms of matrix multiplications at the chip's peak, "
-        f"{1e3 * plan.communication_seconds:.1f} ms of communication at its links' bandwidth)"
+        f"  step: at least {low:.1f} ms if communication and computation overlap, {high:.1f} ms if "
+        f"not ({1e3 * plan.compute_seconds:.1f} ms of computation at the peak FLOP/s of the chip, "
+        f"{1e3 * plan.communication_seconds:.1f} ms of communication at its peak bandwidth)"
     )
     lines.append(f"  compiled in {plan.compile_seconds:.0f} s")
     return "\n".join(lines)
@@ -153,15 +156,15 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
         command="plan",
-        description="Compiles a pretraining for TPUs or GPUs that are not at hand: memory, "
-        "communication, and whether it fits.",
+        description="Compiles the train step of a pretraining for TPUs that are not at hand, and "
+        "reports its memory, communication and time.",
     )
     return config, flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
-    # The step is only compiled, for other devices, so JAX needs no accelerator of this machine.
+    # The train step is compiled for other devices and not run, so JAX needs no local accelerator.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     return command_line.run_reporting_errors(lambda: run(*parse(argv)))
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bertjax.tasks import Example, Prediction
     from bertjax.tasks.sources.columns import Columns
 
-# Maps each flag that selects a kind of inference to the other flags that it can be used with.
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
+# Maps each flag that selects a kind of inference to the flags that it can be combined with.
 MODES = {
     "input": (*_COLUMNS, "label_separator", "output", "max_length"),
     "text": ("pair", "output", "max_length"),
@@ -44,33 +44,38 @@ class PredictConfig:
     """Model directory, or the workdir of a finished run."""
     input: str | None = None
     """File of examples to predict: CSV, TSV, JSON lines, one text per line (.txt), SQuAD's JSON or
-    CoNLL's columns; the model directory determines the task."""
+    CoNLL's columns; it must be in the form of the model's task."""
     text: str | None = None
     """Single text to predict instead of a file; for question answering, the question."""
     pair: str | None = None
-    """Second text after --text; for question answering, the passage; None: only one text."""
+    """Second text of a pair whose first text is --text; for question answering, the passage; None:
+    --text is a single text."""
     task: str | None = None
     """Official task whose dev and test splits are predicted, such as ax with an MNLI model."""
     data_dir: str | None = None
     """Folder with the task's official files; None: TensorFlow Datasets fetches them."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
+    """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     submission: str | None = None
-    """Zip file for GLUE's server that the predictions of --task are added to; None: a new file in
-    --output."""
+    """Zip file for GLUE's server that the predictions of --task are added to; None: a new zip file
+    in --output."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: guessed, and the guess is
-    printed."""
+    """Column of the text, or of the first text of a pair; None: the column used in fine-tuning if
+    --input has it, else guessed, and the guess is printed."""
     pair_column: str | None = None
-    """Column of the second text of a pair; None: guessed."""
+    """Column of the second text of a pair, or in multiple choice, of a text that is put before
+    every choice; None: as for --text_column."""
     label_column: str | None = None
-    """Column of the label, from which metrics are computed; None: guessed, or no metrics."""
+    """Column of the labels, from which metrics are computed; None: as for --text_column; an input
+    without labels has no metrics."""
     label_separator: str | None = None
-    """Character that separates the labels of a multi-label example; None: one label per example."""
+    """Character that separates the labels of an example with several labels; None: the one used in
+    fine-tuning, if any."""
     id_column: str | None = None
-    """Column of the example id, which the predictions contain; None: guessed, or the row number."""
+    """Column of the example id, which the predictions contain; None: as for --text_column; an input
+    without ids has the row indices as ids."""
     choice_columns: tuple[str, ...] = ()
-    """Columns of the choices of multiple choice; empty: guessed."""
+    """Columns of the choices in multiple choice; empty: as for --text_column."""
     fill_mask: str | None = None
     """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable words for each are
     printed."""
@@ -82,12 +87,13 @@ class PredictConfig:
     """Output: a JSON lines file for --input and --text, an .npy or .jsonl file for --embed, a
     folder for --task; None: standard output, or the folder predictions/TASK for --task."""
     max_length: int | None = None
-    """Largest number of tokens per sequence; None: the value that the model was fine-tuned with."""
+    """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with."""
     pooling: Literal["mean", "cls"] = "mean"
-    """Embedding of a text: the mean over its tokens, or the hidden state of [CLS]."""
+    """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
+    the hidden state of [CLS]."""
     layers: tuple[int, ...] = (-1,)
-    """Hidden states that --embed uses: 0 = embedding layer, -1 = last layer; several are
-    concatenated."""
+    """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; those of several
+    layers are concatenated."""
 
     def __post_init__(self):
         if self.top_k < 1:
@@ -127,8 +133,8 @@ class PredictConfig:
 def answer(config: PredictConfig) -> None:
     """Predicts a text or every example of a file, and prints or writes the results as JSON lines.
 
-    If the examples have labels, the metrics are printed as well. A command that was killed is
-    continued by the next one with the same input, model and flags, without a line lost or doubled.
+    If the examples have labels, the metrics are printed as well. After a kill, a command with the
+    same input, model and flags continues --output, so that each example has exactly one line.
     """
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.saved_task import TaskModel
@@ -150,7 +156,9 @@ def answer(config: PredictConfig) -> None:
             for line in lines.finished():
                 example = next(remaining, None)
                 if example is None or line.pop("id") != example.id:
-                    raise ValueError(f"{config.input} changed while it was predicted: start again.")
+                    raise ValueError(
+                        f"{config.input} changed during the prediction: run the command again."
+                    )
                 yield example, line
             for example, prediction in model(task, remaining):
                 lines.write({"id": example.id, **prediction})
@@ -165,7 +173,7 @@ def answer(config: PredictConfig) -> None:
 
 @contextlib.contextmanager
 def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines | _Printed]":
-    """Yields standard output, or a file that is written completely or continued later."""
+    """Yields standard output, or the file --output, which the same command can continue later."""
     if config.output is None:
         yield _Printed()
         return
@@ -190,10 +198,10 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
 
 
 class _Printed:
-    """Lines on standard output, of which none is there already."""
+    """Writes lines to standard output; it has the interface of `PartialLines`."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Yields nothing."""
+        """Yields the lines of an earlier run, of which standard output has none."""
         return iter(())
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -202,10 +210,10 @@ class _Printed:
 
 
 def answer_task(config: PredictConfig) -> None:
-    """Predicts the dev and test splits of an official task, and writes files for its scorer.
+    """Predicts the dev and test splits of an official task; writes the predictions, prints metrics.
 
     Raises:
-        ValueError: the model does not have the labels of the task.
+        ValueError: the labels of the model are not those of the task.
     """
     from bertjax.inference.evaluation import official_task
     from bertjax.inference.saved_task import TaskModel
@@ -252,7 +260,7 @@ def run(config: PredictConfig) -> None:
             raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
         embedder = Embedder(load_model(config.model, "encoder"), config.pooling, config.layers)
         count = embed_file(embedder, Path(config.embed), Path(config.output))
-        print(f"{count:,} vectors of {embedder.size} numbers each written to {config.output}")
+        print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
     elif config.task is not None:
         answer_task(config)
     else:

@@ -1,7 +1,8 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
-One process reads the input and cuts it into chunks; worker processes turn chunks into shards. The
-output does not depend on the number of workers; see `bertjax.data.preparation.chunks`.
+One process reads the input and cuts it into chunks of documents; worker processes turn each chunk
+into shards of training data. The output does not depend on the number of workers; see
+`bertjax.data.preparation.chunks`.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 def run(config: PrepareConfig) -> "Metadata | None":
     """Prepares pretraining data, or continues an unfinished preparation; returns the metadata.
 
-    Returns None if this run prepared one part of several and other parts are not finished.
+    With --shard, returns None if other parts are not finished.
 
     Raises:
         ValueError: the input, the tokenizer or the output directory cannot be used.
@@ -76,7 +77,9 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     if config.merge:
         metadata = prepared_dir.join_parts(directory)
         if metadata is None:
-            raise ValueError(f"{directory} lacks chunks of some parts: run their commands again.")
+            raise ValueError(
+                f"{directory} lacks chunks of some parts: run prepare for these parts again."
+            )
         _print_summary(metadata, directory)
         return metadata
     tokenizer, corpus = load_tokenizer(config.tokenizer), _open_corpus(config)
@@ -88,7 +91,7 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     with folder_written_locally(directory) as local:
         tokenizer.save(local)
     if config.runner is not None:
-        # A function of `__main__` cannot be sent, because workers have another `__main__`.
+        # Beam workers can only load functions of imported modules: their `__main__` is another.
         from bertjax.prepare import _prepare_part as prepare_part
 
         run_parts(
@@ -104,7 +107,7 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
         metadata = _prepare_here(config, corpus, plan, directory)
     if metadata is None:
         index, parts = config.part()
-        print(f"Part {index} of {parts} is finished; the last one to finish writes metadata.json.")
+        print(f"Part {index} of {parts} is finished; the last part to finish writes metadata.json.")
     else:
         _print_summary(metadata, directory)
     return metadata
@@ -118,7 +121,7 @@ def _open_corpus(config: PrepareConfig) -> "Corpus":
 
 
 def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
-    """Returns everything that determines the output, as JSON values."""
+    """Returns the settings, inputs and tokenizer, which determine the output, as JSON values."""
     return {
         "settings": {
             field.name: getattr(config, field.name)
@@ -134,7 +137,7 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
 def _prepare_here(
     config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
-    """Prepares one part with local processes; returns the metadata if it is the last part."""
+    """Prepares one part with local processes; returns the metadata if all parts are finished."""
     from bertjax.data.preparation import prepared_dir
 
     chunks = _prepare_chunks(config, corpus)
@@ -145,7 +148,7 @@ def _prepare_here(
     try:
         return prepared_dir.finish(directory, plan, chunks, counts)
     except prepared_dir.TooLittleText:
-        prepared_dir.clear(directory)  # its content cannot be used
+        prepared_dir.clear(directory)  # no training data can be made from the input
         raise
 
 
@@ -189,7 +192,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     part, parts = config.part()
     processes = config.num_processes or available_cores()
     chunks = 0
-    # What an earlier run left is read once more, since a disk may have damaged it.
+    # Shards of an earlier run are read and verified, because a disk may have damaged them.
     remembered = None if is_remote(config.output) else Remembered(config.output)
     with Workers(settings, processes) as workers, _progress(corpus) as report:
         for chunk in cut_chunks(corpus.documents(), int(config.chunk_mb * 1e6)):
@@ -271,8 +274,8 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
             if same := content.random_from_same_document:
                 print(
                     f"note: in {same:,} of {content.sequences:,} {split} pairs of length {length}, "
-                    "the random segment is from the same document, because the chunk has no other: "
-                    "add documents, or increase --chunk_mb."
+                    "the random segment is from the same document, because the chunk has only one "
+                    "document: add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
 

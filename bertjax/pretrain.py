@@ -19,8 +19,8 @@ def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
 
     Args:
         config: the config of the run, for example
-            `load_config_file("configs/pretrain/bert_base.py",
-            PretrainConfig)`.
+            `load_config_file("configs/pretrain/bert_base.py", PretrainConfig)`; None: the default
+            config, which has no data and no phases.
         fields: values of `PretrainConfig` fields, which replace those of `config`.
 
     Raises:
@@ -30,7 +30,7 @@ def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
 
 
 def run(config: PretrainConfig) -> None:
-    """Pretrains a model; see `bertjax.training.pretraining.pretrain` for the errors."""
+    """Pretrains a model; see `bertjax.training.pretraining.pretrain` for the errors it raises."""
     from bertjax.training import pretraining
 
     pretraining.pretrain(config)
@@ -45,7 +45,7 @@ def export(workdir: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainFlags(command_line.ConfigFlags):
-    """Flags of the command that are not fields of the run's config."""
+    """Flags of `bertjax.pretrain` in addition to the fields of `PretrainConfig`."""
 
     GROUPS: ClassVar[dict[str, str]] = {"output": "export"}
 

@@ -25,14 +25,15 @@ class ScoreConfig:
     """Official file with the correct answers: SQuAD's JSON, GLUE's TSV or CoNLL's columns."""
     predictions: str
     """File of predictions. SQuAD: JSON that maps question ids to answer texts. GLUE: TSV with the
-    columns index and prediction, as in a submission. CoNLL: columns with the words of --gold and,
-    last, the predicted tags."""
+    columns index and prediction, as in a submission. CoNLL: columns, of which the first holds the
+    words of --gold and the last the predicted tags."""
     na_probs: str | None = None
-    """SQuAD 2.0: JSON file that maps question ids to the probability or odds that there is no
-    answer; the best threshold is then reported, too; None: an empty text predicts that there is no
-    answer."""
+    """SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
+    question has no answer; the best threshold for these values is then reported as well; None: only
+    questions whose predicted text is empty have no answer."""
     na_prob_thresh: float = 1.0
-    """SQuAD 2.0: a question whose value in --na_probs exceeds this threshold has no answer."""
+    """SQuAD 2.0: a question whose value in --na_probs exceeds this threshold is scored as predicted
+    to have no answer."""
 
     def __post_init__(self):
         from bertjax.tasks import TASKS
@@ -51,7 +52,8 @@ def score(config: ScoreConfig) -> dict[str, float]:
     """Returns the official metrics, name -> value, as fractions (not percent).
 
     Raises:
-        ValueError: a file has the wrong format, or the predictions belong to other examples.
+        ValueError: a file has the wrong format, or the predictions are not for the examples of
+            `gold`.
         FileNotFoundError: a file does not exist.
     """
     from bertjax.tasks import TASKS

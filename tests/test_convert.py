@@ -129,7 +129,7 @@ def test_verify_fails_where_pytorch_differs(
     source = written(tmp_path / "a", tiny_config, "pretraining", tokenizer)
     monkeypatch.setattr(convert, "TOLERANCE", 1e-12)
     assert run(source, tmp_path / "b", "--verify") == 1
-    assert "PyTorch differs by" in capsys.readouterr().err
+    assert "differ from PyTorch's by" in capsys.readouterr().err
 
 
 def truncated(source):

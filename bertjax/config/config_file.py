@@ -19,12 +19,13 @@ Config = TypeVar("Config")
 
 
 def load_config_file(path: str | None, config_class: type[Config]) -> Config:
-    """Runs a config file and returns its `config`; without a path, returns the defaults.
+    """Executes a config file and returns its `config`; without a path, returns the default config.
 
     Raises:
         FileNotFoundError: the file is neither in the current folder nor in the package; the message
-            names the nearest file.
-        ValueError: the file defines no `config` of the class `config_class`.
+            suggests the file with the most similar name.
+        ValueError: the file does not define a `config` of the class `config_class`, or raises
+            TypeError, for example because it sets an unknown field.
     """
     if not path:
         return config_class()
@@ -45,7 +46,7 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 
 
 def _nearest_field(message: str) -> str:
-    """Returns advice on the TypeError of a config class that was called with an unknown field."""
+    """Returns a remedy for a config file's TypeError; for an unknown field, lists the fields."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
@@ -54,12 +55,12 @@ def _nearest_field(message: str) -> str:
     for config_class in classes:
         if unknown and config_class.__name__ == unknown[1]:
             return _known_fields(config_class, unknown[2])
-    return "Check the types of its values."
+    return "Check the types of the values in this file."
 
 
 def _known_fields(config_class: type[Any], name: str) -> str:
     known = [field.name for field in dataclasses.fields(config_class)]
-    return f"{did_you_mean(name, known)}{config_class.__name__} has: {', '.join(known)}."
+    return f"{did_you_mean(name, known)}Fields of {config_class.__name__}: {', '.join(known)}."
 
 
 def config_from(
@@ -69,16 +70,18 @@ def config_from(
 
     Args:
         config_class: the class of the config.
-        config: an instance to start from; None: the defaults.
-        fields: values that replace those of `config`; tuple fields accept a list or one value.
+        config: an instance of `config_class`; None: the default config.
+        fields: {name of a field: its value}, which replace the values of `config`. For a tuple
+            field, a list or a single value is converted to a tuple.
 
     Raises:
-        TypeError: `config` has another class, or a field is unknown; the message suggests one.
+        TypeError: `config` is not a `config_class`, or a field is unknown; the message suggests the
+            field with the most similar name.
     """
     if config is not None and not isinstance(config, config_class):
         raise TypeError(
             f"{config!r:.80} is a {type(config).__name__}: pass a {config_class.__name__}, or its "
-            "fields by name."
+            "fields as keyword arguments."
         )
     base: Any = config_class if config is None else config
     types = {field.name: str(field.type) for field in dataclasses.fields(base)}
@@ -115,9 +118,12 @@ def differences(
     """Lists the fields that differ from a saved config, as `name: saved value -> new value`.
 
     Args:
-        config, saved: nested dictionaries; nested fields are named `optimizer.learning_rate`.
-        ignore: fields that may differ, by full name or by its first or last component.
-        defaults: values of fields that the saved config lacks because they were added later.
+        config, saved: nested dictionaries; a nested field has a name like
+            `optimizer.learning_rate`.
+        ignore: fields to leave out of the list; each entry is a full name, or the first or the last
+            component of a name.
+        defaults: the default config as nested dictionaries, used for fields that `saved` lacks
+            because they did not exist yet when it was written.
     """
     new, old = _flatten(json.loads(json.dumps(config))), _flatten(saved)
     known = _flatten(json.loads(json.dumps(defaults or {})))
@@ -131,11 +137,11 @@ def differences(
 
 
 def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
-    """Returns the defaults of a config and its nested dataclasses, as nested dictionaries.
+    """Returns the default values of a config's fields; nested dataclasses become dictionaries.
 
     Args:
         config: the config; fields without a default are left out.
-        default: an instance that holds the defaults; None: the defaults of the class.
+        default: an instance whose values are the defaults; None: the defaults of the class.
     """
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(config):

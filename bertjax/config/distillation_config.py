@@ -6,30 +6,33 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Config of distillation: teacher and loss weights; unused without a teacher."""
+    """Config of distillation: the teacher, and the weights of the losses."""
 
     teacher: str | None = None
-    """Teacher model, which needs an MLM head: a model directory, the workdir of a run or a hub
+    """Teacher model, which must have an MLM head: a model directory, the workdir of a run or a hub
     name; None: no distillation."""
     layers: tuple[int, ...] = ()
-    """Teacher layers, counted from 0, that initialise the student's layers; the teacher's
-    embeddings and heads are then copied, too; empty: start from --init or at random."""
+    """For each layer of the student, the index (from 0) of the teacher's layer that initialises it;
+    the teacher's embeddings and heads are then copied as well; empty: the student starts from
+    --init or from random weights."""
     temperature: float = 2.0
-    """Temperature that the logits of both models are divided by; the loss is multiplied by its
-    square."""
+    """Temperature by which the logits of both models are divided; the loss of the soft targets is
+    multiplied by the square of the temperature."""
     soft_targets: float = 5.0
-    """Loss weight of the soft targets: the Kullback-Leibler divergence of the student's predictions
-    from the teacher's."""
+    """Loss weight of the soft targets: the Kullback-Leibler divergence KL(teacher || student) of
+    the predicted token distributions."""
     mlm: float = 2.0
     """Loss weight of the masked LM loss on the true tokens."""
     cosine: float = 1.0
     """Loss weight of 1 - cosine similarity between the last hidden states of the two models; above
     0, both models must have the same hidden size."""
     nsp: float = 0.0
-    """Loss weight of next-sentence prediction, which the paper leaves out; 0: no head for it."""
+    """Loss weight of the sentence-pair prediction, which the paper leaves out; 0: the student has
+    no head for sentence pairs."""
     soft_targets_on: Literal["all", "masked"] = "all"
-    """Tokens that have soft targets: all of them, as in the paper, or only the masked ones, which
-    saves memory (all keeps the logits [rows, tokens, vocabulary] of both models)."""
+    """Tokens at which the loss of the soft targets is computed: all, as in the paper, or only the
+    masked ones. With all, the logits of both models, each of shape [rows, tokens, vocabulary], are
+    kept in memory."""
 
     def __post_init__(self):
         if self.teacher is None:
@@ -38,7 +41,8 @@ class DistillationConfig:
             if changed:
                 raise ValueError(
                     f"distillation: {', '.join(f'{k}={v!r}' for k, v in changed.items())} has no "
-                    "effect without a teacher: set --distillation.teacher, or leave it out."
+                    "effect without a teacher: set --distillation.teacher, or leave out "
+                    f"{', '.join(changed)}."
                 )
             return
         weights = (self.soft_targets, self.mlm, self.cosine, self.nsp)

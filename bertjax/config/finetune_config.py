@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 from bertjax.config.model import TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
-# The shortest sequence is [CLS] a [SEP] b [SEP].
+# The shortest sequence of a text pair is [CLS] a [SEP] b [SEP].
 SHORTEST = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TrainingConfig):
-    """Config of a fine-tuning run: the task, the model and the recipe (Devlin et al. 2018, 4)."""
+    """Config of a fine-tuning run: the task, the model and the training settings."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev test text_column pair_column label_column "
@@ -38,50 +38,58 @@ class FinetuneConfig(TrainingConfig):
     data_dir: str | None = None
     """Folder with the task's official files; None: TensorFlow Datasets fetches them."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
+    """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     train: str | None = None
     """File of your own with the train split: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns;
     None: the train split of the official task."""
     dev: str | None = None
-    """File of your own with the dev split; None: no evaluation, except on official tasks."""
+    """File of your own with the dev split; None: the dev split of an official task, or no
+    evaluation if the task reads files of your own."""
     test: str | None = None
-    """File of your own with the test split, to predict after the training; None: no file."""
+    """File of your own with the test split, which is predicted after training; None: the test split
+    of an official task, or no predictions if the task reads files of your own."""
     text_column: str | None = None
     """Column of the text, or of the first text of a pair; None: guessed, and the guess is
     printed."""
     pair_column: str | None = None
-    """Column of the second text of a pair, or of the text that begins every choice; None:
-    guessed."""
+    """Column of the second text of a pair, or in multiple choice, of a text that is put before
+    every choice; None: guessed."""
     label_column: str | None = None
     """Column of the label; None: guessed."""
     id_column: str | None = None
-    """Column of the example id, which the predictions contain; None: guessed, or the row number."""
+    """Column of the example id, which the predictions contain; None: guessed; if no column looks
+    like an id, the row index is used."""
     choice_columns: tuple[str, ...] = ()
-    """Columns of the choices, or the one column of JSON lines that lists them; empty: guessed."""
+    """Columns of the choices, or the one column of JSON lines that holds a list of choices; empty:
+    guessed."""
     label_separator: str | None = None
-    """Character that separates the labels of a multi-label example (lists in JSON lines need none);
-    None: one label per example."""
+    """Character that separates the labels of an example with several labels; None: one label per
+    example, or a list of labels in JSON lines."""
     max_length: int | None = None
-    """Largest number of tokens per sequence; None: the default of the task (128; SQuAD: 384)."""
+    """Maximum number of tokens per sequence; None: the default of the task (128; SQuAD: 384)."""
     doc_stride: int = 128
-    """Question answering: distance in tokens between successive windows of a long passage."""
+    """Question answering: number of tokens between the starts of two consecutive windows of a long
+    passage."""
     max_query_length: int = 64
-    """Question answering: number of tokens that a longer question is truncated to."""
+    """Question answering: maximum number of tokens of a question; longer questions are
+    truncated."""
     max_answer_length: int = 30
-    """Question answering: largest number of tokens of an answer."""
+    """Question answering: maximum number of tokens of a predicted answer."""
     null_threshold: float = 0.0
-    """SQuAD 2.0: a question whose predicted `null_odds` exceed this threshold has no answer."""
+    """SQuAD 2.0: a question is predicted to have no answer if the logit of no answer exceeds the
+    logit of the best answer by more than this threshold."""
     teacher: str | None = None
     """Directory of a teacher model that was fine-tuned on the same task, for distillation; None:
     the student learns from the labels only."""
     temperature: float | None = None
-    """Temperature that the logits of teacher and student are divided by; None: 2."""
+    """Distillation temperature, by which the logits of teacher and student are divided; None: 2."""
     soft_weight: float | None = None
-    """Loss weight of the teacher's predictions; the labels have 1 minus it; None: 0.5."""
+    """Loss weight of the teacher's predictions; the loss weight of the labels is 1 - soft_weight;
+    None: 0.5."""
     feature_layers: tuple[int, ...] = ()
-    """Tagging: hidden states of the frozen encoder that a tagger is trained on (0 = embeddings, -1
-    = the last layer; best in the paper: -4 -3 -2 -1); a learning rate of about 1e-3 suits it;
-    empty: the encoder is fine-tuned."""
+    """Tagging: freeze the encoder and train a tagger on the hidden states of these layers (0 =
+    embeddings, -1 = last layer; best in the paper: -4 -3 -2 -1), with a learning rate of about
+    1e-3; empty: the encoder is fine-tuned."""
     feature_join: Literal["concat", "sum"] = "concat"
     """Tagging: how several hidden states are combined: concatenated or summed."""
     tagger: Literal["linear", "bilstm"] = "linear"
@@ -92,11 +100,13 @@ class FinetuneConfig(TrainingConfig):
     batch_size: int = 32
     """Number of examples (SQuAD: windows) per update, over all devices."""
     accumulation_steps: int = 1
-    """Microbatches per update: more of them need less memory and give the same gradient."""
+    """Number of microbatches per update (gradient accumulation); more microbatches need less memory
+    and give the same gradient."""
     num_epochs: float = 3.0
     """Number of passes over the train split."""
     max_steps: int | None = None
-    """Number of updates, for training and learning-rate schedule; None: num_epochs decides."""
+    """Number of updates of the training and of the learning-rate schedule; None: computed from
+    num_epochs."""
     optimizer: OptimizerConfig = OptimizerConfig(
         recipe="adamw",
         learning_rate=5e-5,
@@ -148,7 +158,8 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
         if self.sweep and self.seeds > 1:
             raise ValueError(
-                f"--sweep excludes --seeds {self.seeds}: sweep first, then run the best with seeds."
+                f"--sweep cannot be combined with --seeds {self.seeds}: give --sweep first, then "
+                "run the best settings with --seeds."
             )
         self._check_tagger()
         self._check_teacher()
@@ -158,8 +169,8 @@ class FinetuneConfig(TrainingConfig):
         changed = [f"{name}={value!r}" for name, value in fields.items() if value is not None]
         if changed and self.teacher is None:
             raise ValueError(
-                f"{', '.join(changed)} has no effect without a teacher: set --teacher, or leave it "
-                "out."
+                f"{', '.join(changed)} has no effect without a teacher: set --teacher, or leave "
+                "out these settings."
             )
         if not self.distillation_temperature > 0:
             raise ValueError(f"temperature={self.temperature}: it must be positive.")
@@ -189,12 +200,13 @@ class FinetuneConfig(TrainingConfig):
         if self.feature_tagger is None and options != plain:
             changed = ", ".join(f"{k}={v!r}" for k, v in options.items() if v != plain[k])
             raise ValueError(
-                f"{changed} is for a tagger on a frozen encoder: choose its hidden states by "
-                "--feature_layers, for example -4 -3 -2 -1."
+                f"{changed} has no effect without a tagger on a frozen encoder: add "
+                "--feature_layers, for example --feature_layers -4 -3 -2 -1."
             )
         if self.tagger == "linear" and self.tagger_size != plain["tagger_size"]:
             raise ValueError(
-                f"tagger_size={self.tagger_size}: a linear tagger has no size; add --tagger bilstm."
+                f"tagger_size={self.tagger_size}: a linear tagger has no hidden units; add "
+                "--tagger bilstm."
             )
 
     @property

@@ -1,7 +1,7 @@
 """The architecture of an encoder, with the field names of Hugging Face's `config.json`.
 
-A family of models is a set of field values: `FAMILY_FIELDS` holds those of RoBERTa, ALBERT and
-DistilBERT that differ from BERT, and `MODEL_SIZES` the configs of published models.
+A family of models is a set of field values: `FAMILY_FIELDS` holds the values in which RoBERTa,
+ALBERT and DistilBERT differ from BERT, and `MODEL_SIZES` holds the configs of published models.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ class BertConfig:
     """Architecture of an encoder; the fields of Hugging Face's `config.json`.
 
     Raises:
-        ValueError: a size is not positive, the heads do not divide the hidden size, a rate is
-            outside [0, 1), the epsilon outside (0, 1), the padding token outside the vocabulary, or
-            the activation is unknown.
+        ValueError: a value is outside of its range, hidden_size is not divisible by
+            num_attention_heads, num_hidden_layers is not divisible by num_hidden_groups, or an
+            activation is unknown.
     """
 
     vocab_size: int = 30522
     """Number of rows of the word embedding; at least the vocabulary size of the tokenizer."""
     hidden_size: int = 768
-    """Width of the hidden states."""
+    """Dimension of the hidden states."""
     num_hidden_layers: int = 12
     """Number of encoder layers."""
     num_attention_heads: int = 12
     """Number of attention heads, which must divide hidden_size."""
     intermediate_size: int = 3072
-    """Width of the feed-forward layer."""
+    """Inner dimension of the feed-forward layers."""
     hidden_act: str = "gelu"
     """Activation of the feed-forward layer: gelu is the exact (erf) form of the original release,
     gelu_new the tanh form."""
@@ -47,9 +47,10 @@ class BertConfig:
     attention_probs_dropout_prob: float = 0.1
     """Dropout rate of the attention probabilities."""
     max_position_embeddings: int = 512
-    """Rows of the position embedding: the longest sequence in tokens plus position_offset."""
+    """Number of rows of the position embedding matrix: the maximum sequence length in tokens plus
+    position_offset."""
     type_vocab_size: int = 2
-    """Number of token types; 0: the model has none and ignores them."""
+    """Number of token types; 0: the model has no token type embedding and ignores token types."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution, truncated at 2 sigma, that kernels and
     embeddings are initialised from."""
@@ -67,9 +68,10 @@ class BertConfig:
     """Whether the position embedding is initialised with sines and cosines (Vaswani et al. 2017,
     3.5); it is trained either way."""
     embedding_size: int | None = None
-    """Width of the embeddings, which are projected to hidden_size; None: hidden_size."""
+    """Dimension of the embeddings, which are projected to hidden_size; None: hidden_size."""
     num_hidden_groups: int | None = None
-    """Number of groups of successive layers with shared parameters; None: no sharing."""
+    """Number of groups of consecutive layers; the layers of a group share their parameters; None:
+    no layers share parameters."""
     position_offset: int = 0
     """Position id of the first token; earlier rows of the position embedding are never used."""
     add_pooling_layer: bool = True
@@ -113,18 +115,18 @@ class BertConfig:
             )
         if self.num_hidden_layers % self.groups:
             raise ValueError(
-                f"num_hidden_layers={self.num_hidden_layers} does not divide by "
-                f"num_hidden_groups={self.groups}: use a multiple of it."
+                f"num_hidden_layers={self.num_hidden_layers} is not a multiple of "
+                f"num_hidden_groups={self.groups}: change one of them."
             )
         if self.position_offset >= self.max_position_embeddings:
             raise ValueError(
-                f"position_offset={self.position_offset} leaves no position of the "
-                f"max_position_embeddings={self.max_position_embeddings}: raise the latter."
+                f"position_offset={self.position_offset} must be below "
+                f"max_position_embeddings={self.max_position_embeddings}: change one of them."
             )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size={self.hidden_size} does not split over "
-                f"num_attention_heads={self.num_attention_heads}: use a multiple of it."
+                f"hidden_size={self.hidden_size} is not a multiple of "
+                f"num_attention_heads={self.num_attention_heads}: change one of them."
             )
         for field in DROPOUT_FIELDS:
             if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
@@ -139,22 +141,22 @@ class BertConfig:
 
     @property
     def groups(self) -> int:
-        """Number of layers whose parameters are distinct."""
+        """Number of groups of layers; all layers of a group share their parameters."""
         return self.num_hidden_groups or self.num_hidden_layers
 
     @property
     def max_length(self) -> int:
-        """The longest sequence, in tokens, that the position embedding allows."""
+        """The maximum sequence length in tokens that the position embedding allows."""
         return self.max_position_embeddings - self.position_offset
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
-        """Makes a config from the content of a `config.json`, whose other keys are ignored.
+        """Makes a config from the content of a BERT `config.json`; unknown keys are ignored.
 
-        The keys are those of BERT; `bertjax.weights` reads the keys of other families.
+        `bertjax.weights` translates the keys of other families.
 
         Raises:
-            ValueError: the network is not supported, or a value has the wrong type.
+            ValueError: a value is not supported, has the wrong type, or is outside of its range.
         """
         for key, only in _ONLY_SUPPORTED.items():
             if values.get(key, only) != only:
@@ -172,7 +174,7 @@ class BertConfig:
         """Reads a `config.json` of Hugging Face or a `bert_config.json` of Google.
 
         Raises:
-            ValueError: the file is not JSON, or as in `from_dict`; the message names the file.
+            ValueError: the file is not JSON, or `from_dict` refuses it; the message names the file.
         """
         with explained(path, "correct it, or copy or download it again"):
             return cls.from_dict(read_json(Path(path)))
@@ -187,9 +189,9 @@ class TaggerConfig:
     """A tagger on hidden states of a frozen encoder (Devlin et al. 2018, 5.3).
 
     Attributes:
-        layers: hidden states to use, 0 = embeddings, -1 = the last layer.
-        join: how several hidden states are combined: concatenated or summed.
-        kind: "linear" is a linear classifier only; "bilstm" puts a two-layer BiLSTM before it.
+        layers: layers whose hidden states are used: 0 = embeddings, -1 = last layer.
+        join: how the hidden states of several layers are combined: concatenated or summed.
+        kind: "linear": a linear classifier; "bilstm": a two-layer BiLSTM and a linear classifier.
         size: number of units of the BiLSTM in each direction.
     """
 
@@ -209,7 +211,7 @@ class TaggerConfig:
             raise ValueError(f"size={self.size}: it must be at least 1.")
 
     def check_layers(self, num_hidden_layers: int) -> None:
-        """Checks that the encoder has all `layers` and that none is named twice.
+        """Checks that an encoder with `num_hidden_layers` layers has all of `layers`.
 
         Raises:
             ValueError: a layer does not exist or is named twice.
@@ -218,7 +220,7 @@ class TaggerConfig:
         wrong = [layer for layer in self.layers if not -count <= layer < count]
         if wrong:
             raise ValueError(
-                f"layers={list(self.layers)}: the model has no {wrong}; choose among "
+                f"layers={list(self.layers)}: the model has no layers {wrong}; choose among "
                 f"{-count}..{count - 1} (0 = embeddings, -1 = the last layer)."
             )
         if len({layer % count for layer in self.layers}) < len(self.layers):
@@ -238,8 +240,8 @@ _ONLY_SUPPORTED = {
 }
 
 
-# Fields other than sizes that differ from BERT in RoBERTa (Liu et al. 2019), ALBERT (Lan et al.
-# 2019) and DistilBERT (Sanh et al. 2019), as Hugging Face implements them.
+# Values, other than sizes, in which RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
+# DistilBERT (Sanh et al. 2019) differ from BERT in Hugging Face's implementation.
 FAMILY_FIELDS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {
@@ -260,7 +262,7 @@ FAMILY_FIELDS: dict[str, dict[str, Any]] = {
         "qa_dropout": 0.1,
     },
 }
-# These families are RoBERTa in other languages.
+# These families have the architecture of RoBERTa and were trained on other languages.
 FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
 
 
@@ -289,7 +291,7 @@ def _roberta(layers: int, hidden: int, vocab_size: int, family: str = "roberta")
 
 
 def _albert(layers: int, hidden: int, **fields: Any) -> BertConfig:
-    # These are the rates of version 2; in version 1, the three smaller models have dropout 0.1.
+    # These are the dropout rates of version 2; in version 1, the three smaller models have 0.1.
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return _size(layers, hidden, 30000, "albert", classifier_dropout=0.1, **rates | fields)
 
@@ -320,10 +322,10 @@ MODEL_SIZES: dict[str, BertConfig] = {
 
 
 def named_config(name: str, **changes: Any) -> BertConfig:
-    """Returns the config of a released model, with some fields changed.
+    """Returns the config of a released model, with the fields in `changes` replaced.
 
     Raises:
-        ValueError: no model has this name; the message names the nearest model.
+        ValueError: no model has this name; the message suggests the most similar name.
     """
     if name not in MODEL_SIZES:
         hint = did_you_mean(name, MODEL_SIZES)

@@ -22,11 +22,12 @@ class TrainTokenizerConfig:
     """Directory that the tokenizer is written to; it must be new or empty."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
     """Kind of tokenizer: wordpiece as in BERT, byte-level bpe as in RoBERTa, or unigram as in
-    ALBERT. Of more than about a million different words, the rarest are dropped to bound memory."""
+    ALBERT. If the text has more than about a million different words, the rarest are dropped to
+    bound the memory."""
     vocab_size: int = 30522
-    """Largest number of entries, special tokens included; a small corpus may give fewer."""
+    """Maximum vocabulary size, special tokens included; a small corpus may give fewer entries."""
     do_lower_case: bool = True
-    """Lower-case the text and strip its accents; bpe never does."""
+    """Lower-case the text and strip its accents; without effect on bpe, which keeps both."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece and bpe)."""
     model_max_length: int = 512
@@ -39,10 +40,10 @@ class TrainTokenizerConfig:
     errors: Literal["strict", "replace"] = "strict"
     """Bytes that are not UTF-8: strict stops with an error, replace puts U+FFFD in their place."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
+    """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
 
     def __post_init__(self):
-        # Five special tokens, and one character (bpe: all 256 bytes).
+        # A vocabulary has five special tokens and at least one character (bpe: all 256 bytes).
         smallest = 261 if self.kind == "bpe" else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
@@ -62,25 +63,30 @@ class PrepareConfig:
 
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
-    in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs."""
+    in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs (the docstrings of
+    Python and installed packages)."""
     tokenizer: str = ""
-    """Tokenizer: its directory, a vocab.txt or tokenizer.json, or a hub name."""
+    """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name."""
     output: str
-    """Directory that the shards are written to, also in a bucket (gs://, needs the extra gcs): a
-    new directory, or that of an unfinished run of this command."""
+    """Directory to which the training data are written, also in a bucket (gs://, needs the extra
+    gcs): a new directory, or that of an unfinished run of this command."""
     max_length: tuple[int, ...] = (128,)
-    """Longest example in tokens, special tokens included; several lengths can be given."""
+    """Maximum number of tokens per example, special tokens included; if several lengths are given,
+    the data are prepared for each of them."""
     objective: ObjectiveName = "nsp"
-    """nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT); full_sentences: rows
-    filled with sentences across documents (RoBERTa); mlm: rows with sentences of one document."""
+    """Kind of examples. nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT);
+    full_sentences: consecutive sentences, also across documents (RoBERTa); mlm: consecutive
+    sentences of one document."""
     dupe_factor: int = 1
-    """Number of times that the text is cut into examples, each time at different places; masks
-    differ in every epoch in any case."""
+    """Number of times that the text is cut into examples, each time at different places; masks are
+    drawn during training, so they differ in every epoch even with 1."""
     short_seq_prob: float = 0.1
-    """Share of documents whose pairs have a random shorter target length (nsp and sop)."""
+    """Share of documents whose sentence pairs are made for a random target length of at most
+    max_length (nsp and sop)."""
     pack: bool = False
-    """Put several examples into each row, each with its own positions and attention, so that no
-    tokens are wasted on padding; a batch with the same number of rows then has more examples."""
+    """Put several examples into each row, so that almost no tokens are padding. Each example has
+    its own position ids and attends only to itself. A batch with the same number of rows then has
+    more examples."""
     max_sequences: int = 12
     """Largest number of examples per row if --pack is set."""
     seed: int = 0
@@ -95,15 +101,15 @@ class PrepareConfig:
     errors: Literal["strict", "replace"] = "strict"
     """Bytes that are not UTF-8: strict stops with an error, replace puts U+FFFD in their place."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data; None: its own default."""
+    """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     chunk_mb: float = 8.0
     """Size of a chunk of text in MB. Each chunk is prepared on its own, with its own random seed,
-    so another size gives other examples."""
+    so the examples depend on the chunk size."""
     num_processes: int | None = None
     """Number of worker processes, which does not change the output; None: one per core."""
     shard: str | None = None
-    """i/n prepares part i, counted from 0, of n parts, so that several machines can fill one output
-    directory; the last part to finish joins all parts; None: prepare everything."""
+    """Part to prepare on this machine, as i/n with i from 0 to n - 1, so that several machines can
+    fill one output directory; the last part to finish joins all parts; None: prepare everything."""
     runner: str | None = None
     """Apache Beam runner to prepare on (extra beam): direct for this machine, DataflowRunner or
     another; its workers must reach input and output by the same paths; None: no Beam."""
@@ -114,7 +120,8 @@ class PrepareConfig:
     merge: bool = False
     """Only join the parts that runs with --shard have prepared."""
     overwrite: bool = False
-    """Delete what an earlier run of prepare wrote to the output directory, and start anew."""
+    """Delete what an earlier run of prepare wrote to the output directory, and start from the
+    beginning."""
 
     def __post_init__(self):
         for name in ("input", "tokenizer"):
@@ -127,7 +134,7 @@ class PrepareConfig:
                 f"max_length={self.max_length}: every length must be {shortest} to {longest}."
             )
         if len(set(self.max_length)) != len(self.max_length):
-            raise ValueError(f"max_length={self.max_length} names a length twice.")
+            raise ValueError(f"max_length={self.max_length} has the same length twice.")
         if self.dupe_factor < 1:
             raise ValueError(f"dupe_factor={self.dupe_factor} must be at least 1.")
         if not 0 <= self.short_seq_prob <= 1:
@@ -140,7 +147,7 @@ class PrepareConfig:
             raise ValueError(f"max_sequences={self.max_sequences} must be at least 1.")
         if not self.pack and self.max_sequences != PrepareConfig.max_sequences:
             raise ValueError(
-                f"max_sequences={self.max_sequences} only has an effect with --pack: add it."
+                f"max_sequences={self.max_sequences} only has an effect with --pack: add --pack."
             )
         if not self.chunk_mb > 0:
             raise ValueError(f"chunk_mb={self.chunk_mb} must be positive.")
@@ -152,12 +159,12 @@ class PrepareConfig:
             raise ValueError(f"parts={self.parts} must be at least 1.")
         if self.runner is not None and (self.shard is not None or self.num_processes is not None):
             raise ValueError(
-                f"--runner {self.runner} with --shard or --num_processes: Beam distributes the "
-                "work itself; leave them out."
+                f"--runner {self.runner}: Beam distributes the work itself; leave out --shard and "
+                "--num_processes."
             )
         if self.runner is None and (self.runner_options or self.parts != PrepareConfig.parts):
             raise ValueError(
-                "--parts and --runner_options only have an effect with --runner: add it."
+                "--parts and --runner_options only have an effect with --runner: add --runner."
             )
 
     def part(self) -> tuple[int, int]:

@@ -19,16 +19,17 @@ class Phase:
     batch_size: int
     """Number of rows per update, over all devices."""
     accumulation_steps: int = 1
-    """Microbatches per update: more of them need less memory and give the same gradient."""
+    """Number of microbatches per update (gradient accumulation); more microbatches need less memory
+    and give the same gradient."""
     max_predictions: int | None = None
     """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """continue: the learning-rate schedule of the run continues; restart: a new schedule with its
-    own warm-up begins, which later phases can continue. The optimizer keeps its moments."""
+    """continue: the learning-rate schedule of the previous phase continues; restart: a new schedule
+    begins, with its own warm-up. The optimizer state is kept in both cases."""
     learning_rate: float | None = None
-    """Peak learning rate of a restarted schedule; None: the one of the optimizer config."""
+    """Peak learning rate of a restarted schedule; None: learning_rate of the optimizer config."""
     warmup_steps: int | None = None
-    """Number of warm-up steps of a restarted schedule; None: the one of the optimizer config."""
+    """Number of warm-up steps of a restarted schedule; None: warm-up of the optimizer config."""
 
     def __post_init__(self):
         for field in (
@@ -54,7 +55,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TrainingConfig):
-    """Config of a pretraining run: the model, the data and the recipe."""
+    """Config of a pretraining run: the model, the data and the training settings."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data mlm_probability whole_word_masking max_ngram random_words predict "
@@ -67,38 +68,41 @@ class PretrainConfig(TrainingConfig):
     }
 
     data: str = ""
-    """Directory that bertjax.prepare wrote."""
+    """Directory of training data that bertjax.prepare wrote."""
     init: str | None = None
     """Model to start from: a model directory, the workdir of another run, a TF1 checkpoint or a hub
     name; None: random weights."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
-    """Heads of the model: pretraining has a masked LM head and a sentence-pair head, masked_lm only
-    the former; None: the heads that the objective of the data needs."""
+    """Heads of the model. pretraining: a masked LM head and a sentence-pair head; masked_lm: a
+    masked LM head only; None: pretraining if the sentence-pair loss is trained, else masked_lm."""
     phases: tuple[Phase, ...] = ()
-    """Phases of the run, in order; the config file sets their number."""
+    """Phases of the run, in order. Flags can change the phases of the config file, but not their
+    number."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15
-    """Share of the tokens that are masked and predicted."""
+    """Share of the tokens that are predicted; of these, 80 % are masked, 10 % are replaced by
+    random tokens and 10 % are unchanged."""
     whole_word_masking: bool = False
-    """Mask all pieces of a word together."""
+    """Mask all tokens of a word together."""
     max_ngram: int = 1
-    """Largest number of successive words that are masked together; n words have a probability
-    proportional to 1/n (ALBERT: 3)."""
+    """Maximum number of consecutive words that are masked together; a span of n words is drawn with
+    probability proportional to 1/n (ALBERT: 3)."""
     random_words: Literal["all", "ordinary"] = "all"
     """Tokens that random replacements are drawn from: all draws from the whole vocabulary, as
     Google does; ordinary excludes special tokens, as fairseq does."""
     predict: Literal["masked", "next_token"] = "masked"
-    """masked: predict masked tokens; next_token: mask nothing and predict each token from those
-    before it, for a model with is_decoder."""
+    """Tokens that the model predicts. masked: masked tokens; next_token: every token from the
+    tokens before it, without masks, for a model with is_decoder."""
     eval_every: int = 1_000
     """Steps between evaluations on the held-out rows; 0: only at the end of each phase."""
     eval_rows: int = 10_000
     """Largest number of held-out rows to evaluate on."""
     save_every: int = 1_000
-    """Number of steps between checkpoints; one is also written at the end and on interruption."""
+    """Number of steps between checkpoints; a checkpoint is also written at the end of each phase
+    and when a signal stops the run."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep; the one with the lowest held-out loss is also kept."""
 
@@ -110,13 +114,14 @@ class PretrainConfig(TrainingConfig):
         layers = self.distillation.layers
         if layers and self.init is not None:
             raise ValueError(
-                f"init={self.init!r} and distillation.layers={layers}: the student starts from one "
-                "of the two; leave the other out."
+                f"init={self.init!r} and distillation.layers={layers}: the student can start from "
+                "only one of them; leave out --init or --distillation.layers."
             )
         if layers and len(layers) != self.model.num_hidden_layers:
             raise ValueError(
-                f"distillation.layers={layers} names {len(layers)} layers of the teacher, and the "
-                f"student has num_hidden_layers={self.model.num_hidden_layers}: name one for each."
+                f"distillation.layers={layers} names {len(layers)} layers of the teacher, but the "
+                f"student has num_hidden_layers={self.model.num_hidden_layers}: name one layer of "
+                "the teacher for each layer of the student."
             )
         self._check_predict()
         for phase in self.phases:
@@ -124,7 +129,7 @@ class PretrainConfig(TrainingConfig):
                 raise ValueError(
                     f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
                     "that the model can read (max_position_embeddings minus position_offset): "
-                    "shorten the phase, or give the model more positions."
+                    "reduce max_length of the phase, or increase model.max_position_embeddings."
                 )
 
     def _check_predict(self) -> None:
@@ -134,7 +139,7 @@ class PretrainConfig(TrainingConfig):
             raise ValueError(
                 f"predict={self.predict!r} with model.is_decoder={is_decoder}: the next token is "
                 "predicted by a model that sees only the tokens before it (is_decoder=True), "
-                "masked tokens by a model that sees all; change one of the two."
+                "masked tokens by a model that sees all tokens; change predict or model.is_decoder."
             )
         idle = [
             name

@@ -9,19 +9,20 @@ class OptimizerConfig:
     """Config of AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay."""
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
-    """google: Adam without bias correction, as BERT was trained; adamw: Adam with bias correction;
-    lamb: LAMB with bias correction, as NVIDIA trains BERT; albert_lamb: LAMB without bias
-    correction, as ALBERT was trained. LAMB, for large batches, scales updates of decayed tensors by
-    a trust ratio."""
+    """Optimizer. google: Adam without bias correction, as BERT was trained; adamw: Adam with bias
+    correction; lamb: LAMB with bias correction, as NVIDIA trains BERT; albert_lamb: LAMB without
+    bias correction, as ALBERT was trained. LAMB, which is meant for large batches, multiplies the
+    update of each tensor that has weight decay by a trust ratio."""
     learning_rate: float = 1e-4
     """Peak learning rate, reached at the end of the warm-up."""
     warmup_steps: int = 10_000
     """Number of steps of linear warm-up from 0."""
     warmup_proportion: float | None = None
-    """Warm-up as a share of all steps, instead of warmup_steps, which must then be 0; None:
-    warmup_steps is used."""
+    """Share of the schedule's steps that are warm-up; it replaces warmup_steps, which must be 0;
+    None: warmup_steps is used."""
     schedule: Literal["google", "hf"] = "google"
-    """Step from which the decay to 0 is computed: google uses step 0, hf the end of the warm-up."""
+    """Step at which the decay to 0 starts. google: step 0, so the learning rate drops after the
+    warm-up to the value that it would have without warm-up; hf: the end of the warm-up."""
     decay_power: float = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
@@ -41,8 +42,8 @@ class OptimizerConfig:
         if self.learning_rate <= 0 or self.warmup_steps < 0 or self.max_grad_norm < 0:
             raise ValueError(
                 f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps}, "
-                f"max_grad_norm={self.max_grad_norm}: the rate must be positive, the others at "
-                "least 0."
+                f"max_grad_norm={self.max_grad_norm}: learning_rate must be positive, warmup_steps "
+                "and max_grad_norm at least 0."
             )
         if self.decay_power <= 0:
             raise ValueError(f"decay_power={self.decay_power}: it must be positive.")
@@ -51,17 +52,17 @@ class OptimizerConfig:
         ):
             raise ValueError(
                 f"warmup_proportion={self.warmup_proportion}, warmup_steps={self.warmup_steps}: "
-                "use one of them, the share in [0, 1) with warmup_steps=0, or the steps with "
+                "use either warmup_proportion in [0, 1) and warmup_steps=0, or warmup_steps and "
                 "warmup_proportion=None."
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Config of a multi-process run; TPU pods, SLURM and Open MPI need none of these fields."""
+    """Config of a multi-process run; not needed on TPU pods, with SLURM and with Open MPI."""
 
     coordinator_address: str | None = None
-    """HOST:PORT of process 0, as the others reach it; None: detected automatically."""
+    """HOST:PORT at which all processes reach process 0; None: detected automatically."""
     num_processes: int | None = None
     """Number of processes of the run; None: detected automatically."""
     process_id: int | None = None
@@ -74,8 +75,8 @@ class DistributedConfig:
         if None in fields and fields != (None, None, None):
             raise ValueError(
                 f"coordinator_address={fields[0]!r}, num_processes={fields[1]}, process_id="
-                f"{fields[2]}: set all three, or none of them on a cluster that is detected "
-                "automatically."
+                f"{fields[2]}: set all three fields, or none of them on TPU pods, with SLURM and "
+                "with Open MPI."
             )
         if self.timeout_seconds < 1:
             raise ValueError(f"timeout_seconds={self.timeout_seconds}: it must be at least 1.")
@@ -94,14 +95,17 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Axes of the device mesh: data splits rows, fsdp also parameters, and tensor matrices."""
+    """Sizes of the device mesh: batches are sharded over data and fsdp, matrices over fsdp and
+    tensor."""
 
     data: int = -1
-    """Number of devices along the data axis; -1: all that the other axes leave."""
+    """Number of devices along the data axis, over which batches are sharded; -1: the number of
+    devices divided by fsdp * tensor."""
     fsdp: int = 1
-    """Number of devices along the fsdp axis, which splits the parameters as well as the rows."""
+    """Number of devices along the fsdp axis, over which both batches and parameters are sharded."""
     tensor: int = 1
-    """Number of devices along the tensor axis, which splits every matrix multiplication."""
+    """Number of devices along the tensor axis, over which the matrix multiplications are
+    sharded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,39 +125,45 @@ class TrainingConfig:
     distributed: DistributedConfig = DistributedConfig()
     """Processes of a multi-host run."""
     unroll: int | None = None
-    """Unroll factor of the scan over layers: a larger factor copies less data and takes longer to
-    compile; None: all layers on CPUs without remat, where copies cost most; otherwise 1."""
+    """Unroll factor of the scan over layers: a larger factor copies less data, but takes longer to
+    compile; None: the number of layers on CPUs without remat, where copies cost most, and 1 in all
+    other cases."""
     remat: Literal["none", "dots", "full"] = "none"
-    """Activations that the backward pass recomputes to save memory: none of them; with dots, all
-    but the results of matrix multiplications with parameters (a few percent more work); with full,
-    all (about a third more work)."""
+    """Activations that the backward pass recomputes to save memory. none: no activations; dots: all
+    except the results of matrix multiplications with parameters (a few percent more computation);
+    full: all (about a third more computation)."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    """Attention kernel. xla works everywhere; splash (newer TPUs) and cudnn (NVIDIA GPUs, bfloat16)
-    are fused kernels without attention dropout; auto: splash for long rows where it can run,
-    otherwise xla."""
+    """Attention kernel. xla runs on all devices; splash (newer TPUs) and cudnn (NVIDIA GPUs,
+    bfloat16) are fused kernels, which a model with attention dropout cannot use, so that it uses
+    xla; auto: splash if it is supported and a phase has rows of at least 512 tokens, else xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
-    """Random number generator of dropout: threefry2x32 draws the same masks on any mesh and for any
-    number of microbatches; rbg is faster on accelerators, but its masks depend on the mesh."""
+    """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
+    mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on
+    both."""
     max_bad_steps: int = 10
-    """Number of skipped updates in a row after which the run ends with an error; 0: it never does.
-    An update is skipped if its loss or gradient is not finite, or is a spike (see skip_spikes)."""
+    """Number of consecutive skipped updates after which the run ends with an error; 0: no limit. An
+    update is skipped if its loss or gradient is not finite, or if it is a spike (see
+    skip_spikes)."""
     skip_spikes: float = 0.0
     """Skip updates whose loss or gradient norm exceeds the mean of the last 128 steps by more than
-    this number of standard deviations, as OLMo does (with 6); 0: only skip non-finite updates."""
+    this number of standard deviations, as OLMo does (with 6); 0: skip only updates that are not
+    finite."""
     rollback_steps: int = 0
-    """Instead of ending after max_bad_steps, continue from a checkpoint at least this many steps
-    before them and leave out the batches since that checkpoint, as PaLM did (with 100); 0: end."""
+    """If this is above 0, a run with max_bad_steps consecutive skipped updates does not end, but
+    goes back to a checkpoint at least this many steps before the first of them, and leaves out the
+    batches from this checkpoint to the last skipped update, as PaLM did (with 100)."""
     deterministic: bool = False
-    """Use only deterministic operations on GPUs, so that a resumed run repeats the same bits there
-    too; without it, sums on GPUs may differ in the last bits. It can cost speed."""
+    """Use only deterministic GPU operations, so that a resumed run is bit-identical to an
+    uninterrupted one on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the
+    last bits."""
     log_every: int = 100
     """Number of steps between log lines of metrics."""
     reader_threads: int = 1
     """Number of threads that read rows ahead of the training. More threads help if reads are slow,
     as from a bucket; in pretraining, only one thread at a time draws masks."""
     peak_tflops: float | None = None
-    """Peak TFLOP/s of one device, from which MFU is computed; None: the value of the data sheet, or
-    else the measured speed of a matrix multiplication."""
+    """Peak TFLOP/s of one device, from which MFU is computed; None: the value of the device's data
+    sheet, or for an unknown device, the measured speed of a matrix multiplication."""
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")
@@ -163,17 +173,17 @@ class TrainingConfig:
                 raise ValueError(f"{field}={value}: it must be at least 0.")
         if self.rollback_steps and not self.max_bad_steps:
             raise ValueError(
-                f"rollback_steps={self.rollback_steps} without effect: max_bad_steps=0 never ends "
-                "a run. Give both or neither."
+                f"rollback_steps={self.rollback_steps} has no effect with max_bad_steps=0, which "
+                "sets no limit to skipped updates: set both above 0, or both to 0."
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
 
     def check_positive(self, *fields: str) -> None:
-        """Checks that `fields` and `unroll` are at least 1 or None.
+        """Checks that each of `fields`, and the field `unroll`, is at least 1 or None.
 
         Raises:
-            ValueError: a field is below 1; the message names it.
+            ValueError: a field is below 1; the message names the field.
         """
         for field in (*fields, "unroll"):
             value = getattr(self, field)

@@ -177,8 +177,8 @@ def test_a_start_that_does_not_fit_is_refused(config):
     here = dataclasses.replace(config, workdir="nowhere", head="pretraining")
     with pytest.raises(ValueError, match="head='pretraining' with distillation.nsp=0"):
         PretrainingRun(here)
-    with pytest.raises(ValueError, match="leave the other out"):
+    with pytest.raises(ValueError, match="leave out --init or --distillation.layers"):
         dataclasses.replace(config, init="somewhere")
     lessons = dataclasses.replace(config.distillation, layers=(0, 1))
-    with pytest.raises(ValueError, match="name one for each"):
+    with pytest.raises(ValueError, match="name one layer of the teacher for each"):
         dataclasses.replace(config, distillation=lessons)
