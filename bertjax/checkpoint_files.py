@@ -5,15 +5,13 @@ file is written before the folder gets its final name, so every complete checkpo
 """
 
 import json
-import zlib
 from pathlib import Path
 
-from bertjax.files import read_json, write_json
+from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
+from bertjax.files import read_json
 
-CHECKSUMS = "checksums.json"
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
-_CHUNK = 1 << 24
 TEMPORARY = "orbax-checkpoint-tmp"
 
 
@@ -23,24 +21,9 @@ def steps_in(directory: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def write_checksums(folder: Path) -> None:
+def add_checksums(folder: Path) -> None:
     """Writes the checksums of all files of a checkpoint, before the checkpoint is complete."""
-    write_json(folder / CHECKSUMS, {name: _facts(folder / name) for name in _files(folder)})
-
-
-def _files(folder: Path) -> list[str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    names = sorted(path.relative_to(folder).as_posix() for path in files)
-    return [name for name in names if name not in (*_WRITTEN_LAST, CHECKSUMS)]
-
-
-def _facts(path: Path) -> list[int]:
-    """Returns [size in bytes, CRC-32] of a file."""
-    crc = size = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
-    return [size, crc]
+    write_checksums(folder, without=_WRITTEN_LAST)
 
 
 def damage_of(folder: Path) -> str | None:
@@ -53,19 +36,10 @@ def damage_of(folder: Path) -> str | None:
         if not (folder / CHECKSUMS).exists():
             json.loads((folder / "progress" / "metadata").read_text(encoding="utf-8"))
             return None
-        expected = read_json(folder / CHECKSUMS)
-        for name, facts in expected.items():
-            if not (folder / name).is_file():
-                return f"{name} is missing"
-            found = _facts(folder / name)
-            if found[0] != facts[0]:
-                return f"{name} has {found[0]:,} bytes instead of {facts[0]:,}"
-            if found != facts:
-                return f"the checksum of {name} differs from the one in {CHECKSUMS}"
-        if not expected:
-            return f"{CHECKSUMS} is empty"
+        if damage := find_damage(folder):
+            return damage
         read_json(folder / _WRITTEN_LAST[0])
-    except (ValueError, OSError, TypeError, IndexError) as error:
+    except (ValueError, OSError) as error:
         return str(error)
     return None
 

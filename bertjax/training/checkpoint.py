@@ -10,7 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bertjax.checkpoint_files import TEMPORARY, damage_of, write_checksums
+from bertjax.checkpoint_files import TEMPORARY, add_checksums, damage_of
 from bertjax.devices import hosts
 
 
@@ -60,7 +60,7 @@ class Checkpointer:
         """Writes checksums into a checkpoint's temporary folder, before Orbax renames it."""
         if hosts.is_first():
             for folder in self._directory.glob(f"*{TEMPORARY}*"):
-                write_checksums(folder)
+                add_checksums(folder)
 
     def _badness(self, metrics: Any) -> float:
         """Returns a number that is lower for a better checkpoint, from the checkpoint's metrics.

@@ -74,7 +74,7 @@ class _Curve(NamedTuple):
     start: int
     num_steps: int
     learning_rate: float
-    warmup_steps: int
+    warmup_steps: int | None  # None: by the warm-up proportion
 
 
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
@@ -93,20 +93,24 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     for phase in phases:
         if not curves or phase.learning_rate_curve == "restart":
             rate, warmup = phase.learning_rate, phase.warmup_steps
+            if warmup is None and config.warmup_proportion is None:
+                warmup = config.warmup_steps
             curves.append(
                 _Curve(
                     step,
                     0,
                     config.learning_rate if rate is None else rate,
-                    config.warmup_steps if warmup is None else warmup,
+                    warmup,
                 )
             )
         curves[-1] = curves[-1]._replace(num_steps=curves[-1].num_steps + phase.num_steps)
         step += phase.num_steps
-    if config.warmup_proportion is not None:
-        curves = [
-            c._replace(warmup_steps=int(config.warmup_proportion * c.num_steps)) for c in curves
-        ]
+    curves = [
+        curve._replace(warmup_steps=int((config.warmup_proportion or 0) * curve.num_steps))
+        if curve.warmup_steps is None
+        else curve
+        for curve in curves
+    ]
     for curve in curves:
         if curve.warmup_steps >= curve.num_steps:
             raise ValueError(

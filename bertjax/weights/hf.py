@@ -12,6 +12,7 @@ import numpy as np
 import safetensors
 from flax.traverse_util import flatten_dict
 
+from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
 from bertjax.files import brief, listed, read_json, replacing_folder
 from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import Tokenizer
@@ -23,6 +24,8 @@ SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # A directory that contains one of these files is a model directory, which may be overwritten.
 MODEL_FILES = ("config.json", "bert_config.json")
 BIN = "pytorch_model.bin"
+# The model card.
+CARD = "README.md"
 # The file with the parameters of a tagger whose frozen encoder is in `model.safetensors`.
 TAGGER = "tagger.safetensors"
 
@@ -170,9 +173,28 @@ def save_hf(
         if tokenizer is not None:
             tokenizer.save(beside)
         if card is not None:
-            (beside / "README.md").write_text(card, encoding="utf-8")
+            (beside / CARD).write_text(card, encoding="utf-8")
         for name, text in dict(files or {}).items():
             (beside / name).write_text(text + "\n", encoding="utf-8")
+        write_checksums(beside, without=(CARD,))
+
+
+def check_files(directory: Path) -> None:
+    """Compares the files of a model directory with its checksums, if bertjax has written it.
+
+    The model card has no checksum, because it is meant to be edited.
+
+    Raises:
+        ValueError: a file is damaged, missing or changed.
+    """
+    if not (directory / CHECKSUMS).is_file():
+        return
+    damage = find_damage(directory)
+    if damage is not None:
+        raise ValueError(
+            f"{directory}: {damage}. Copy the model again or, if the file was changed on purpose, "
+            f"delete {directory / CHECKSUMS}."
+        )
 
 
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:

@@ -19,7 +19,7 @@ from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
-from bertjax.weights.hf import has_weights, open_hf
+from bertjax.weights.hf import check_files, has_weights, open_hf
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
@@ -75,6 +75,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         if (place / "run.json").is_file() and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
         if (place / "config.json").is_file() and has_weights(place):
+            check_files(place)
             config = read_json(place / "config.json")
             tokenizer = _open_tokenizer(place, tokenizer_required)
             return Source("hf", place, config, open_hf(place), tokenizer)

@@ -1,0 +1,65 @@
+"""`checksums.json`: the size and CRC-32 of each file of a folder, which reveal damage.
+
+Checkpoints and exported models have one. It is written before the folder gets its final name, and
+compared with the files before anything is computed from them.
+"""
+
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertjax.files import read_json, write_json
+
+CHECKSUMS = "checksums.json"
+_CHUNK_BYTES = 1 << 24
+
+
+def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
+    """Writes `checksums.json` for all files of a folder, at any depth, except those in `without`.
+
+    Raises:
+        OSError: a file cannot be read, or the disk is full.
+    """
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
+    left_out = {*without, CHECKSUMS}
+    write_json(
+        folder / CHECKSUMS,
+        {name: _size_and_crc(folder / name) for name in names if name not in left_out},
+    )
+
+
+def _size_and_crc(path: Path) -> list[int]:
+    crc = size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    return [size, crc]
+
+
+def find_damage(folder: Path) -> str | None:
+    """Compares the files of a folder with its `checksums.json`.
+
+    Returns:
+        A description of the first damage, which names the file; None if there is no damage.
+
+    Raises:
+        FileNotFoundError: there is no `checksums.json`.
+    """
+    try:
+        expected = read_json(folder / CHECKSUMS)
+    except ValueError as error:
+        return str(error)
+    if not expected:
+        return f"{CHECKSUMS} is empty"
+    for name, entry in expected.items():
+        if not isinstance(entry, list) or len(entry) != 2:
+            return f"{CHECKSUMS} has no size and CRC-32 of {name}"
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        found = _size_and_crc(folder / name)
+        if found[0] != entry[0]:
+            return f"{name} has {found[0]:,} bytes instead of {entry[0]:,}"
+        if found[1] != entry[1]:
+            return f"{name} has another CRC-32 than when it was written"
+    return None
