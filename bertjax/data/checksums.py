@@ -74,7 +74,7 @@ class Remembered:
         marks = {shard.file: mark for shard in shards if (mark := self._mark(shard))}
         if not marks:
             return
-        # Other processes may have recorded shards since the file was read.
+        # Other processes may have recorded shards since this one read the file.
         self._known = self._read() | self._known | marks
         content = {"directory": str(self._directory), "shards": self._known}
         with contextlib.suppress(OSError, ValueError):

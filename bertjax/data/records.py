@@ -334,8 +334,8 @@ class Metadata:
     def to_json(self) -> str:
         """Returns the metadata as JSON, with each list of numbers on one line.
 
-        The fields of missing checksums are left out. This keeps the JSON text of data that older
-        versions prepared without checksums; a run identifies its data by a hash of this text.
+        The fields of missing checksums are left out, so that data which older versions prepared
+        without checksums keeps its JSON text. A run identifies its data by a hash of the JSON text.
         """
         fields = dataclasses.asdict(self)
         for summary in fields["splits"].values():

@@ -74,7 +74,7 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
 
 
 class _Rows(grain.MapDataset):
-    """A dataset of masked rows; with `shuffle`, it is endless and shuffled again for every epoch."""
+    """A dataset of masked rows; with `shuffle`, it is endless and reshuffled in every epoch."""
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = Rows(paths)

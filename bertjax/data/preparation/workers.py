@@ -54,7 +54,7 @@ class Workers:
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
-        """Waits for all chunks."""
+        """Waits until all submitted chunks are prepared."""
         with self._explaining_lost_workers():
             while self._pending:
                 self._collect()
@@ -86,7 +86,7 @@ class Workers:
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Blocks Ctrl-C; processes started meanwhile inherit the signal mask and never receive it."""
+    """Blocks SIGINT; processes started in the block inherit this and never receive Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
