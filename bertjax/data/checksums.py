@@ -1,6 +1,6 @@
 """Checksums of the shards of prepared data, which are verified once per machine.
 
-`metadata.json` holds the size and SHA-256 of each shard. Verified shards are recorded in the user's
+`metadata.json` holds the size and SHA-256 of each shard. Verified shards are listed in the user's
 cache folder with their path, size and modification time, so that only the first run on a machine
 reads all shards.
 """
@@ -38,11 +38,11 @@ class Verification(NamedTuple):
 
 
 class Remembered:
-    """The record, in the user's cache folder, of the shards of a directory that were verified.
+    """The list, in the user's cache folder, of the verified shards of a directory.
 
     A shard counts as verified as long as its size, its modification time and its SHA-256 in
-    `metadata.json` are those recorded. If the cache folder cannot be read or written, no error is
-    raised, and every process verifies the shards itself.
+    `metadata.json` are those in the list. If the cache folder cannot be read or written, no error
+    is raised, and every process verifies the shards itself.
     """
 
     def __init__(self, directory: str | Path):
@@ -70,11 +70,11 @@ class Remembered:
         return mark is not None and self._known.get(shard.file) == mark
 
     def add(self, shards: Iterable[Shard]) -> None:
-        """Records `shards` as verified."""
+        """Adds `shards` to the list of verified shards."""
         marks = {shard.file: mark for shard in shards if (mark := self._mark(shard))}
         if not marks:
             return
-        # Other processes may have recorded shards since this one read the file.
+        # Other processes may have added shards since this one read the file.
         self._known = self._read() | self._known | marks
         content = {"directory": str(self._directory), "shards": self._known}
         with contextlib.suppress(OSError, ValueError):
@@ -83,7 +83,7 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Holds a lock, so that one process at a time verifies, and reads the record again."""
+        """Holds a lock, so that one process at a time verifies, and reads the list again."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without locks, each process verifies by itself
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
     read, because the bucket has checksums of its own.
 
     Raises:
-        ValueError: shards are damaged; the message names them.
+        ValueError: shards are damaged; the message names the first five.
     """
     shards = [
         shard

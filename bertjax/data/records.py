@@ -442,7 +442,7 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
     """Returns the paths of the shards of one split and maximum length, in order.
 
     Raises:
-        ValueError: the directory has no such split or length.
+        ValueError: the directory has no rows of this split and maximum length.
     """
     metadata = read_metadata(directory)
     lengths = metadata.splits[split].lengths if split in metadata.splits else {}

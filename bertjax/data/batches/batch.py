@@ -4,8 +4,8 @@ B rows; L tokens, P predictions and K sequences per row; C classes or choices pe
 
     input_ids         [B, L] int32    token ids, [PAD] where empty
     token_type_ids    [B, L] int32    0 for segment A, 1 for segment B; only 0 in some families
-    position_ids      [B, L] int32    positions within the sequence of each token, from 0 on
-    sequence_ids      [B, L] int32    1..K: sequence of each token, which it attends to; 0: padding
+    position_ids      [B, L] int32    position of each token in its sequence, from 0 on
+    sequence_ids      [B, L] int32    1..K: sequence that the token is in and attends to; 0: padding
     masked_positions  [B, P] int32    positions of the tokens to predict, 0 where unused
     masked_labels     [B, P] int32    ids of the tokens to predict, 0 where unused
     masked_weights    [B, P] float32  1, or 0 where unused

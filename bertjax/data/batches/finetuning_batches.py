@@ -100,8 +100,8 @@ def plan_rows(
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:
     """Packs the features of a batch into rows by their sizes alone, so that all hosts agree.
 
-    Returns the indices of the features in each row. Empty rows are added up to the smallest number
-    in `shape.row_counts` that is enough, if there is one.
+    Returns the indices of the features in each row. Empty rows are appended until the
+    number of rows is the smallest sufficient one in `shape.row_counts`, if there is one.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -191,7 +191,7 @@ class FeatureBatches(grain.MapDataset):
         path: an ArrayRecord file of features.
         sizes: number of tokens of every feature in the file, int [n].
         batch_size: number of features per global batch.
-        shape, labels, pad_token_id: the shape of the rows, their labels, and the padding token.
+        shape, labels, pad_token_id: the shape of the rows, their labels, and the padding id.
         seed: seed of the shuffling.
         first: index of the first batch to read, counted from the beginning of the run.
         host_rows_of: maps the number of rows of a global batch to the sorted indices of this host's

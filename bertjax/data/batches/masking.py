@@ -72,7 +72,7 @@ def _choose_whole_words(
 ) -> np.ndarray:
     """Draws whole words, or n-grams of words (Lan et al. 2019, 4.2), with at most `wanted` tokens.
 
-    Returns the positions of these tokens.
+    Returns the positions of the drawn tokens.
     """
     # A token that continues a word joins the candidate before it, even across [SEP]; the first
     # candidate always starts a word.

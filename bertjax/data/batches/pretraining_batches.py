@@ -155,8 +155,8 @@ class HeldOutRows:
     """The rows of an evaluation: a random sample of the held-out rows, the same every time.
 
     `max_rows` rows are drawn with `seed`, without replacement, and keep the order of the records;
-    if there are no more records, all are used. The masks of a row depend only on `seed` and on the
-    index of its record.
+    if there are at most `max_rows` records, all are used. The masks of a row depend only on `seed`
+    and on the index of its record.
     """
 
     def __init__(

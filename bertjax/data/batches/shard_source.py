@@ -43,10 +43,10 @@ class Records(grain.sources.ArrayRecordDataSource):
         )
 
     def _where(self, key: int | None) -> str:
-        """Describes, for an error message, where the damage is.
+        """Returns the place of the damage for an error message.
 
-        This is the first shard that cannot be opened; else the shard of the record with the index
-        `key`, and the index of the record in this shard. All shards are opened to count their
+        The place is the first shard that cannot be opened; else the shard of the record with the
+        index `key`, and the index of this record in the shard. All shards are opened to count their
         records, but only after an error.
         """
         counts = [count_or_none(path) for path in self._shards]

@@ -14,8 +14,8 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
     """Calls `prepare_part(i)` for each i in range(parts) on a Beam runner, and waits for all calls.
 
     Args:
-        prepare_part: function that prepares part i; workers on all machines call it, so input and
-            output must have the same paths there.
+        prepare_part: function that prepares part i. The input and the output must have the same
+            paths on all machines whose workers call this function.
         parts: number of parts; a worker prepares one part at a time.
         runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
         options: Beam's pipeline options in one string, such as "--project=P --region=R".

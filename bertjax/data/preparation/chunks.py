@@ -289,13 +289,13 @@ def write_summary(output: str, summary: dict[str, Any]) -> None:
 def read_summary(
     output: str, chunk: int, remembered: Remembered | None = None
 ) -> dict[str, Any] | None:
-    """Reads a chunk's summary; returns None if the chunk is unfinished or a shard of it is lost.
+    """Reads a chunk's summary; returns None if the chunk is unfinished or one of its shards lost.
 
     Args:
         output: the prepared directory.
         chunk: the index of the chunk.
-        remembered: if given, the checksums of local shards are compared as well, unless these
-            shards are remembered as verified.
+        remembered: list of verified shards; if given, the checksums of local shards that are not in
+            the list are compared as well.
     """
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))

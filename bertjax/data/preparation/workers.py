@@ -21,9 +21,9 @@ def available_cores() -> int:
 
 
 class Workers:
-    """Prepares chunks in `processes` worker processes; 1 means in this process.
+    """Prepares chunks in `processes` worker processes, or in this process if `processes` is 1.
 
-    At most `processes + 1` chunks are held, so memory does not grow with the input.
+    At most `processes + 1` chunks are in memory, so memory does not grow with the input.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):

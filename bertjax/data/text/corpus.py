@@ -30,7 +30,7 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of reading; the fields are those of `PrepareConfig`."""
+    """Options for reading text, which are fields of `PrepareConfig`."""
 
     text_format: str = "auto"
     text_field: str = "text"

@@ -123,7 +123,7 @@ def hash_of(sentence: str) -> int:
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yields (line, text) of docstrings and of other strings with several lines."""
+    """Yields (line number, text) of docstrings and of other strings with several lines."""
     # A syntax tree has a million objects and no cycles; garbage collection takes 20 % of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -210,8 +210,8 @@ def clean(text: str) -> Iterator[str]:
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
     """Classifies a line of a docstring.
 
-    Returns (whether the line begins a paragraph, whether indented lines may continue it, the text
-    of the line or None if it has none).
+    Returns (whether the line begins a paragraph, whether indented lines may continue the
+    paragraph, the plain text of the line or None).
     """
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None
@@ -250,7 +250,7 @@ def _plain(lines: list[str]) -> str:
 
 
 def is_english(sentence: str) -> bool:
-    """Whether a sentence is English: a capital, mostly plain words, and closing punctuation."""
+    """Whether a text looks like an English sentence by its words, first and last characters."""
     words = sentence.split()
     if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
         return False

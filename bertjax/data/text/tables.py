@@ -20,7 +20,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     """Yields the values of a text column, reading a few rows at a time.
 
     Raises:
-        ValueError: there is no such text column, or the file is damaged.
+        ValueError: there is no text column named `text_field`, or the file is damaged.
     """
     import pyarrow
     import pyarrow.parquet
@@ -96,8 +96,8 @@ def open_tfds_splits(
 ) -> tuple[str, dict[str, Any]]:
     """Opens a TensorFlow Dataset; returns its full name and the data source of each split.
 
-    A dataset already prepared as ArrayRecord is read from its folder. Any other is prepared first,
-    which needs TensorFlow for many datasets.
+    A dataset already prepared as ArrayRecord is read from its folder. Any other dataset is prepared
+    first, which needs TensorFlow for many datasets.
 
     Args:
         name: NAME[/CONFIG][:VERSION].
@@ -157,7 +157,7 @@ def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
     """Yields the text of each example.
 
     Raises:
-        ValueError: an example has no text field of this name.
+        ValueError: an example has no text field named `text_field`.
     """
     for index in range(len(source)):
         example = source[index]

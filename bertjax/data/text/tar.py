@@ -117,7 +117,7 @@ def _has_checksum(header: bytes) -> bool:
 
 
 def _number(field: bytes) -> int:
-    """Reads a number in octal digits, or in base 256 if it is too large for them."""
+    """Reads the number in a field of a header: octal digits, or base 256 for large numbers."""
     if field[:1] == b"\x80":
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0")[0].strip()
