@@ -1,8 +1,8 @@
-"""Checksums of the shards of prepared data: verified once per machine, then remembered.
+"""Checksums of the shards of prepared data, which are verified once per machine.
 
-`metadata.json` holds the size and SHA-256 of each shard. What was verified is remembered in the
-user's cache folder, by the path, size and time of each file, so that only the first run on a
-machine reads all shards.
+`metadata.json` holds the size and SHA-256 of each shard. Verified shards are listed in the user's
+cache folder with their path, size and modification time, so that only the first run on a machine
+reads all shards.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# SHA-256 runs outside of Python's global lock; more threads seldom read a disk faster.
+# Number of threads: hashlib releases the GIL, and more threads seldom read a disk faster.
 THREADS = 4
-# From this number of bytes on, a line is printed before shards are read.
+# Number of bytes to verify from which on a line is printed before the shards are read.
 SAID_FROM = 1 << 30
 
 
 class Verification(NamedTuple):
-    """What `verify_shards` did: the number of shards and bytes read now, and a note to print."""
+    """Result of `verify_shards`: the shards and bytes that it read, and a note to print or ""."""
 
     shards: int
     size: int
@@ -38,10 +38,11 @@ class Verification(NamedTuple):
 
 
 class Remembered:
-    """The shards of a directory that were verified on this machine.
+    """The list, in the user's cache folder, of the verified shards of a directory.
 
-    A shard is known by its size, its time in nanoseconds and its SHA-256. If the cache folder
-    cannot be read or written, nothing is remembered, and no error occurs.
+    A shard counts as verified as long as its size, its modification time and its SHA-256 in
+    `metadata.json` are those in the list. If the cache folder cannot be read or written, no error
+    is raised, and every process verifies the shards itself.
     """
 
     def __init__(self, directory: str | Path):
@@ -69,11 +70,11 @@ class Remembered:
         return mark is not None and self._known.get(shard.file) == mark
 
     def add(self, shards: Iterable[Shard]) -> None:
-        """Remembers shards that were verified."""
+        """Adds `shards` to the list of verified shards."""
         marks = {shard.file: mark for shard in shards if (mark := self._mark(shard))}
         if not marks:
             return
-        # Others may have added theirs meanwhile.
+        # Other processes may have added shards since this one read the file.
         self._known = self._read() | self._known | marks
         content = {"directory": str(self._directory), "shards": self._known}
         with contextlib.suppress(OSError, ValueError):
@@ -82,7 +83,7 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lets one process of this machine verify the directory; others wait, then know more."""
+        """Holds a lock, so that one process at a time verifies, and reads the list again."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without locks, each process verifies by itself
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,12 +105,15 @@ def checksum(path: str | Path) -> str:
 
 
 def describe(path: Path, records: int) -> Shard:
-    """Returns the description of a local shard that was just written, with its checksum."""
+    """Returns the `Shard` of a file with `records` records: its name, size and SHA-256."""
     return Shard(file=path.name, records=records, size=path.stat().st_size, sha256=checksum(path))
 
 
 def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None = None) -> bool:
-    """Whether a local shard has the size and SHA-256 that were stored for it, if any were."""
+    """Whether a local file has the size and SHA-256 in `shard`.
+
+    Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`.
+    """
     if shard.sha256 is None or (remembered is not None and shard in remembered):
         return True
     path = Path(directory) / shard.file
@@ -120,12 +124,13 @@ def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None
 
 
 def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
-    """Compares all shards with the checksums in `metadata.json`, unless this was done before.
+    """Compares the shards with their checksums in `metadata.json`.
 
-    The shards of a bucket are not read; the bucket has checksums of its own.
+    Shards that were verified on this machine before are not read. Shards in a bucket are never
+    read, because the bucket has checksums of its own.
 
     Raises:
-        ValueError: shards are damaged; the message names them.
+        ValueError: shards are damaged; the message names the first five.
     """
     shards = [
         shard
@@ -161,8 +166,8 @@ def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
     damaged = [shard.file for shard, good in zip(todo, intact, strict=True) if not good]
     if damaged:
         raise ValueError(
-            f"{len(damaged)} of {len(shards)} shards of {directory} are damaged, since their "
-            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy them again, or run "
-            "the prepare command again, which makes them anew."
+            f"{len(damaged)} of {len(shards)} shards of {directory} are damaged, because their "
+            f"size or SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy them "
+            "again, or run the prepare command again, which writes the damaged shards again."
         )
     return Verification(len(todo), size, note)

@@ -2,8 +2,8 @@
 
 A record is one row of one or more sequences, unpadded and unmasked, in little-endian order:
 
-    version uint8, bytes per id uint8 (2 or 4), sequences K uint16,
-    K x (length uint16, tokens of type 0 uint16, label int16), then all token ids.
+    version uint8, bytes per token id uint8 (2 or 4), number of sequences K uint16,
+    K x (length uint16, tokens with token type 0 uint16, label int16), then all token ids.
 """
 
 import contextlib
@@ -41,11 +41,13 @@ class Row:
     """One row of the data set.
 
     Attributes:
-        input_ids: ids of all sequences concatenated, each with its [CLS] and [SEP].
+        input_ids: token ids of all sequences, concatenated, each with its [CLS] and [SEP].
         lengths: number of tokens of each sequence.
-        a_lengths: number of tokens of type 0 in each sequence: the first segment with its special
-            tokens, or all tokens if the family has only one type. The others are of type 1.
-        labels: class of each sequence (NSP 1 = random, SOP 1 = swapped), -1 = none.
+        a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
+            special tokens, or all tokens if the model family has only one token type. The
+            remaining tokens of the sequence have token type 1.
+        labels: label of each sequence: 1 if its second segment is random (NSP) or its segments are
+            swapped (SOP), else 0; -1: no label.
     """
 
     input_ids: np.ndarray
@@ -55,10 +57,12 @@ class Row:
 
 
 def encode_row(row: Row) -> bytes:
-    """Encodes a row as a record.
+    """Encodes a row as the bytes of a record.
 
     Raises:
-        ValueError: the lengths do not match the ids, or an id does not fit into 32 bits.
+        ValueError: `row` has different numbers of lengths, a_lengths and labels, or none; the
+            lengths do not add up to the number of token ids; there are more than MAX_ROW_LENGTH
+            token ids; or a token id is negative or has more than 32 bits.
     """
     ids = np.asarray(row.input_ids)
     if not len(row.lengths) == len(row.a_lengths) == len(row.labels) > 0:
@@ -68,7 +72,8 @@ def encode_row(row: Row) -> bytes:
         )
     if sum(row.lengths) != ids.size or ids.size > MAX_ROW_LENGTH:
         raise ValueError(
-            f"Lengths {row.lengths} do not add up to {ids.size} ids (at most {MAX_ROW_LENGTH})."
+            f"The sequence lengths {row.lengths} must add up to the number of token ids, "
+            f"{ids.size}, which may be at most {MAX_ROW_LENGTH}."
         )
     if ids.size and (ids.min() < 0 or ids.max() >= 1 << 32):
         raise ValueError(f"Token ids {ids.min()}..{ids.max()} do not fit into 32 bits.")
@@ -78,11 +83,11 @@ def encode_row(row: Row) -> bytes:
 
 
 def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
-    """Encodes the header of a record, which precedes the ids.
+    """Encodes the header of a record, which precedes the token ids.
 
     Args:
-        width: bytes per id, 2 or 4.
-        sequences: length, a_length and label of each sequence.
+        width: bytes per token id, 2 or 4.
+        sequences: length, a_length and label of each sequence, as in `Row`.
     """
     head = _HEAD.pack(FORMAT_VERSION, width, len(sequences))
     return head + b"".join([_SEQUENCE.pack(*sequence) for sequence in sequences])
@@ -92,13 +97,13 @@ def decode_row(record: bytes) -> Row:
     """Decodes a record written by `encode_row`.
 
     Raises:
-        ValueError: the bytes are not a row in this format.
+        ValueError: the bytes are not a complete record in this format.
     """
     try:
         version, width, count = _HEAD.unpack_from(record)
         if version != FORMAT_VERSION or width not in (2, 4) or count == 0:
             raise ValueError(
-                f"version {version}, {width} bytes per id, {count} sequences; expected "
+                f"version {version}, {width} bytes per token id, {count} sequences; expected "
                 f"version {FORMAT_VERSION}, 2 or 4 bytes, at least one sequence"
             )
         fields = struct.unpack_from("<" + count * "HHh", record, _HEAD.size)
@@ -113,18 +118,18 @@ def decode_row(record: bytes) -> Row:
         a > length for a, length in zip(a_lengths, lengths, strict=True)
     ):
         raise ValueError(
-            f"A record of {len(record)} bytes declares sequences of {brief(lengths, 60)} ids with "
-            f"{brief(a_lengths, 60)} of type 0, {width} bytes per id: it is damaged; prepare the "
-            "data again."
+            f"A record of {len(record)} bytes is damaged: its header gives the sequence lengths "
+            f"{brief(lengths, 60)}, of which {brief(a_lengths, 60)} tokens have token type 0, and "
+            f"{width} bytes per token id. Copy or prepare the data again."
         )
     ids = np.frombuffer(record, dtype=f"<u{width}", offset=start).astype(np.int32)
     return Row(ids, lengths, a_lengths, labels)
 
 
 def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
-    """Writes a shard to a temporary file, checks the number of records, and renames the file.
+    """Writes a shard to a temporary file, checks its number of records, and renames it to `path`.
 
-    Returns the number of records written; without records, no file is written.
+    Returns the number of records written. If `records` is empty, no file is written.
 
     Raises:
         OSError: the disk is full or fails; the file `path` is then not created.
@@ -200,8 +205,7 @@ def count_records(path: str | Path) -> int:
     except Exception as error:
         raise ValueError(
             f"{path} is not a complete ArrayRecord shard: {brief(error)}. Copy it again, or "
-            "prepare "
-            "the data again."
+            "prepare the data again."
         ) from error
     return count
 
@@ -221,13 +225,14 @@ def has_records(path: Path, records: int) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A shard.
+    """One shard, as `metadata.json` lists it.
 
     Attributes:
-        file: its file name.
-        records: its number of records.
-        size: its number of bytes; None if the data was prepared without checksums.
-        sha256: the SHA-256 of the file in hexadecimal digits; None as above.
+        file: name of the file.
+        records: number of records in the file.
+        size: number of bytes of the file; None if the data was prepared without checksums.
+        sha256: SHA-256 of the file in hexadecimal digits; None if the data was prepared without
+            checksums.
     """
 
     file: str
@@ -238,16 +243,16 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthSummary:
-    """Statistics of the rows of one split and one length.
+    """Statistics of the rows of one split and one maximum length.
 
     Attributes:
-        shards: the shards, in order; a chunk without records has no shard.
+        shards: the shards in the order of their chunks; a chunk without records has no shard.
         records: number of rows in all shards.
         sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.
         labels: number of sequences with each label, "0", "1" or "-1".
-        random_from_same_document: number of pairs whose random segment is from the same document,
-            because their chunk has only one document.
+        random_from_same_document: number of sentence pairs whose random second segment is from the
+            document of the first, because the chunk has only one document in this split.
         length_counts: number of sequences of each length, from 0 to the maximum length.
     """
 
@@ -261,7 +266,7 @@ class LengthSummary:
 
     @property
     def attended(self) -> float:
-        """Average number of tokens that a token attends to: E[length^2] / E[length]."""
+        """Average number of tokens that a token attends to: E[n^2] / E[n] of sequence lengths n."""
         squares = sum(n * n * count for n, count in enumerate(self.length_counts))
         return squares / max(self.tokens, 1)
 
@@ -274,10 +279,10 @@ class SplitSummary:
         documents: number of documents that contain text.
         sentences: number of sentences in the documents.
         text_bytes: size of the documents as read, in UTF-8 bytes.
-        text_tokens: number of tokens of the text, before examples are made.
-        unigram_entropy_nats: entropy of the token distribution of the text, which is the lowest
-            loss of a model that ignores the context. It is None for "train".
-        lengths: maps each max_length, as a string, to its summary.
+        text_tokens: number of tokens in the text of the documents, without special tokens.
+        unigram_entropy_nats: entropy, in nats, of the token frequencies in the text, which is the
+            lowest loss of a model that ignores the context; None for "train".
+        lengths: maps each maximum length, as a string, to the statistics of its rows.
     """
 
     documents: int
@@ -293,15 +298,16 @@ class Metadata:
     """The description of a prepared directory, stored as `metadata.json`.
 
     Attributes:
-        settings: values of the flags that determine the content.
-        inputs: the input files with sizes and hashes, and packages with versions.
-        tokenizer_fingerprint: `tokenizer.fingerprint` of the tokenizer in the same directory.
-        vocab_size: vocabulary size of this tokenizer.
+        settings: values of those flags of `prepare` that determine the rows.
+        inputs: names of the inputs with sizes and hashes or versions, see `Corpus.identity`.
+        tokenizer_fingerprint: `Tokenizer.fingerprint` of the tokenizer in the same directory.
+        vocab_size: vocabulary size of the tokenizer.
         objective: a key of `preparation.objectives.OBJECTIVES`.
-        max_lengths: the prepared lengths, ascending.
-        chunks: number of chunks of the input.
-        counts: how often text was skipped or cut: "documents_without_text", "long_lines_cut", ...
-        splits: "train" and, if documents were held out, "eval".
+        max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
+        chunks: number of chunks that the input was cut into.
+        counts: number of times that text was skipped or cut, by reason: "documents_without_text",
+            "long_lines_cut", ...
+        splits: statistics of "train" and, if documents were held out, of "eval".
     """
 
     settings: dict[str, Any]
@@ -328,8 +334,8 @@ class Metadata:
     def to_json(self) -> str:
         """Returns the metadata as JSON, with each list of numbers on one line.
 
-        Shards without checksums have no fields for them, so that the text of data of older versions
-        is what it was: a run identifies its data by a hash of this text.
+        The fields of missing checksums are left out, so that data which older versions prepared
+        without checksums keeps its JSON text. A run identifies its data by a hash of the JSON text.
         """
         fields = dataclasses.asdict(self)
         for summary in fields["splits"].values():
@@ -346,35 +352,36 @@ class Metadata:
         """Parses the output of `to_json`.
 
         Raises:
-            ValueError: the text is not JSON, or has another format version.
+            ValueError: the text is not JSON, its format version is not FORMAT_VERSION, or a value
+                in it is missing or invalid.
         """
         fields = json.loads(text)
         version = fields.get("format_version") if isinstance(fields, dict) else None
         if version != FORMAT_VERSION:
             raise ValueError(
-                f"the format version is {brief(version)}, expected {FORMAT_VERSION}: prepare it "
-                "again"
+                f"the format version is {brief(version)}, expected {FORMAT_VERSION}: prepare "
+                "the data again"
             )
-        metadata: Metadata = typed(cls, fields)
+        metadata: Metadata = typed(cls, fields, "metadata")
         if metadata.settings.get("pack"):
             count = typed(int, metadata.settings.get("max_sequences"), "settings.max_sequences")
             if not count:
-                raise ValueError("settings.max_sequences is 0, not a number of sequences")
+                raise ValueError("settings.max_sequences is 0, but must be at least 1")
         for split, summary in metadata.splits.items():
             for length, content in summary.lengths.items():
-                _check_summary(f"{split} of length {brief(length, 20)}", length, content)
+                _check_summary(f"split {split}, length {brief(length, 20)}", length, content)
         return metadata
 
 
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:
-    """Raises ValueError if the numbers contradict each other or a shard has a bad name."""
+    """Raises ValueError if the length, the name of a shard or the number of records is wrong."""
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
-        raise ValueError(f"{where}: the length is not a number up to {MAX_ROW_LENGTH}")
+        raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
     outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
     if outside:
-        raise ValueError(f"{where}: {brief(outside[0])!r} is not a file of the directory")
+        raise ValueError(f"{where}: {brief(outside[0])!r} is not a file name in the directory")
     if sum(shard.records for shard in content.shards) != content.records:
-        raise ValueError(f"{where}: its shards do not have {content.records} records in all")
+        raise ValueError(f"{where}: the records of the shards do not add up to {content.records}")
 
 
 def read_metadata(directory: str | Path) -> Metadata:
@@ -405,7 +412,7 @@ def open_prepared(directory: str | Path) -> Metadata:
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.
-        ValueError: the metadata cannot be read, or a shard has another number of records.
+        ValueError: the metadata cannot be read, or differs from a shard's number of records.
     """
     metadata = read_metadata(directory)
     missing: list[str] = []
@@ -432,10 +439,10 @@ def open_prepared(directory: str | Path) -> Metadata:
 
 
 def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]:
-    """Returns the paths of the shards of one split and length, in order.
+    """Returns the paths of the shards of one split and maximum length, in order.
 
     Raises:
-        ValueError: the directory has no such split or length.
+        ValueError: the directory has no rows of this split and maximum length.
     """
     metadata = read_metadata(directory)
     lengths = metadata.splits[split].lengths if split in metadata.splits else {}
@@ -451,7 +458,7 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
 
 
 def unigram_entropy(counts: Iterable[int]) -> float:
-    """Returns the entropy, in nats, of the token distribution with these counts."""
+    """Returns the entropy, in nats, of the token frequencies, given the count of each token."""
     counts = [count for count in counts if count]
     total = sum(counts)
     return -sum(n / total * math.log(n / total) for n in counts)

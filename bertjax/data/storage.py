@@ -1,6 +1,6 @@
 """Access to local files and to buckets (gs:// and s3://) through etils.
 
-Writes to a bucket are atomic, so files in a bucket, unlike local files, are not checked again.
+Writes to a bucket are atomic, so record counts and checksums are verified for local files only.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ _BUCKET_LIBRARIES = ("gcsfs", "google", "aiohttp", "s3fs", "botocore")
 
 
 def place(name: Any) -> Path:
-    """Returns a local or remote path that has the methods of `pathlib.Path`.
+    """Returns the local path or bucket address `name` with the methods of `pathlib.Path`.
 
     Raises:
-        ValueError: the scheme of the name is not supported.
+        ValueError: `name` is an address with a scheme other than gs:// and s3://.
     """
     if not is_remote(name):
         return Path(name)
@@ -34,11 +34,14 @@ def place(name: Any) -> Path:
 
 @contextlib.contextmanager
 def explained(name: Any) -> Iterator[None]:
-    """Converts exceptions of a bucket's library to errors with a clear message.
+    """Converts an exception of a bucket's client library to an error with a clear message.
+
+    Args:
+        name: the file or directory that the block accesses, for the message.
 
     Raises:
-        ImportError: the bucket's library is not installed.
-        OSError: the bucket cannot be reached or written.
+        ImportError: the client library (gcsfs or s3fs) is not installed.
+        OSError: the bucket cannot be reached, read or written.
     """
     try:
         yield
@@ -46,8 +49,8 @@ def explained(name: Any) -> Iterator[None]:
         if not is_remote(name):
             raise
         raise ImportError(
-            f"{name} needs the library for its bucket ({error}): pip install 'bertjax[gcs]', or "
-            "s3fs for s3://."
+            f"{name} needs the client library for its bucket ({error}): for gs://, run "
+            "pip install 'bertjax[gcs]'; for s3://, run pip install s3fs."
         ) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _BUCKET_LIBRARIES:
@@ -60,7 +63,7 @@ def explained(name: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_locally(path: Any) -> Iterator[Path]:
-    """Yields a local path to write to; if `path` is remote, the file is uploaded at the end."""
+    """Yields a local path to write to; if `path` is in a bucket, the file is then uploaded."""
     if not is_remote(path):
         yield Path(path)
         return
@@ -73,7 +76,7 @@ def written_locally(path: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_written_locally(folder: Any) -> Iterator[Path]:
-    """Yields a local folder to write to; its files are uploaded if `folder` is remote."""
+    """Yields a local folder to write to; if `folder` is in a bucket, its files are uploaded."""
     if not is_remote(folder):
         yield Path(folder)
         return
@@ -85,7 +88,7 @@ def folder_written_locally(folder: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
-    """Yields a local folder with copies of those files in `names` that `folder` contains."""
+    """Yields `folder` if it is local, else a local folder with copies of its files in `names`."""
     if not is_remote(folder):
         yield Path(folder)
         return

@@ -1,4 +1,4 @@
-"""Creates dataclasses from JSON, with a check of every type."""
+"""Creates instances of dataclasses from JSON and checks the type of every value."""
 
 import dataclasses
 import math
@@ -8,17 +8,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from bertjax.files import brief
 
 
-def typed(kind: Any, value: Any, where: str = "it") -> Any:
-    """Converts a JSON value to a type.
+def typed(kind: Any, value: Any, where: str) -> Any:
+    """Checks the type of a JSON value; objects become instances of dataclasses.
 
     Args:
-        kind: a dataclass, or a type of its fields: int, float, str, bool, None, Any, Literal, list,
-            dict with texts as keys, and unions of these. Integers must not be negative.
+        kind: the expected type: a dataclass, int, float, str, bool, Any, a Literal of strings,
+            list, dict with string keys, or the union of one of these and None. Integers must not
+            be negative.
         value: the value as `json.loads` returns it.
-        where: the name of the value for error messages.
+        where: the name of the value for error messages, such as "metadata".
 
     Raises:
-        ValueError: the value or a part of it has another type, is missing, or is not known.
+        ValueError: the value or a value in it has a wrong type, or an object lacks a field of its
+            dataclass or has an unknown one.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -51,7 +53,7 @@ def _is(kind: type, value: Any) -> bool:
 
 def _object(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is {brief(repr(value))}, not an object")
+        raise ValueError(f"{where} is {brief(repr(value))}, not a JSON object")
     hints = get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = [name for name in value if name not in fields]
@@ -64,7 +66,7 @@ def _object(kind: Any, value: Any, where: str) -> Any:
     ]
     if unknown or missing:
         raise ValueError(
-            f"{where} lacks {brief(missing or 'nothing')} and has the unknown entries "
+            f"{where} has missing fields: {brief(missing or 'none')}; unknown fields: "
             f"{brief(unknown or 'none')}"
         )
     return kind(**{name: typed(hints[name], v, f"{where}.{name}") for name, v in value.items()})

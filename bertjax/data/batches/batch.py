@@ -1,16 +1,16 @@
 """The batch contract: the arrays that every model, loss and task of bertjax takes.
 
-B rows, L tokens per row, P predictions per row, K sequences per row:
+B rows; L tokens, P predictions and K sequences per row; C classes or choices per example:
 
     input_ids         [B, L] int32    token ids, [PAD] where empty
-    token_type_ids    [B, L] int32    0 for segment A, 1 for segment B (0 where types are unknown)
-    position_ids      [B, L] int32    restart at every sequence of a row
-    sequence_ids      [B, L] int32    0 = padding, 1..K = the sequence; tokens attend within it
+    token_type_ids    [B, L] int32    0 for segment A, 1 for segment B; only 0 in some families
+    position_ids      [B, L] int32    position of each token in its sequence, from 0 on
+    sequence_ids      [B, L] int32    1..K: sequence that the token is in and attends to; 0: padding
     masked_positions  [B, P] int32    positions of the tokens to predict, 0 where unused
-    masked_labels     [B, P] int32    the original tokens at these positions
+    masked_labels     [B, P] int32    ids of the tokens to predict, 0 where unused
     masked_weights    [B, P] float32  1, or 0 where unused
     sequence_starts   [B, K] int32    positions of the [CLS] tokens, 0 where unused
-    example_ids       [B, K] int32    example that a sequence belongs to, -1 = empty slot
+    example_ids       [B, K] int32    index of each sequence's example in the batch, -1 = none
     labels            targets, by kind: NSP and classes [B, K] int32, -1 = none; multi_label
                       [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32; span
                       [B, K, 2] int32, positions in the row; choice [B, K/C] int32
@@ -32,7 +32,7 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
         ValueError: there are more than `length` values.
     """
     if len(values) > length:
-        raise ValueError(f"{len(values)} values do not fit in a length of {length}: shorten them.")
+        raise ValueError(f"{len(values)} values do not fit in a length of {length}: pass fewer.")
     padded = np.zeros(length, np.int32) if fill == 0 else np.full(length, fill, np.int32)
     padded[: len(values)] = values
     return padded

@@ -2,8 +2,9 @@
 
 A record is little-endian:
 
-    version uint8, bytes per id uint8 (2 or 4), type of the labels uint8, sequences K uint16,
-    labels M uint32, K x (length uint16, tokens of type 0 uint16), all token ids, the labels.
+    version uint8, bytes per token id uint8 (2 or 4), type of the labels uint8 (0 none, 1 int32,
+    2 float32), number of sequences K uint16, number of labels uint32,
+    K x (length uint16, tokens with token type 0 uint16), all token ids, the labels.
 """
 
 import struct
@@ -25,15 +26,18 @@ class Feature(NamedTuple):
     Attributes:
         input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
         lengths: number of tokens of each sequence.
-        a_lengths: number of tokens of type 0 in each sequence: the first segment with its special
-            tokens, or all tokens if the family has only one type. The others are of type 1.
-        labels: None, or an array that depends on the kind of labels: classes and choice have int32
-            [1], the class or the correct choice; multi_label float32 [C] of 0 and 1; regression
-            float32 [1]; tokens int32 [n], -1 where no label is predicted; span int32 [2], first and
-            last token counted from [CLS] (0 0: no answer in this window).
-        origins: the source of each token, -1 = none; not stored on disk. In tagging, it is int [n],
-            the index of the word that the token begins; for a passage, it is int [n, 2], the start
-            and end (exclusive) of the token's characters.
+        a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
+            special tokens, or all tokens if the model family has only one token type. The
+            remaining tokens of the sequence have token type 1.
+        labels: None, or the labels of one kind. "classes": int32 [1], the class index; "choice":
+            int32 [1], the index of the correct choice; "multi_label": float32 [C], 1 for each
+            class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
+            [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
+            first and last token of the answer ([0, 0], that of [CLS]: no answer in this window).
+        origins: the part of the text that each token is from, -1 = none; not stored on disk. In
+            tagging: int [n], the index of the word whose first token this is. In question
+            answering: int [n, 2], the token's start and end (exclusive) in the passage, in
+            characters.
     """
 
     input_ids: np.ndarray
@@ -63,12 +67,13 @@ def decode_feature(record: bytes) -> Feature:
     """Decodes a record written by `encode_feature`.
 
     Raises:
-        ValueError: the record has another format version.
+        ValueError: the format version of the record is not FORMAT_VERSION.
     """
     version, width, kind, sequences, count = _HEAD.unpack_from(record)
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"Feature format {version}, expected {FORMAT_VERSION}: write the features again."
+            f"A record of a feature has the format version {version}, expected {FORMAT_VERSION}: "
+            "write the features again."
         )
     at = _HEAD.size
     pairs = np.frombuffer(record, "<u2", 2 * sequences, at).reshape(-1, 2)

@@ -1,8 +1,8 @@
-"""Fine-tuning batches: the features of a task, shuffled by (seed, epoch) and packed into rows.
+"""Fine-tuning batches: the features of a task, shuffled with (seed, epoch) and packed into rows.
 
-A batch always holds the same number of features, packed into as many rows as they need, so an
-update does not depend on the packing. The number of rows is rounded up to one of a few values, so
-that few shapes are compiled.
+Every batch of an epoch but the last holds the same number of features, in as many rows as they
+need, so the packing does not change which features an update uses. The number of rows is rounded
+up to one of a few values, so that few shapes are compiled.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from bertjax.data.batches.batch import Batch, layout, pad_to, stack
 from bertjax.data.batches.features import Feature, LabelKind, decode_feature
 from bertjax.data.preparation.packing import pack
 
-# Shortest row in tokens; several sequences would not fill shorter rows well.
+# Smallest row length in tokens; packing would leave more padding in shorter rows.
 SHORTEST_ROW = 64
-# Number of tokens of a row per slot; a slot holds one sequence.
+# Row length, in tokens, per slot; a slot holds one sequence.
 TOKENS_PER_SLOT = 8
 
 
@@ -38,7 +38,7 @@ class Labels(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """Tokens per row, largest number of sequences per row, and possible row counts, ascending."""
+    """Tokens per row, most sequences per row, and possible numbers of rows per batch, ascending."""
 
     row_length: int
     max_sequences: int
@@ -46,7 +46,13 @@ class RowShape(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a feature is in a batch: its row, its first sequence's slot and its first token."""
+    """Where a feature is in a batch.
+
+    Attributes:
+        row: batch index of the row.
+        slot: index, within the row, of the feature's first sequence.
+        start: position, within the row, of the feature's first token.
+    """
 
     row: int
     slot: int
@@ -54,7 +60,11 @@ class Placement(NamedTuple):
 
 
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
-    """Returns the shape of rows of `row_length` tokens; each feature takes `num_choices` slots."""
+    """Returns the shape of rows of `row_length` tokens.
+
+    The largest number of sequences per row becomes a multiple of `num_choices`, the number of
+    sequences per feature.
+    """
     slots = max(1, row_length // TOKENS_PER_SLOT)
     slots = max(1, slots // num_choices) * num_choices
     return RowShape(row_length, slots, tuple(row_counts))
@@ -63,13 +73,16 @@ def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> R
 def plan_rows(
     sizes: np.ndarray, *, batch_size: int, num_choices: int, multiple_of: int
 ) -> RowShape:
-    """Chooses the shapes of training batches by packing random batches, drawn with a fixed seed.
+    """Chooses the row length and row counts of training batches by packing random sample batches.
+
+    The samples are drawn with a fixed seed.
 
     Args:
         sizes: number of tokens of every feature, int [n].
         batch_size: number of features per batch.
         num_choices: number of sequences per feature.
-        multiple_of: divisor of every row count: number of devices times accumulation steps.
+        multiple_of: number that every row count is a multiple of: the number of devices times the
+            number of gradient accumulation steps.
     """
     row_length = max(SHORTEST_ROW, -(-int(sizes.max()) // 8) * 8)
     shape = row_shape(row_length, num_choices, ())
@@ -78,7 +91,7 @@ def plan_rows(
     for _ in range(64):
         sample = rng.choice(sizes, min(batch_size, len(sizes)), replace=False).tolist()
         needed.append(len(pack_features(sample, shape, num_choices)))
-    # Most batches fit the middle values; every batch fits the last value, one feature per row.
+    # Quantiles, so that few rows stay empty, and a number that is always enough: one feature a row.
     wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
     rounded = {-(-int(count) // multiple_of) * multiple_of for count in wanted}
     return shape._replace(row_counts=tuple(sorted(rounded)))
@@ -87,8 +100,8 @@ def plan_rows(
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:
     """Packs the features of a batch into rows by their sizes alone, so that all hosts agree.
 
-    Returns the indices of the features in each row. The number of rows is the first sufficient one
-    in `shape.row_counts`; if none suffices, it is the number that the features need.
+    Returns the indices of the features in each row. Empty rows are appended until the
+    number of rows is the smallest sufficient one in `shape.row_counts`, if there is one.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -170,17 +183,17 @@ def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
 class FeatureBatches(grain.MapDataset):
     """Batches of a training run: element i is (row count of the global batch, batch `first + i`).
 
-    The features are shuffled in every epoch. The last batch of an epoch is smaller if the batch
-    size does not divide the number of features. A batch has only the rows of this host, and only
-    the features in them are read: the packing follows from `sizes`, which all hosts know.
+    The features are shuffled in every epoch. The last batch of an epoch is smaller if the number of
+    features is not a multiple of the batch size. An element holds only this host's rows, and only
+    the features in these rows are read: the packing follows from `sizes`, which all hosts know.
 
     Args:
         path: an ArrayRecord file of features.
         sizes: number of tokens of every feature in the file, int [n].
         batch_size: number of features per global batch.
-        shape, labels, pad_token_id: the format of the rows.
+        shape, labels, pad_token_id: the shape of the rows, their labels, and the padding id.
         seed: seed of the shuffling.
-        first: index of the first batch, counted from the beginning of the run.
+        first: index of the first batch to read, counted from the beginning of the run.
         host_rows_of: maps the number of rows of a global batch to the sorted indices of this host's
             rows; None: this host has all rows.
     """
@@ -225,7 +238,11 @@ class FeatureBatches(grain.MapDataset):
         return len(rows), stack(made)
 
     def members(self, batch: int) -> np.ndarray:
-        """Returns the indices of the features of a batch, counted from the beginning of the run."""
+        """Returns the indices, in the file, of the features of a batch of the run.
+
+        Args:
+            batch: index of the batch, counted from the beginning of the run.
+        """
         epoch, batch = divmod(batch, self.batches_per_epoch)
         return self._order_of(epoch)[batch * self._batch_size : (batch + 1) * self._batch_size]
 

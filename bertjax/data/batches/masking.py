@@ -2,8 +2,9 @@
 
 Masks are drawn when a row is read, so they differ in every epoch (Liu et al. 2019, 4.1). The rules
 are those of google-research/bert: 15 % of the tokens of each sequence are predicted; 80 % of these
-become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Settings select
-ALBERT's n-gram masking and fairseq's random tokens. For next-token prediction, nothing is masked.
+become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Options select
+ALBERT's n-gram masking, or random tokens as in fairseq. For next-token prediction, nothing is
+masked.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ class Masking:
     """Settings of masking: probabilities, limits, and properties of the vocabulary.
 
     Raises:
-        ValueError: `max_ngram` needs `word_starts`, which is missing.
+        ValueError: `max_ngram` is above 1, but `word_starts` is None.
     """
 
     probability: float
@@ -27,13 +28,14 @@ class Masking:
     vocab_size: int
     mask_token_id: int
     never_masked: tuple[int, ...]
-    """Ids that are never predicted: [CLS] and [SEP]."""
+    """Ids of the tokens that are never predicted: [CLS] and [SEP]."""
     word_starts: np.ndarray | None = None
-    """Bool [vocab_size], False for pieces that continue a word; None: no whole-word masking."""
+    """Bool [vocab_size], False for tokens that continue a word; None: no whole-word masking."""
     max_ngram: int = 1
-    """Largest number of words masked together; n words have a probability proportional to 1/n."""
+    """Largest n-gram, in words, that is masked as a whole; the probability of n is proportional to
+    1/n."""
     never_drawn: tuple[int, ...] = ()
-    """Ids that are never drawn as random replacements."""
+    """Ids of the tokens that are never drawn as random replacements."""
     predict: Literal["masked", "next_token"] = "masked"
     """next_token: nothing is masked, and every position predicts the token after it."""
 
@@ -45,7 +47,7 @@ class Masking:
 
     @functools.cached_property
     def maskable(self) -> np.ndarray:
-        """Bool [vocab_size]: whether an id may be predicted."""
+        """Bool [vocab_size]: whether the token with each id may be predicted."""
         return ~np.isin(np.arange(self.vocab_size), self.never_masked)
 
 
@@ -54,8 +56,8 @@ def choose_positions(
 ) -> np.ndarray:
     """Draws the positions to predict in one sequence, and returns them in ascending order.
 
-    `ids`, int [T], includes [CLS] and [SEP]. These tokens are never drawn, but `probability`
-    applies to the length including them, as in google-research/bert.
+    The token ids `ids`, int [T], include [CLS] and [SEP], which are never drawn, but count in the
+    length that `probability` is multiplied by, as in google-research/bert.
     """
     wanted = min(max_predictions, max(1, round(len(ids) * masking.probability)))
     candidates = np.flatnonzero(masking.maskable[ids])
@@ -68,8 +70,12 @@ def choose_positions(
 def _choose_whole_words(
     candidates: np.ndarray, masking: Masking, starts: np.ndarray, wanted: int, rng
 ) -> np.ndarray:
-    """Masks whole words, or n-grams of words (Lan et al. 2019, 4.2), up to `wanted` tokens."""
-    # A piece within a word joins the candidate before it, even across [SEP]; the first starts one.
+    """Draws whole words, or n-grams of words (Lan et al. 2019, 4.2), with at most `wanted` tokens.
+
+    Returns the positions of the drawn tokens.
+    """
+    # A token that continues a word joins the candidate before it, even across [SEP]; the first
+    # candidate always starts a word.
     first_of_word = np.flatnonzero(starts[1:]) + 1
     words = np.split(candidates, first_of_word)
     sizes = np.ones(len(words), int)
@@ -80,12 +86,12 @@ def _choose_whole_words(
     for index in rng.permutation(len(words)):
         if free == 0:
             break
-        # An n-gram that does not fit loses words; a word that does not fit is skipped, since a
-        # shorter one may still fit.
+        # An n-gram of more than `free` tokens loses its last words; a single word of more tokens is
+        # skipped, since a later word may be shorter.
         for size in range(sizes[index], 0, -1):
             length = sum(map(len, words[index : index + size]))
             if length <= free:
-                # An n-gram that overlaps another one is skipped, too.
+                # An n-gram that overlaps a chosen one is skipped, too.
                 if not taken[index : index + size].any():
                     taken[index : index + size] = True
                     free -= length
@@ -97,7 +103,10 @@ def _choose_whole_words(
 def _draw_sizes(
     candidates: np.ndarray, first_of_word: np.ndarray, max_ngram: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws the n-gram size at each word, int [W]; no n-gram crosses a special token."""
+    """Draws the size of the n-gram that starts at each word, int [W].
+
+    No n-gram crosses a special token.
+    """
     heads = np.concatenate([[0], first_of_word])
     # Number of words from each word to the end of its segment.
     breaks = np.flatnonzero(np.diff(candidates) > 1) + 1
@@ -115,7 +124,7 @@ def corrupt(
     draw = rng.random(len(positions))
     random_words = rng.integers(0, masking.vocab_size - len(masking.never_drawn), len(positions))
     for never in sorted(masking.never_drawn):
-        random_words += random_words >= never  # skips the id `never`
+        random_words += random_words >= never  # skips the token id `never`
     replaced = np.where(draw < 0.8, masking.mask_token_id, random_words)
     corrupted = ids.copy()
     corrupted[positions] = np.where(draw < 0.9, replaced, ids[positions])

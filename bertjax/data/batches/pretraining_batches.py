@@ -1,7 +1,7 @@
 """Pretraining batches: prepared records, shuffled globally, masked, and split over the hosts.
 
 Every row is a function of (seed, phase, global row index). The state of the input pipeline is
-therefore one row number, and a global batch is the same for any number of hosts.
+therefore one row index, and a global batch is the same for any number of hosts.
 """
 
 import functools
@@ -21,7 +21,7 @@ ROWS_PER_READ = 1024
 
 
 class RowFormat(NamedTuple):
-    """Format of rows: number of tokens, padding id, and largest number of sequences."""
+    """Format of rows: tokens per row, id of the padding token, and most sequences per row."""
 
     row_length: int
     pad_token_id: int
@@ -31,17 +31,19 @@ class RowFormat(NamedTuple):
 def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
     """Converts a record to one row of a batch (see `batch.py`), masked with `rng`.
 
-    Where the next token is predicted, `masked_positions` are all positions but the last of each
-    sequence, and `masked_labels` are the tokens that follow them.
+    For next-token prediction, `masked_positions` are all positions but the last of each sequence,
+    and `masked_labels` are the ids of the tokens at the following positions.
 
     Raises:
-        ValueError: an id is not in the vocabulary (the loss is NaN), or the row does not fit.
+        ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or
+            the record has more tokens or sequences than `form` allows, or more predictions than
+            `masking` allows.
     """
     ids = row.input_ids.astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
         raise ValueError(
-            f"A record contains the id {ids.max()}, but vocab_size={masking.vocab_size}: the data "
-            "was prepared with another tokenizer; prepare it again."
+            f"A record contains the token id {ids.max()}, but vocab_size={masking.vocab_size}: the "
+            "data was prepared with another tokenizer; prepare it again."
         )
     next_token = masking.predict == "next_token"
     corrupted, positions, start = ids.copy(), [], 0
@@ -72,7 +74,7 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
 
 
 class _Rows(grain.MapDataset):
-    """A dataset of masked rows; with `shuffle`, it is endless and reordered in every epoch."""
+    """A dataset of masked rows; with `shuffle`, it is endless and reshuffled in every epoch."""
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = Rows(paths)
@@ -101,7 +103,10 @@ class _Rows(grain.MapDataset):
 
 
 class _HostBatches(grain.MapDataset):
-    """A dataset of batches: batch i has the rows i * batch_size + r for each r in `host_rows`."""
+    """A dataset of this host's part of every batch, from batch `first` on.
+
+    Batch i has the rows i * batch_size + r for each r in `host_rows`.
+    """
 
     def __init__(self, parent, batch_size: int, host_rows: np.ndarray, first: int):
         super().__init__(parent)
@@ -131,9 +136,14 @@ def train_batches(
     """Returns an endless iterator over the batches of a phase from global row `first_row` on.
 
     Args:
-        paths: ArrayRecord shards.
+        paths: paths of the ArrayRecord shards.
+        masking, form: the masking and the format of the rows.
+        seed: seed of the shuffling and of the masks, together with `phase`.
+        phase: index of the phase in the run.
+        batch_size: number of rows per global batch.
         first_row: number of rows of the phase that were read before, a multiple of `batch_size`.
-        host_rows: the rows of each global batch that this host needs.
+        host_rows: indices, in each global batch, of the rows that this host needs.
+        num_threads: number of threads that read batches.
     """
     rows = _Rows(paths, masking, form, (seed, phase), shuffle=True)
     batches = _HostBatches(rows, batch_size, host_rows, first_row // batch_size)
@@ -144,8 +154,9 @@ def train_batches(
 class HeldOutRows:
     """The rows of an evaluation: a random sample of the held-out rows, the same every time.
 
-    The sample is drawn with `seed`, without replacement, and keeps the order of the records. If
-    there are at most `max_rows` records, it contains all. Masks depend only on seed and record.
+    `max_rows` rows are drawn with `seed`, without replacement, and keep the order of the records;
+    if there are at most `max_rows` records, all are used. The masks of a row depend only on `seed`
+    and on the index of its record.
     """
 
     def __init__(
@@ -160,7 +171,7 @@ class HeldOutRows:
             self._sample = np.sort(rng.choice(count, max_rows, replace=False))
 
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
-        """Yields this host's rows of every batch; rows without sequences fill the last batch."""
+        """Yields this host's rows of every batch; rows without tokens fill up the last batch."""
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
             # A host without rows in the last batch reads one row to know the shapes.
@@ -172,9 +183,10 @@ class HeldOutRows:
 
     @functools.cached_property
     def unigram_entropy(self) -> float:
-        """Entropy, in nats, of the tokens of these rows that may be masked.
+        """Entropy, in nats, of the frequencies of the maskable tokens in the sampled rows.
 
-        It is the lowest loss of a model that ignores the context. Every host reads all rows for it.
+        A model that ignores the context cannot have a lower loss. To compute the entropy, every
+        host reads all sampled rows.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):

@@ -10,10 +10,11 @@ from bertjax.data.records import Row, count_or_none, decode_row
 
 
 class Records(grain.sources.ArrayRecordDataSource):
-    """The records of several shards, numbered in the order of the shards.
+    """The records of several shards; their indices continue from one shard to the next.
 
     Raises:
-        ValueError: a record cannot be read, or a shard cannot be opened; the message names it.
+        ValueError: a record cannot be read, or a shard cannot be opened; the message names the
+            shard.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -30,7 +31,7 @@ class Records(grain.sources.ArrayRecordDataSource):
             raise ValueError(self._message(int(record_key), error)) from error
 
     def decoded(self, record: bytes) -> Any:
-        """Returns what a record holds: its bytes, unless a subclass decodes them."""
+        """Returns the item that the bytes of a record encode; here, the bytes themselves."""
         return record
 
     def _message(self, key: int | None, error: Exception) -> str:
@@ -38,13 +39,15 @@ class Records(grain.sources.ArrayRecordDataSource):
         reason = " ".join(str(error).split())[:200]
         return (
             f"{where} cannot be read, because it is damaged ({reason}): copy this file again, or "
-            "run the prepare command again, which makes it anew."
+            "run the prepare command again, which writes it again."
         )
 
     def _where(self, key: int | None) -> str:
-        """Returns the shard of a record and its number there; without `key`, the first bad shard.
+        """Returns the place of the damage for an error message.
 
-        Shards are counted here, because it happens only after an error.
+        The place is the first shard that cannot be opened; else the shard of the record with the
+        index `key`, and the index of this record in the shard. All shards are opened to count their
+        records, but only after an error.
         """
         counts = [count_or_none(path) for path in self._shards]
         for path, count in zip(self._shards, counts, strict=True):
@@ -61,5 +64,5 @@ class Rows(Records):
     """The rows of several shards of prepared data, see `decode_row`."""
 
     def decoded(self, record: bytes) -> Row:
-        """Decodes a record."""
+        """Returns the row that the bytes of a record encode."""
         return decode_row(record)

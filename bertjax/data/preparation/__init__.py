@@ -1,1 +1,1 @@
-"""Turns sentences into records: encoding, examples, packing, and worker processes."""
+"""Turns sentences into records: tokenization, examples, packing, and worker processes."""

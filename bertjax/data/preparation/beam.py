@@ -1,7 +1,7 @@
 """Preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or this machine.
 
 Each element of the pipeline is one part, as with `--shard i/n`: a worker reads the whole input,
-cuts it into the usual chunks, and prepares the chunks of the part. So no text goes through Beam,
+cuts it into the same chunks, and prepares the chunks of the part. No text goes through Beam, so
 memory does not grow with the corpus, and the examples do not depend on the runner.
 """
 
@@ -14,14 +14,15 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
     """Calls `prepare_part(i)` for each i in range(parts) on a Beam runner, and waits for all calls.
 
     Args:
-        prepare_part: function for the workers, which must reach input and output by the same paths.
+        prepare_part: function that prepares part i. The input and the output must have the same
+            paths on all machines whose workers call this function.
         parts: number of parts; a worker prepares one part at a time.
         runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
-        options: Beam's pipeline options in one string.
+        options: Beam's pipeline options in one string, such as "--project=P --region=R".
 
     Raises:
         ImportError: Beam is not installed.
-        ValueError: the runner is unknown.
+        ValueError: Beam has no such runner, or rejects the options.
         OSError: a part failed.
     """
     try:

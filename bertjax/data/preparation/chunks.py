@@ -1,8 +1,8 @@
 """Cuts documents into chunks and prepares them; each chunk has its own random seed.
 
-The text of a chunk depends only on the input, and its examples only on the text, the number of the
-chunk and the settings. So the output is the same for any number of processes or machines, and a
-finished chunk is not prepared again.
+The text of a chunk depends only on the input and the chunk size, and its examples only on the text,
+the index of the chunk and the settings. The output is therefore the same for any number of
+processes or machines, and a finished chunk is not prepared again.
 """
 
 import json
@@ -34,7 +34,7 @@ DOCUMENTS_PER_BATCH = 256
 
 
 class Chunk(NamedTuple):
-    """A chunk: whole documents, each as its UTF-8 text and its layout."""
+    """A chunk: its index, its documents as (UTF-8 text, layout), and the size of their text."""
 
     number: int
     documents: list[tuple[bytes, str]]
@@ -72,7 +72,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """A sequence: its ids as bytes, with special tokens, and its fields of the record header."""
+    """A sequence: its token ids as bytes, with special tokens, and the other values as in `Row`."""
 
     ids: bytes
     length: int
@@ -155,7 +155,7 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Encodes the sentences of all documents; a space separates those of one document."""
+        """Tokenizes all sentences; a space precedes each but the first of a document."""
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
@@ -193,7 +193,7 @@ class ChunkPreparer:
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
-        """Yields rows of one sequence, or packed rows in the order of their first sequences."""
+        """Yields the sequences of each row; packed rows are ordered by their first sequences."""
         if not self._settings.pack:
             for sequence in sequences:
                 yield [sequence]
@@ -232,7 +232,7 @@ class ChunkPreparer:
         return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
 
     def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
-        """Builds `[CLS] A [SEP] B [SEP]`; the family sets the number of [SEP] between A and B."""
+        """Builds `[CLS] A [SEP] B [SEP]`; the model family sets the number of [SEP] after A."""
         a_start, a_end, b_start, b_end, label = pair
         width, layout = self._width, self._layout
         a_length = a_end - a_start + 1 + layout.separators
@@ -253,11 +253,12 @@ class ChunkPreparer:
 
 
 def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> set[int]:
-    """Draws which of the `count` documents of a chunk are held out.
+    """Draws the indices of the documents of a chunk that are held out for evaluation.
 
-    Their number is even, so that next-sentence prediction has another document in the same split.
-    Rounding is random, so the expected share is `fraction`. The first chunk holds out at least one
-    document if it has two.
+    At most half of the `count` documents are held out. The number of held-out documents is even
+    where this limit allows it, so that next-sentence prediction has another document in the same
+    split. The number is rounded at random, so that its expected share is `fraction`. The first
+    chunk holds out at least one document if it has two.
     """
     if fraction == 0 or count < 2:
         return set()
@@ -288,13 +289,13 @@ def write_summary(output: str, summary: dict[str, Any]) -> None:
 def read_summary(
     output: str, chunk: int, remembered: Remembered | None = None
 ) -> dict[str, Any] | None:
-    """Reads a chunk's summary; returns None if the chunk is unfinished or a shard of it is lost.
+    """Reads a chunk's summary; returns None if the chunk is unfinished or one of its shards lost.
 
     Args:
         output: the prepared directory.
-        chunk: the number of the chunk.
-        remembered: if given, the checksums of local shards are compared as well, unless these
-            shards are remembered as verified.
+        chunk: the index of the chunk.
+        remembered: list of verified shards; if given, the checksums of local shards that are not in
+            the list are compared as well.
     """
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
@@ -315,9 +316,9 @@ def read_summary(
 
 
 def shard_of(content: dict[str, Any]) -> Shard | None:
-    """Returns the shard of a summary; None if it had no records.
+    """Returns the shard that an entry of a chunk's summary describes; None if it has no records.
 
-    Summaries of older versions have no checksums.
+    The summaries of older versions have no checksums.
     """
     if not content["file"]:
         return None

@@ -1,7 +1,7 @@
-"""Encodes sentences with a cache of words, several times as fast as the tokenizer alone.
+"""Tokenizes sentences with a cache of words, several times as fast as the tokenizer alone.
 
 BERT's WordPiece never looks beyond a space or an ASCII punctuation mark, so the ids of a sentence
-are the concatenated ids of its words. Only about one word in fifty is not in the cache.
+are the concatenated ids of its words. Only about one word in fifty of a text is not in the cache.
 """
 
 import re
@@ -20,7 +20,8 @@ class SentenceEncoder:
     """Encodes sentences as bytes of token ids.
 
     Attributes:
-        typecode: type code for `array.array`: "H" (uint16) if every vocabulary id fits, else "I".
+        typecode: type code of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
+            65536 entries, else "I" (uint32).
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -31,11 +32,12 @@ class SentenceEncoder:
     def encode(
         self, sentences: Sequence[str], following: Sequence[bool] | None = None
     ) -> list[bytes]:
-        """Returns the ids of each sentence as bytes; b"" for a sentence without tokens.
+        """Returns the token ids of each sentence as bytes; b"" for a sentence without tokens.
 
         Args:
             sentences: sentences whose words are separated by single spaces.
-            following: whether each sentence follows another one and a space; None: none does.
+            following: for each sentence, whether another sentence and a space precede it in the
+                document; None: False for all sentences.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.
@@ -65,6 +67,6 @@ class SentenceEncoder:
             self._words[word] = array(typecode, ids).tobytes()
 
     def forget_if_full(self) -> None:
-        """Clears a large cache, which bounds memory. Call it between chunks; it changes no ids."""
+        """Clears the cache if it has more than MOST_WORDS words, which bounds its memory."""
         if len(self._words) > MOST_WORDS:
             self._words.clear()

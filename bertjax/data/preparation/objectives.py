@@ -1,6 +1,7 @@
 """The pretraining objectives that `prepare` makes examples for.
 
-A new objective needs a name, an entry in OBJECTIVES, and an algorithm in `segments.py`.
+A new objective needs a name in `ObjectiveName`, an entry in OBJECTIVES, and a function in
+`segments.py` that makes its examples.
 """
 
 import dataclasses
@@ -15,13 +16,13 @@ ObjectiveName = Literal["nsp", "sop", "mlm", "full_sentences"]
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A pretraining objective: how its examples are made, and their form.
+    """A pretraining objective: the function that makes its examples, and their structure.
 
     Attributes:
         make_examples: function `(documents, options, rng)` -> examples; see `segments.py`.
-        has_sentence_pairs: whether an example is a `Pair` with a label to predict; otherwise, it is
-            a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
-        needs_second_document: whether random segments are drawn from a second document.
+        has_sentence_pairs: True if an example is a `Pair` with a label to predict; False if an
+            example is a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
+        needs_second_document: whether segments are drawn at random from another document.
     """
 
     make_examples: Callable[..., Iterator[Any]]

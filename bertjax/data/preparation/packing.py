@@ -10,7 +10,7 @@ def pack(
     max_sequences: int,
     sequences: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Packs items into rows by best fit: longest item first, into the row with the least room left.
+    """Packs items into rows by best fit: each item, longest first, into the fullest row with room.
 
     Args:
         sizes: number of tokens of each item.
@@ -49,7 +49,7 @@ def pack(
 
 
 class _OpenRows:
-    """Open rows indexed by the tokens that still fit, so that the best fit needs no search."""
+    """The rows that are not full, indexed by their room: the number of tokens that still fit."""
 
     def __init__(self, row_length: int):
         self._by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # heaps
@@ -60,9 +60,14 @@ class _OpenRows:
         self._rooms |= 1 << room
 
     def take(self, size: int, accepts) -> tuple[int | None, int]:
-        """Removes and returns the accepted row that fits `size` tokens best, and its room.
+        """Removes the row with the least room that has room for `size` tokens and is accepted.
 
-        Ties go to the first row. The row is None if no row is accepted.
+        Returns the index and the room of this row, or (None, 0) if there is none. Of several rows
+        with the same room, the first is taken.
+
+        Args:
+            size: number of tokens.
+            accepts: function that returns whether the row with a given index is accepted.
         """
         for room in self._rooms_from(size):
             held = self._by_room[room]

@@ -4,7 +4,7 @@ prepare.json            settings and inputs, written first; a run with other set
 chunks/00012.json       summary of a finished chunk
 metadata-1-of-4.json    marks a finished part of a preparation on several machines
 metadata.json           written last: if it exists, the directory is complete
-prepare.lock            the process that prepares, while it does (`bertjax.lock`)
+prepare.lock            lock file that names the running process, see `bertjax.lock`
 """
 
 import contextlib
@@ -40,22 +40,26 @@ _PART_FILE = "metadata-{}-of-{}.json"
 
 
 class TooLittleText(ValueError):
-    """Raised if the whole input was read and is too small to make rows."""
+    """The whole input was read, and contains no text or too little for the objective."""
 
 
 def claim(
     directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
 ) -> Metadata | None:
-    """Makes the directory ready for a run; returns its metadata if it is complete already.
+    """Makes the output directory ready for a run of `prepare`.
+
+    Returns the metadata if the directory is complete already, so that nothing is left to do; else
+    None.
 
     Args:
-        directory: created if it does not exist.
-        plan: everything that determines the output, as JSON.
+        directory: the output directory, which is created if it does not exist.
+        plan: everything that determines the output, as JSON values.
         overwrite: whether to delete the files of an earlier run first.
-        part: (i, n) of this run; files of other parts are never deleted.
+        part: (i, n) if this run prepares part i of n; the files of other parts are never deleted.
 
     Raises:
-        ValueError: the directory contains the data of another run, or other files.
+        ValueError: `directory` is a file, or contains data that was prepared with other settings or
+            files that `prepare` did not write; or `overwrite` would delete files of other parts.
     """
     # The plan as it would be read back from JSON, where tuples are lists.
     plan = json.loads(json.dumps(plan))
@@ -101,7 +105,7 @@ def claim(
 
 
 def _complete(directory: Path) -> Metadata | None:
-    """Returns the metadata if the directory is complete; else removes any metadata.json."""
+    """Returns the metadata if the directory is complete; else removes metadata.json."""
     if not (directory / METADATA_FILE).is_file():
         return None
     try:
@@ -110,7 +114,7 @@ def _complete(directory: Path) -> Metadata | None:
         return metadata
     except (OSError, ValueError) as error:
         # Shards were lost or damaged: their chunks are prepared again.
-        print(f"{error} They are prepared again now.", flush=True)
+        print(f"{error} The missing or damaged files are now prepared again.", flush=True)
         (directory / METADATA_FILE).unlink()
         return None
 
@@ -124,14 +128,15 @@ def _is_ours(name: str) -> bool:
 def locked(directory: Path, shard: str | None) -> Iterator[None]:
     """Keeps another process on any host from preparing the same directory, or the same part of it.
 
-    Writes to a bucket are atomic, so a bucket has no lock. A complete directory may be read-only.
+    A directory in a bucket is not locked, because writes to a bucket are atomic. A complete
+    directory that cannot be written is not locked either.
 
     Args:
-        directory: the output; it is created if it does not exist.
-        shard: the part that is prepared, "i/n"; None: all.
+        directory: the output directory, which is created if it does not exist.
+        shard: the part that is prepared, as "i/n"; None: all of the data.
 
     Raises:
-        Locked: another process prepares it; the message names the process.
+        Locked: another process prepares the directory or this part; the message names the process.
         OSError: the directory cannot be written.
     """
     if is_remote(directory) or (directory.exists() and not directory.is_dir()):
@@ -179,7 +184,10 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
 
 
 def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Whether only errors=strict changed to errors=replace, as the UTF-8 error advises."""
+    """Whether the plans differ only in --errors: strict in `old`, replace in `plan`.
+
+    The error message about bytes that are not UTF-8 advises this change.
+    """
     try:
         strict = old["settings"]["errors"] == "strict"
         changed = {**old, "settings": {**old["settings"], "errors": "replace"}}
@@ -213,9 +221,10 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Deletes the files that `prepare` wrote, and nothing else.
+    """Deletes the shards, summaries and metadata that `prepare` wrote, and nothing else.
 
-    The settings file remains to mark the directory; without chunks, other settings may replace it.
+    The settings file is kept, because it marks the directory as an output of `prepare`. As no
+    chunks remain, a run with other settings may overwrite it.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return
@@ -240,7 +249,7 @@ def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict
 
 
 def join_parts(directory: Path) -> Metadata | None:
-    """Writes metadata.json if the chunks of all parts are finished, else returns None.
+    """Writes and returns the metadata if the chunks of all parts are finished, else returns None.
 
     Raises:
         ValueError: no part has finished.
@@ -259,14 +268,14 @@ def join_parts(directory: Path) -> Metadata | None:
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Returns the numbers of the chunks that are not finished."""
+    """Returns the indices of the chunks that are not finished."""
     return [number for number in range(chunks) if read_summary(str(directory), number) is None]
 
 
 def finish(
     directory: Path, plan: dict[str, Any], chunks: int, reader_counts: dict[str, int]
 ) -> Metadata:
-    """Adds up the summaries of the chunks and writes metadata.json, which completes the directory.
+    """Adds up the summaries of the chunks, and writes and returns the metadata of the directory.
 
     Raises:
         TooLittleText: the input contains no text, or too little for the objective.
@@ -343,8 +352,9 @@ def _check_enough(
     if not splits:
         left_out = f" Left out: {dict(counts)}." if counts else ""
         raise TooLittleText(
-            f"The input contains no text: {len(inputs)} files or data sets, first {inputs[0][0]} "
-            f"(size {inputs[0][1]}).{left_out} Use files with text."
+            f"The input contains no text: it consists of {len(inputs)} files or data sets, the "
+            f"first of which is {inputs[0][0]} (size {inputs[0][1]}).{left_out} "
+            "Use files with text."
         )
     documents = sum(summary.documents for summary in splits.values())
     if OBJECTIVES[settings["objective"]].needs_second_document and documents == 1:

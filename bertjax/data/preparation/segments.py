@@ -1,9 +1,9 @@
 """Makes examples from documents: sentence pairs, single segments, or rows of full sentences.
 
 A document is a list of boundaries, the positions in one long array of token ids where its
-sentences begin and end: [10, 14, 20] is a document of two sentences, ids 10..13 and 14..19. The
-examples are positions in the same array, so no token is copied here. Nothing is masked here:
-masks change every epoch, so they are drawn when a row is read.
+sentences begin and end: [10, 14, 20] is a document of two sentences, at the positions 10..13 and
+14..19. The examples are positions in the same array, so no token is copied here. Nothing is masked
+here: masks change every epoch, so they are drawn when a row is read.
 """
 
 from bisect import bisect_left
@@ -22,13 +22,15 @@ REDRAWS = 10
 
 
 class ExampleOptions(NamedTuple):
-    """Options of example making: the size of examples, and how duplicates differ.
+    """Options of the functions that make examples.
 
     Attributes:
         max_tokens: largest number of text tokens per example; special tokens are not counted.
-        short_seq_prob: share of documents whose pairs have a random shorter target length.
-        shift: for duplicates of examples without pairs: whether cutting starts at a random position
-            and ignores sentences, because whole sentences would soon form the same segments again.
+        short_seq_prob: probability that the pairs of a document have a shorter target length, which
+            is drawn at random.
+        shift: whether examples without pairs are cut within sentences, the first at a random
+            length: True for all but the first of `dupe_factor` passes over a text, because whole
+            sentences would soon form the same segments again.
     """
 
     max_tokens: int
@@ -39,7 +41,8 @@ class ExampleOptions(NamedTuple):
 class Pair(NamedTuple):
     """Positions of a sentence pair: segment A is ids[a_start:a_end], B is ids[b_start:b_end].
 
-    label: NSP 1 = B is random, 0 = B follows A; SOP 1 = swapped (or random), 0 = in order.
+    The label is 0 if B follows A in the document. The label is 1 if B is a random segment (NSP,
+    and SOP for a single sentence) or if A follows B (SOP).
     """
 
     a_start: int
@@ -56,9 +59,10 @@ def sentence_pairs(
     *,
     negatives: Literal["random", "swapped"],
 ) -> Iterator[Pair]:
-    """Yields sentence pairs; negatives have a random segment B (NSP, Devlin et al. 2018) or swapped
-    segments (SOP, Lan et al. 2019). A single sentence is always paired with a random segment.
+    """Yields positive and negative sentence pairs.
 
+    A negative has a random segment B (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan et al.
+    2019). If a single sentence reaches the target length or ends the document, B is always random.
     No sentence of `documents` may be empty.
     """
     max_tokens, random = options.max_tokens, rng.random
@@ -92,7 +96,10 @@ def sentence_pairs(
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """Draws a segment of another document: the fewest sentences that reach `wanted` tokens."""
+    """Draws a segment of a document other than `number`, or of `number` if REDRAWS draws give it.
+
+    The segment has the fewest sentences, from a random one on, that reach `wanted` tokens.
+    """
     other = number
     for _ in range(REDRAWS):
         other = int(random() * len(documents))
@@ -108,10 +115,11 @@ def _random_segment(
 def _truncate(
     a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: "Generator"
 ) -> tuple[int, int, int, int]:
-    """Removes tokens of the longer segment (B on a tie), each from a random end, until both fit.
+    """Removes tokens until the segments A and B together have at most `max_tokens` tokens.
 
-    This is computed in one step: the number of tokens that each segment loses is fixed, and the
-    number of those at its front follows a binomial distribution.
+    Each token is removed from the longer segment (from B if both are equally long), at its
+    beginning or its end at random. All tokens are removed in one step: the number that each segment
+    loses is fixed, and the number that it loses at its beginning is binomially distributed.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -136,9 +144,10 @@ def _truncate(
 def single_segments(
     documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
 ) -> Iterator[Segments]:
-    """Yields examples of one segment: as many whole sentences of one document as fit.
+    """Yields examples of one segment: whole sentences of one document, up to `options.max_tokens`.
 
-    A longer sentence is cut, so no token is lost. No sentence in `documents` may be empty.
+    A sentence longer than an example is cut, so no token is lost. No sentence in `documents` may be
+    empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -154,11 +163,12 @@ def single_segments(
 def full_sentences(
     documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
 ) -> Iterator[Segments]:
-    """Yields contiguous sentences that may cross document boundaries (Liu et al. 2019, 4.2).
+    """Yields examples of consecutive sentences across documents (Liu et al. 2019, 4.2).
 
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
-    between two documents. An example ends before the sentence that does not fit; a sentence longer
-    than an example is cut, so no token is lost. No sentence in `documents` may be empty.
+    between two documents. An example ends before a sentence that would exceed this length; a
+    sentence longer than an example is cut, so no token is lost. No sentence in `documents` may be
+    empty.
     """
     row: Segments = []
     room = _first_room(options, rng)
@@ -184,9 +194,10 @@ def _first_room(options: ExampleOptions, rng: "Generator") -> int:
 
 
 def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
-    """Returns the last boundary (or position, unless `whole`) within `room` tokens of `start`.
+    """Returns the end of a segment of at most `room` tokens that begins at `start`.
 
-    Returns `start` itself if there is none.
+    If `whole`, the segment ends at the last sentence boundary up to `start + room`, or at `start`
+    if there is none; else at `start + room` or the end of the document.
     """
     if room < 1:
         return start

@@ -21,9 +21,9 @@ def available_cores() -> int:
 
 
 class Workers:
-    """Prepares chunks in `processes` worker processes; 1 means in this process.
+    """Prepares chunks in `processes` worker processes, or in this process if `processes` is 1.
 
-    At most `processes + 1` chunks are held, so memory does not grow with the input.
+    At most `processes + 1` chunks are in memory, so memory does not grow with the input.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):
@@ -54,7 +54,7 @@ class Workers:
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
-        """Waits for all chunks."""
+        """Waits until all submitted chunks are prepared."""
         with self._explaining_lost_workers():
             while self._pending:
                 self._collect()
@@ -86,7 +86,7 @@ class Workers:
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Blocks Ctrl-C; processes started meanwhile inherit the signal mask and never receive it."""
+    """Blocks SIGINT; processes started in the block inherit this and never receive Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

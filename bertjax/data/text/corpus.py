@@ -18,7 +18,7 @@ from bertjax.files import brief
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
-# Number of bytes at the beginning of a file that its format is detected from.
+# The format of a text file is detected from this number of bytes at its beginning.
 SNIFFED_BYTES = 1 << 16
 
 _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
@@ -30,7 +30,7 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of reading; the fields are those of `PrepareConfig`."""
+    """Options for reading text, which are fields of `PrepareConfig`."""
 
     text_format: str = "auto"
     text_field: str = "text"
@@ -42,10 +42,12 @@ class Corpus:
     """A text corpus; creating it locates and checks the inputs, and `documents` reads them.
 
     Attributes:
-        identity: [name, size, hash of both ends] of each file, or name and version of a data set.
+        identity: [path, size, hash of the first and last bytes] of each file, [name with version,
+            number of examples] of each TensorFlow dataset, and [name with version, None] of each
+            package of pydocs.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
-        bytes_read: number of bytes read so far.
-        counts: how often text was cut or skipped while reading.
+        bytes_read: number of bytes read from disk so far.
+        counts: number of times that text was cut or skipped while reading, by reason.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
@@ -87,7 +89,7 @@ class Corpus:
         """Yields documents in the order of the inputs; some may have no sentence.
 
         Raises:
-            ValueError: a file is damaged or has another format than expected.
+            ValueError: a file is damaged, is not UTF-8, or has no text field of the given name.
         """
         for kind, reader in self._readers:
             if kind == "file":
@@ -146,16 +148,14 @@ class Corpus:
             except (ValueError, RecursionError) as error:
                 raise ValueError(
                     f"{name}, line {number} is not JSON ({brief(error)}): JSON lines contain one "
-                    "object "
-                    "per line."
+                    "object per line."
                 ) from error
             text = record.get(field, self) if isinstance(record, dict) else self
             if text is not None and not isinstance(text, str):
                 known = sorted(record) if isinstance(record, dict) else type(record).__name__
                 raise ValueError(
                     f"{name}, line {number} has no text field {field!r}. Its fields: "
-                    f"{brief(known)}. "
-                    "Name one with --text_field."
+                    f"{brief(known)}. Name one with --text_field."
                 )
             if text and "\\u" in line:
                 text = self._without_surrogates(text, name, number)
@@ -164,7 +164,11 @@ class Corpus:
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
     def _without_surrogates(self, text: str, name: str, number: int) -> str:
-        """Handles lone surrogates, such as "\\ud83d", which JSON allows and UTF-8 forbids."""
+        """Replaces lone surrogates, such as "\\ud83d", which JSON allows and UTF-8 forbids.
+
+        Raises:
+            ValueError: there is a lone surrogate, and the option `errors` is "strict".
+        """
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -177,7 +181,7 @@ class Corpus:
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """Yields the documents of a record, nearly always one; empty ones are counted later."""
+        """Yields the text of a record as a document, or as several if it is very long."""
         if text is None:
             self.counts["records_without_text"] += 1
             return

@@ -1,8 +1,9 @@
-"""Streaming decompression of gz, bz2, xz and zst that is bounded in memory and in growth.
+"""Streaming decompression of gz, bz2, xz and zst with bounded memory and compression ratio.
 
 Concatenated streams are read as one, as the command line tools do. Damage, truncation and data that
-follow the last stream are errors, where the readers of the standard library stop in silence: a
-flipped bit between two streams of a bz2 or xz file would lose the rest of the text.
+follow the last stream are errors. The readers of the standard library silently ignore data after a
+stream that do not begin another stream, so that a flipped bit between two streams of a bz2 or xz
+file loses the rest of the text.
 """
 
 import bz2
@@ -15,13 +16,15 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 BLOCK_BYTES = 1 << 18
-# Real text shrinks by less than 100; bombs grow by 1,000 (gz) to 32,000 (zst), and more if nested.
+# Largest ratio of decompressed to compressed size. Real text stays below 100; decompression bombs
+# reach 1,000 (gz) to 32,000 (zst), and more if nested.
 MAX_GROWTH = 1000
 FREE_BYTES = 1 << 26
-"""Number of bytes that a file may grow to whatever its size, in all its layers."""
-# Dictionary of xz in bytes: `xz -9` needs 65 MiB.
+"""Number of decompressed bytes that a stream may have at any compression ratio."""
+# Limit of the memory for decompressing xz, in bytes: files of `xz -9` need 65 MiB.
 MAX_XZ_BYTES = 1 << 28
-# A block of zst has at least 4 bytes and grows to at most 128 KiB, so a piece to at most 32 MiB.
+# Number of bytes of zst decompressed at once: a block has at least 4 bytes and decompresses to at
+# most 128 KiB, so this number of bytes decompresses to at most 32 MiB.
 _ZST_PIECE = 1 << 10
 
 
@@ -35,7 +38,7 @@ class Decompressor(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Whether more output needs more input."""
+        """Whether `decompress` needs more input to return more output."""
         ...
 
     @property
@@ -44,7 +47,7 @@ class Decompressor(Protocol):
         ...
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Takes input and returns about `max_length` bytes of output at most."""
+        """Takes compressed `data` and returns at most about `max_length` decompressed bytes."""
         ...
 
 
@@ -110,7 +113,10 @@ DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.Z
 
 
 def decompressor_of(head: bytes) -> Callable[[], Decompressor] | None:
-    """Returns what decompresses a file that begins with `head`; None if it is not compressed."""
+    """Returns a function that creates a decompressor for a file that begins with `head`.
+
+    Returns None if the file is not compressed in a known format.
+    """
     return next((start for magic, start in _START if head.startswith(magic)), None)
 
 
@@ -120,11 +126,12 @@ class Decompressed(io.RawIOBase):
     Args:
         name: the name of the stream for error messages.
         stream: the compressed bytes.
-        start: creates the decompressor of one stream.
-        bytes_read: returns the number of bytes read from the file on disk so far.
+        start: function that creates the decompressor of one stream.
+        bytes_read: function that returns the number of bytes read from the file on disk so far.
 
-    Raises (when it is read):
-        ValueError: the stream is damaged, truncated, or grows too much.
+    Raises (in `read`):
+        ValueError: the stream is damaged or truncated, or its compression ratio is above
+            MAX_GROWTH.
     """
 
     def __init__(
@@ -146,7 +153,7 @@ class Decompressed(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Returns at most `size` bytes, or all if it is negative; b"" only at the end."""
+        """Returns at most `size` bytes, or all if `size` is negative; b"" only at the end."""
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
         if self._at == len(self._out) and size:
@@ -174,7 +181,7 @@ class Decompressed(io.RawIOBase):
                 return block
 
     def _step(self) -> bytes | None:
-        """Returns the next output, which may be empty; None at the end."""
+        """Returns the next decompressed bytes, which may be empty; None at the end."""
         current = self._decompressor
         if current is None or current.eof:
             if current is not None:
@@ -197,7 +204,7 @@ class Decompressed(io.RawIOBase):
     def _check_growth(self) -> None:
         if self._written > FREE_BYTES and self._written > MAX_GROWTH * self._bytes_read():
             raise ValueError(
-                f"{self._name} grows to {self._written:,} bytes after {self._bytes_read():,} bytes "
-                f"of the file, more than {MAX_GROWTH}-fold, as only bombs do: leave it out, or "
-                "decompress it yourself if it is text."
+                f"{self._name} has {self._written:,} decompressed bytes in the first "
+                f"{self._bytes_read():,} bytes of the file, a ratio above {MAX_GROWTH} that only "
+                "decompression bombs have: leave it out, or decompress it yourself if it is text."
             )

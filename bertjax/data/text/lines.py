@@ -25,8 +25,8 @@ def read_lines(
         name: name of the stream for error messages.
         stream: bytes, decoded as UTF-8; a byte order mark is dropped.
         errors: "strict" or "replace", as in `bytes.decode`.
-        counts: counter to which "long_lines_cut" is added.
-        cut: whether lines longer than MAX_LINE_CHARACTERS are cut at white space, in places that
+        counts: counter whose entry "long_lines_cut" is increased for each line that is cut.
+        cut: whether lines longer than MAX_LINE_CHARACTERS are cut at white space, at positions that
             depend only on their text; False for JSON, whose lines have to be parsed whole.
 
     Raises:
@@ -50,7 +50,7 @@ def read_lines(
         if rest:
             yield "".join(parts)
             for line in rest[:-1]:
-                # A block is at most four times as long as the limit, so this is rare.
+                # Blocks have at most four times the characters of the limit, so this is rare.
                 if len(line) > limit and cut:
                     counts["long_lines_cut"] += 1
                     yield from cut_at_spaces(line, limit)

@@ -1,7 +1,7 @@
 """A corpus of English that needs no download: the docstrings of Python and installed packages.
 
-Source files are parsed, never imported. Each module is a document with its docstrings, long strings
-and long comments in order, without code, tables, markup and sentences that an earlier module has.
+Source files are parsed, never imported. Each module is a document that consists of its docstrings,
+long strings and long comments in order, without code, tables, markup and repeated sentences.
 """
 
 import ast
@@ -101,7 +101,10 @@ def _source_files(root: str) -> Iterator[str]:
 
 
 def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
-    """Yields the English paragraphs of a module's strings and comments, in source order."""
+    """Yields the English paragraphs of a module's strings and comments, in source order.
+
+    Sentences whose hashes are in `seen` are left out; the hashes of all others are added to `seen`.
+    """
     blocks = sorted([*_long_strings(source), *_long_comments(source)])
     for _, text in blocks:
         for paragraph in clean(text):
@@ -120,7 +123,7 @@ def hash_of(sentence: str) -> int:
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yields (line, text) of docstrings and of other strings with several lines."""
+    """Yields (line number, text) of docstrings and of other strings with several lines."""
     # A syntax tree has a million objects and no cycles; garbage collection takes 20 % of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -205,7 +208,11 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Returns (line begins a paragraph, indented lines may follow, text of the line or None)."""
+    """Classifies a line of a docstring.
+
+    Returns (whether the line begins a paragraph, whether indented lines may continue the
+    paragraph, the plain text of the line or None).
+    """
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None
     if _UNDERLINE.match(line) or _TABLE.match(line):
@@ -243,7 +250,7 @@ def _plain(lines: list[str]) -> str:
 
 
 def is_english(sentence: str) -> bool:
-    """Whether it is an English sentence: mostly plain words, a capital first, a stop last."""
+    """Whether a text looks like an English sentence by its words, first and last characters."""
     words = sentence.split()
     if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
         return False

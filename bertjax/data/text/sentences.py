@@ -1,4 +1,4 @@
-"""Rule-based sentence splitting for English, and for other scripts by their full stops.
+"""Rule-based sentence splitting for English, and at the full stops of Chinese and Japanese.
 
 Rules suit this purpose better than a learned splitter: they need no download and run at tens of
 MB/s, and rare mistakes do not matter to a language model.
@@ -12,16 +12,16 @@ from bertjax.data.text.lines import cut_at_spaces
 # only their beginning.
 MAX_SENTENCE_CHARACTERS = 1000
 
-# Never the last word of a sentence.
+# Abbreviations that are never the last word of a sentence.
 _TITLES = frozenset(
     "mr mrs ms mx dr prof rev fr hon st ste mt messrs mme mlle gen col lt maj capt cmdr sgt cpl "
     "pvt adm gov sen rep pres supt insp vs viz cf al eg ie e.g i.e approx ca c fl b d r née resp "
     "fig figs eq eqs sec ch vol vols pp p pt nos ed eds trans dept univ assn bros incl "
     "jan feb mar apr jun jul aug sep sept oct nov dec".split()
 )
-# These are abbreviations only before a number.
+# Words that are abbreviations only before a number.
 _BEFORE_NUMBERS = frozenset("no art op cat ex para §".split())
-# These may end a sentence or not: the next word decides.
+# Abbreviations that may end a sentence or not: the next word decides.
 _AMBIGUOUS = frozenset(
     "etc inc ltd co corp llc plc jr sr bhd esq ph.d m.d b.a m.a d.c a.m p.m u.s u.k u.n e.u a.d "
     "b.c ave blvd rd mi ft lb lbs oz hr hrs min cm mm km kg".split()
@@ -56,7 +56,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def normalise(sentence: str) -> list[str]:
-    """Returns [sentence with single spaces], [] if it is blank, or pieces if it is very long."""
+    """Collapses the white space of a sentence and cuts it into pieces if it is very long.
+
+    Returns [sentence], the pieces of a very long sentence, or [] for a blank sentence.
+    """
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:
         return [sentence] if sentence else []

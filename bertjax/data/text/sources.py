@@ -19,7 +19,7 @@ from bertjax.files import brief
 
 # Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
 MAX_DEPTH = 8
-# Text has no run of so many zero bytes, while damaged archives begin with one.
+# Number of consecutive zero bytes that text never has, while damaged archives begin with them.
 ZEROS_OF_BINARY = 16
 # Number of bytes that are hashed at each end of a file.
 HASHED_BYTES = 1 << 16
@@ -58,7 +58,10 @@ def find_files(pattern: str) -> list[InputFile]:
 
 
 def fingerprint(file: InputFile) -> str | None:
-    """Hashes both ends of a file, to detect edits that keep its size; None for a pipe."""
+    """Returns a hash of the first and last bytes of a file; None for a pipe.
+
+    The hash detects edits that do not change the size of the file.
+    """
     if not os.path.isfile(file.path):
         return None
     with open(file.path, "rb") as opened:
@@ -105,7 +108,8 @@ def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, Peekabl
     """Yields (name, stream) of each text in a file; a member of a tar is named `tar:member`.
 
     Raises:
-        ValueError: the file is damaged or truncated, grows too much, or is nested too deeply.
+        ValueError: the file is damaged or truncated, decompresses to too many bytes, or has more
+            than MAX_DEPTH layers of compression and archives.
     """
     with open(path, "rb") as file:
         before = counter.count

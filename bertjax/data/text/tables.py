@@ -12,7 +12,7 @@ from bertjax.files import brief, did_you_mean
 # Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256
 TFDS_PREFIX = "tfds:"
-# Size of the texts and lists in the description at the end of a Parquet file.
+# Maximum size of the strings and lists in the footer of a Parquet file, which describes its data.
 MAX_FOOTER_BYTES = 1 << 24
 
 
@@ -20,7 +20,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     """Yields the values of a text column, reading a few rows at a time.
 
     Raises:
-        ValueError: there is no such text column, or the file is damaged.
+        ValueError: there is no text column named `text_field`, or the file is damaged.
     """
     import pyarrow
     import pyarrow.parquet
@@ -65,7 +65,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Converts the errors of pyarrow, of many types, to one that names the file."""
+    """Converts the errors of pyarrow, of many types, to a ValueError that names the file."""
     import pyarrow
 
     try:
@@ -80,7 +80,8 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
     """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`; returns (full name, data source).
 
     Raises:
-        ValueError: the dataset is unknown, or cannot be read or prepared without TensorFlow.
+        ValueError: the dataset is unknown, or cannot be downloaded, read, or prepared without
+            TensorFlow.
     """
     full_name, splits = open_tfds_splits(name.removeprefix(TFDS_PREFIX), data_dir, ("train",))
     return full_name, splits["train"]
@@ -91,18 +92,18 @@ def open_tfds_splits(
     data_dir: str | None,
     splits: Sequence[str] | None = None,
     *,
-    otherwise: str = "",
+    hint: str = "",
 ) -> tuple[str, dict[str, Any]]:
     """Opens a TensorFlow Dataset; returns its full name and the data source of each split.
 
-    A dataset already prepared as ArrayRecord is read from its folder. Any other is prepared first,
-    which needs TensorFlow for many datasets.
+    A dataset already prepared as ArrayRecord is read from its folder. Any other dataset is prepared
+    first, which needs TensorFlow for many datasets.
 
     Args:
         name: NAME[/CONFIG][:VERSION].
         data_dir: folder of TensorFlow Datasets; None: the default folder.
         splits: the splits to open; None: all.
-        otherwise: advice to append to the errors.
+        hint: text appended to every error message, such as another way to get the data.
 
     Raises:
         ValueError: the dataset is unknown, or cannot be downloaded, read, or prepared without
@@ -124,11 +125,11 @@ def open_tfds_splits(
         splits = list(builder.info.splits) if splits is None else splits
         sources = {split: builder.as_data_source(split=split) for split in splits}
     except (ImportError, NotImplementedError, DatasetNotFoundError) as error:
-        raise ValueError(_why_unreadable(name, data_dir, error) + otherwise) from error
+        raise ValueError(_why_unreadable(name, data_dir, error) + hint) from error
     except (OSError, DownloadError, NonMatchingChecksumError) as error:
         raise ValueError(
             f"tfds:{name} cannot be downloaded ({_first_line(error)}): prepare it on a machine "
-            f"with network access, and name its folder with --tfds_data_dir.{otherwise}"
+            f"with network access, and name its folder with --tfds_data_dir.{hint}"
         ) from error
     return f"{TFDS_PREFIX}{builder.info.full_name}", sources
 
@@ -156,7 +157,7 @@ def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
     """Yields the text of each example.
 
     Raises:
-        ValueError: an example has no text field of this name.
+        ValueError: an example has no text field named `text_field`.
     """
     for index in range(len(source)):
         example = source[index]

@@ -1,9 +1,9 @@
 """Reads the members of a tar archive from a stream, without extracting anything.
 
 `tarfile` takes a header that is damaged, or missing because the file is cut, as the end of the
-archive, and keeps extended headers of any size in memory. Here the checksum of every header and the
-blocks at the end of the archive are checked, and all sizes are bounded. Names of members are only
-shown: links, devices, absolute paths and `..` have no effect.
+archive, and keeps extended headers of any size in memory. This module checks the checksum of every
+header and the blocks at the end of the archive, and bounds all sizes. Names of members are never
+used as paths, so absolute paths and `..` have no effect; links and devices are skipped.
 """
 
 import io
@@ -26,7 +26,7 @@ def is_tar(head: bytes) -> bool:
 
 
 def members(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
-    """Yields (name, content) of each regular file; a content is valid until the next one.
+    """Yields (name, content) of each regular file; read a content before taking the next file.
 
     Raises:
         ValueError: the archive is damaged or truncated, or has a sparse file.
@@ -53,7 +53,7 @@ class _Content(io.RawIOBase):
         wanted = self._left if size is None or size < 0 else min(size, self._left)
         data = self._stream.read(wanted) if wanted else b""
         if wanted and not data:
-            raise ValueError(f"it ends {self._left:,} bytes before the end of a member")
+            raise ValueError(f"the archive ends {self._left:,} bytes before the end of a member")
         self._left -= len(data)
         return data
 
@@ -63,12 +63,15 @@ class _Content(io.RawIOBase):
 
 
 def _next_member(stream: BinaryIO) -> tuple[str | None, int] | None:
-    """Returns name and size of the next member; the name is None unless it is a regular file."""
+    """Returns name and size of the next member, or None at the end of the archive.
+
+    The name is None unless the member is a regular file.
+    """
     long: dict[str, str] = {}
     for _ in range(MAX_EXTENDED):
         header = _read(stream, BLOCK)
         if not header:
-            raise ValueError("it ends without the zeros that end an archive")
+            raise ValueError("the archive ends without the zeros that mark its end")
         if not any(header):
             return _check_end(stream)
         if len(header) < BLOCK or not _has_checksum(header):
@@ -78,7 +81,9 @@ def _next_member(stream: BinaryIO) -> tuple[str | None, int] | None:
             long |= _extended(kind, stream, size)
             continue
         if kind == b"S" or "sparse" in long:
-            raise ValueError("a member is sparse, whose size has no bound: pack it without -S")
+            raise ValueError(
+                "a member is a sparse file, whose size has no bound: pack it without -S"
+            )
         if kind in _WITHOUT_CONTENT:
             return None, 0
         if kind not in _REGULAR + _SKIPPED:
@@ -87,7 +92,7 @@ def _next_member(stream: BinaryIO) -> tuple[str | None, int] | None:
         name = long.get("path") or _short_name(header)
         is_file = kind in _REGULAR and not name.endswith("/")
         return (name if is_file else None), size
-    raise ValueError(f"more than {MAX_EXTENDED} extended headers follow each other")
+    raise ValueError(f"there are more than {MAX_EXTENDED} consecutive extended headers")
 
 
 def _check_end(stream: BinaryIO) -> None:
@@ -112,12 +117,12 @@ def _has_checksum(header: bytes) -> bool:
 
 
 def _number(field: bytes) -> int:
-    """Reads a number in octal digits, or in base 256 if it is too large for them."""
+    """Reads the number in a field of a header: octal digits, or base 256 for large numbers."""
     if field[:1] == b"\x80":
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0")[0].strip()
     if digits.strip(b"01234567"):
-        raise ValueError(f"{field!r} is not a number of a header")
+        raise ValueError(f"a header has {field!r} in place of a number")
     return int(digits or b"0", 8)
 
 
@@ -135,7 +140,7 @@ def _extended(kind: bytes, stream: BinaryIO, size: int) -> dict[str, str]:
         raise ValueError(f"an extended header has {size:,} bytes, more than {MAX_EXTENDED_BYTES:,}")
     content = _read(stream, size)
     if len(content) < size:
-        raise ValueError("it ends within an extended header")
+        raise ValueError("the archive ends within an extended header")
     _skip(stream, -size % BLOCK)
     if kind == b"K":  # the target of a link
         return {}
@@ -154,7 +159,7 @@ def _extended(kind: bytes, stream: BinaryIO, size: int) -> dict[str, str]:
             found["path"] = value[:-1].decode("utf-8", "replace")
         elif key == b"size":
             if not value[:-1].isdigit() or len(value) > 20:
-                raise ValueError(f"an extended header gives the size {value[:20]!r}")
+                raise ValueError(f"an extended header gives the invalid size {value[:20]!r}")
             found["size"] = value[:-1].decode()
         content = content[end:]
     return found
@@ -171,4 +176,4 @@ def _read(stream: BinaryIO, size: int) -> bytes:
 
 def _skip(stream: BinaryIO, size: int) -> None:
     if len(_read(stream, size)) < size:
-        raise ValueError("it ends within the padding of a member")
+        raise ValueError("the archive ends within the padding of a member")

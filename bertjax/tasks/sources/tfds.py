@@ -63,7 +63,7 @@ class TfdsSource:
         """
         self._convert = convert
         self.counts: Counter[str] = Counter()
-        self.name, sources = open_tfds_splits(builder, data_dir, otherwise=OFFICIAL_FILES)
+        self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
         self._sources = {_our_split(split): source for split, source in sources.items()}
         self.splits = tuple(sorted(self._sources, key=_split_order))
 

@@ -177,7 +177,7 @@ def test_the_size_of_evaluation_batches_changes_no_row(shards):
 
 
 def test_ids_beyond_the_vocabulary_are_refused():
-    with pytest.raises(ValueError, match="contains the id 204, but vocab_size=200"):
+    with pytest.raises(ValueError, match="contains the token id 204, but vocab_size=200"):
         make_row(row_of(18, first=190), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
 
 
