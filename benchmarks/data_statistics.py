@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
-from bertjax.data.records import shard_paths
+from bertjax.data.metadata import shard_paths
 from bertjax.tokenization import load_tokenizer
 from bertjax.training.pretraining_program import make_masking
 

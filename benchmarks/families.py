@@ -22,7 +22,7 @@ from bertjax.config import (
     PretrainConfig,
     TrainTokenizerConfig,
 )
-from bertjax.data.records import open_prepared
+from bertjax.data.metadata import open_prepared
 from bertjax.model import named_config
 
 # Family: released size, kind of tokenizer, objective of the data, further settings of the run.

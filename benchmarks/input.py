@@ -15,7 +15,7 @@ from reporting import report
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
-from bertjax.data.records import read_metadata, shard_paths
+from bertjax.data.metadata import read_metadata, shard_paths
 from bertjax.tokenization import load_tokenizer
 from bertjax.training.pretraining_program import make_masking
 

@@ -16,7 +16,7 @@ from reporting import report
 
 from bertjax import prepare
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
-from bertjax.data.records import read_metadata
+from bertjax.data.metadata import read_metadata
 from bertjax.model import named_config
 from bertjax.tokenization import load_tokenizer
 from bertjax.training.throughput import Subject

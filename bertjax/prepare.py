@@ -19,7 +19,7 @@ from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import explained, folder_written_locally, is_remote, place
 
 if TYPE_CHECKING:
-    from bertjax.data.records import Metadata
+    from bertjax.data.metadata import Metadata
     from bertjax.data.text.corpus import Corpus
     from bertjax.tokenization import Tokenizer
 

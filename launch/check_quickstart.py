@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from bertjax.data.records import open_prepared
+from bertjax.data.metadata import open_prepared
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.weights import load_model
 

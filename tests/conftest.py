@@ -33,6 +33,7 @@ from flax.traverse_util import unflatten_dict  # noqa: E402
 from bertjax import prepare  # noqa: E402
 from bertjax.config import PrepareConfig  # noqa: E402
 from bertjax.data import checksums  # noqa: E402
+from bertjax.file_checksums import CHECKSUMS  # noqa: E402
 from bertjax.model import (  # noqa: E402
     HEADS,
     MODEL_SIZES,
@@ -187,10 +188,13 @@ def random_params(model, seed=0, spread=0.05):
     return unflatten_dict(flat, sep="/")
 
 
-def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread=0.05):
+def write_model(
+    folder, config: BertConfig, head: str, tokenizer, seed=0, spread=0.05, checksums=False
+):
     """A model directory with random weights: `spread` is the noise that matrices start with.
 
-    Biases and LayerNorms have noise, too, so that a test sees where each one goes.
+    Biases and LayerNorms have noise, too, so that a test sees where each one goes. Like the
+    directories of other programs, it has no checksums, so that a test may change its files.
     """
     model = HEADS[head](config, num_labels=3)
     params = random_params(model, seed, spread)
@@ -203,6 +207,8 @@ def write_model(folder, config: BertConfig, head: str, tokenizer, seed=0, spread
         head=head,
         extra=LABELS if with_labels else None,
     )
+    if not checksums:
+        (folder / CHECKSUMS).unlink()
     return folder
 
 

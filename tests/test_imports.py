@@ -17,7 +17,9 @@ MODEL_SIDE = {"config", "data", "tokenization", "files", "interruption"}
 ALLOWED = {
     "files": set(),
     "interruption": set(),
-    "checkpoint_files": {"files"},
+    "file_checksums": {"files"},
+    "checkpoint_files": {"files", "file_checksums"},
+    "run_file": {"files"},
     "lock": set(),
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
@@ -27,10 +29,11 @@ ALLOWED = {
     "tasks": {"data", "tokenization", "config", "files"},
     "model": {"config"},
     "devices": {"model", "config", "interruption"},
-    "weights": {"model", "tokenization", "config", "files", "checkpoint_files"},
+    "weights": {"model", "tokenization", "config", "files"}
+    | {"checkpoint_files", "file_checksums", "run_file"},
     "inference": {"weights", "devices", "tasks", "model"} | {"lock", "scratch"} | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model"}
-    | {"lock", "scratch", "checkpoint_files"}
+    | {"lock", "scratch", "checkpoint_files", "run_file"}
     | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API

@@ -18,9 +18,10 @@ from array_record.python.array_record_module import ArrayRecordReader
 from bertjax import prepare
 from bertjax.config import PrepareConfig
 from bertjax.data import records
+from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.preparation import chunks, prepared_dir
 from bertjax.data.preparation.chunks import held_out_documents
-from bertjax.data.records import decode_row, open_prepared, shard_paths
+from bertjax.data.records import decode_row
 from bertjax.lock import Locked
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 
 from bertjax import prepare, pretrain
 from bertjax.config import OptimizerConfig, Phase, PrepareConfig, PretrainConfig
-from bertjax.data.records import decode_row, shard_paths, unigram_entropy
+from bertjax.data.metadata import shard_paths, unigram_entropy
+from bertjax.data.records import decode_row
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import load_tokenizer, train_wordpiece

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.data.records import METADATA_FILE, Metadata, Shard
+from bertjax.data.metadata import METADATA_FILE, Metadata, Shard
 from bertjax.data.storage import is_remote
 from bertjax.files import cache_folder, write_bytes
 

@@ -74,7 +74,7 @@ class _Curve(NamedTuple):
     start: int
     num_steps: int
     learning_rate: float
-    warmup_steps: int | None  # None: by the warm-up proportion
+    warmup_steps: int
 
 
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
@@ -89,28 +89,21 @@ def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
         ValueError: a curve does not have more steps than its warm-up.
     """
     curves: list[_Curve] = []
+    warmups: list[int | None] = []
     step = 0
     for phase in phases:
         if not curves or phase.learning_rate_curve == "restart":
-            rate, warmup = phase.learning_rate, phase.warmup_steps
-            if warmup is None and config.warmup_proportion is None:
-                warmup = config.warmup_steps
-            curves.append(
-                _Curve(
-                    step,
-                    0,
-                    config.learning_rate if rate is None else rate,
-                    warmup,
-                )
-            )
+            rate = phase.learning_rate
+            warmups.append(phase.warmup_steps)
+            curves.append(_Curve(step, 0, config.learning_rate if rate is None else rate, 0))
         curves[-1] = curves[-1]._replace(num_steps=curves[-1].num_steps + phase.num_steps)
         step += phase.num_steps
-    curves = [
-        curve._replace(warmup_steps=int((config.warmup_proportion or 0) * curve.num_steps))
-        if curve.warmup_steps is None
-        else curve
-        for curve in curves
-    ]
+    for i, (curve, warmup) in enumerate(zip(curves, warmups, strict=True)):
+        if warmup is None and config.warmup_proportion is not None:
+            warmup = int(config.warmup_proportion * curve.num_steps)
+        elif warmup is None:
+            warmup = config.warmup_steps
+        curves[i] = curve._replace(warmup_steps=warmup)
     for curve in curves:
         if curve.warmup_steps >= curve.num_steps:
             raise ValueError(

@@ -18,7 +18,7 @@ from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.checksums import verify_shards
-from bertjax.data.records import open_prepared, shard_paths
+from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.storage import is_remote
 from bertjax.devices import host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache

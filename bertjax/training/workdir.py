@@ -12,14 +12,14 @@ rolled_back/     checkpoints that a rollback has moved away
 hosts/           files that show which hosts are waiting for the others at the start
 """
 
-import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertjax.config import differences
-from bertjax.files import explaining, read_json, set_aside, write_json
+from bertjax.files import explaining, set_aside, write_json
 from bertjax.lock import Lock
+from bertjax.run_file import RUN_FILE, SPARE_FILE, holds_run, read_run, read_run_file
 from bertjax.training.metric_files import read_lines
 
 LOCK_FILE = "run.lock"
@@ -44,8 +44,8 @@ class Workdir:
         self.model = path / "model"
         self.metrics = path / "metrics.jsonl"
         self.meeting_place = path / "hosts"
-        self._run = path / "run.json"
-        self._spare = path / ".run.json"
+        self._run = path / RUN_FILE
+        self._spare = path / SPARE_FILE
         self._lock = Lock(
             path / LOCK_FILE,
             place=str(path),
@@ -59,20 +59,8 @@ class Workdir:
         return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """Reads run.json, which holds the config of the run and the hash of its data.
-
-        If it is damaged or missing, its spare copy is read.
-
-        Raises:
-            ValueError: run.json and its copy are damaged.
-            FileNotFoundError: there is no run.json and no copy.
-        """
-        try:
-            return _read_run(self._run)
-        except (OSError, ValueError):
-            with contextlib.suppress(OSError, ValueError):
-                return _read_run(self._spare)
-            raise
+        """Reads run.json, or its spare copy; see `bertjax.run_file.read_run` for the errors."""
+        return read_run(self.path)
 
     def last_evaluation(self) -> dict[str, Any] | None:
         """Returns the metrics of the last evaluation; None if there was no evaluation yet."""
@@ -153,12 +141,12 @@ class Workdir:
             ValueError: the folder holds a run with another config or other data, or files but no
                 run; or another process has locked the folder.
         """
-        holds_run = self._run.is_file() or self._spare.is_file()
-        resumes = self.has_checkpoints and holds_run
+        is_run = holds_run(self.path)
+        resumes = self.has_checkpoints and is_run
         readable = resumes and self._is_readable()
         if readable:
             self.check(config, data_fingerprint, **checks)
-        elif self.path.exists() and not holds_run and self._holds_something():
+        elif self.path.exists() and not is_run and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
             )
@@ -185,7 +173,7 @@ class Workdir:
     def _set_aside_if_damaged(self, has_copy: bool) -> None:
         """Copies run.json to another name if it is damaged, and prints what is used instead."""
         try:
-            _read_run(self._run)
+            read_run_file(self._run)
         except ValueError as error:
             copy = set_aside(self._run)
             consequence = (
@@ -204,19 +192,3 @@ class Workdir:
     def release(self) -> None:
         """Unlocks the folder for other processes, as the end of this process also does."""
         self._lock.release()
-
-
-def _read_run(path: Path) -> dict[str, Any]:
-    """Reads run.json or its copy.
-
-    Raises:
-        ValueError: the file is not JSON, or it lacks the config or the hash of the data.
-    """
-    content = read_json(path, "restore it from a copy, or choose another --workdir")
-    config, fingerprint = content.get("config"), content.get("data_fingerprint")
-    if not isinstance(config, dict) or not isinstance(fingerprint, str):
-        raise ValueError(
-            f"{path} cannot be read, because it has no config and data_fingerprint: restore it "
-            "from a copy, or choose another --workdir."
-        )
-    return content

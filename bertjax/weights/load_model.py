@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from bertjax.checkpoint_files import damaged_steps
 from bertjax.files import brief, did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
+from bertjax.run_file import holds_run, read_run
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
@@ -72,7 +73,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """
     place = Path(path)
     if place.is_dir():
-        if (place / "run.json").is_file() and not _is_fine_tuned(place):
+        if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
         if (place / "config.json").is_file() and has_weights(place):
             check_files(place)
@@ -113,15 +114,14 @@ def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> So
 
 def _is_fine_tuned(workdir: Path) -> bool:
     """Whether a workdir holds the model of a finished fine-tuning."""
-    config = read_json(workdir / "run.json").get("config")
-    has_task = isinstance(config, dict) and "task" in config
+    has_task = "task" in read_run(workdir)["config"]
     return has_task and (workdir / "model" / "config.json").is_file()
 
 
 def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     """Opens the newest checkpoint of a run and reads its parameters but no optimizer state."""
     try:
-        run = read_json(workdir / "run.json")["config"]
+        run = read_run(workdir)["config"]
         config = run["model"]
     except (KeyError, TypeError) as error:
         raise ValueError(

@@ -17,7 +17,7 @@ from bertjax.data import checksums
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.checksums import verify_shards
-from bertjax.data.records import METADATA_FILE, open_prepared, shard_paths
+from bertjax.data.metadata import METADATA_FILE, open_prepared, shard_paths
 
 # What metadata.json of an older version says of a shard; the fingerprint of a run hashes it.
 OLD_FIELDS = {"file", "records"}

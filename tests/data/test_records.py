@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
-from bertjax.data.records import (
-    Row,
-    count_records,
-    decode_row,
-    encode_row,
-    open_prepared,
-    row_head,
-    write_shard,
-)
+from bertjax.data.metadata import open_prepared
+from bertjax.data.records import Row, count_records, decode_row, encode_row, row_head, write_shard
 
 
 @pytest.mark.parametrize("largest", [255, 65_535, 65_536, 119_546])

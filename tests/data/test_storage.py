@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from bertjax import prepare
 from bertjax.data import storage
-from bertjax.data.records import open_prepared
+from bertjax.data.metadata import open_prepared
 
 
 @pytest.fixture

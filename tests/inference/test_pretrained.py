@@ -344,7 +344,7 @@ def test_a_directory_without_a_tokenizer_takes_arrays_only(pretraining, tmp_path
             use(sentences[:3])
     bert.save(tmp_path / "again")
     names = {file.name for file in (tmp_path / "again").iterdir()}
-    assert names == {"config.json", "model.safetensors", "README.md"}
+    assert names == {"config.json", "model.safetensors", "README.md", "checksums.json"}
     bert.tokenizer = with_tokenizer.tokenizer
     np.testing.assert_array_equal(bert(sentences[:3])["pooler_output"], outputs["pooler_output"])
     with pytest.raises(FileNotFoundError, match="No tokenizer at"):

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertjax.config import BertConfig
 from bertjax.data import records
+from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
 from bertjax.inference.saved_task import with_task
@@ -176,11 +177,11 @@ def _read_row(path: Path) -> None:
 
 
 def _read_metadata(path: Path) -> None:
-    metadata = records.open_prepared(path.parent)
+    metadata = open_prepared(path.parent)
     assert metadata.max_sequences and metadata.has_sentence_pairs in (True, False)
     for split, summary in metadata.splits.items():
         for length, content in summary.lengths.items():
-            records.shard_paths(path.parent, split, int(length))
+            shard_paths(path.parent, split, int(length))
             assert content.attended >= 0
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet
 import zstandard
 
 from bertjax.data import records
+from bertjax.data.metadata import LengthSummary, Metadata, Shard, SplitSummary
 from bertjax.tokenization import load_tokenizer, train_bpe, train_unigram
 from tests.weights import test_torch_bin as bins
 
@@ -233,8 +234,8 @@ def shards() -> list[bytes]:
 
 
 def metadata() -> list[bytes]:
-    length = records.LengthSummary(
-        shards=[records.Shard(file="train-16-0", records=12)],
+    length = LengthSummary(
+        shards=[Shard(file="train-16-0", records=12)],
         records=12,
         sequences=12,
         tokens=100,
@@ -242,7 +243,7 @@ def metadata() -> list[bytes]:
         random_from_same_document=0,
         length_counts=[0] * 8 + [12],
     )
-    summary = records.SplitSummary(
+    summary = SplitSummary(
         documents=3,
         sentences=9,
         text_bytes=900,
@@ -250,7 +251,7 @@ def metadata() -> list[bytes]:
         unigram_entropy_nats=1.5,
         lengths={"16": length},
     )
-    metadata = records.Metadata(
+    metadata = Metadata(
         settings={"pack": True, "max_sequences": 4},
         inputs=[["a.txt", 900, "0123"]],
         tokenizer_fingerprint="0123",

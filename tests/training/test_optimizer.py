@@ -1,5 +1,7 @@
 """AdamW's two recipes against the formulas, and the learning rate's curve."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +104,14 @@ def test_a_phase_continues_the_curve_or_restarts_it():
     np.testing.assert_allclose(
         rates(restarted, (89, 90, 92, 95, 99)), [1 / 90, 0, 0.2, 0.25, 0.05], atol=1e-6
     )
+
+
+def test_the_warm_up_of_a_phase_replaces_the_proportion():
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=0, warmup_proportion=0.1)
+    phase = Phase(num_steps=50, max_length=8, batch_size=1)
+    own = dataclasses.replace(phase, learning_rate_curve="restart", warmup_steps=20)
+    schedule = make_schedule(config, [phase, own])
+    np.testing.assert_allclose(rates(schedule, (1, 5, 51, 60)), [0.2, 0.9, 0.05, 0.5], atol=1e-6)
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused():

@@ -99,7 +99,7 @@ def test_a_phase_can_be_added_at_the_end_and_rows_that_are_done_cannot_change():
     more = (*PHASES, dataclasses.replace(PHASES[1], num_steps=50))
     assert difference_before(config, PHASES, more, 20) is None
     other = (dataclasses.replace(PHASES[0], batch_size=16), PHASES[1])
-    assert "rows of the 15 steps" in str(difference_before(config, PHASES, other, 15))
+    assert "rows of the 15 finished steps" in str(difference_before(config, PHASES, other, 15))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 300, b'{"config": 3}', b"\xff"])

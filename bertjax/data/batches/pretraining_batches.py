@@ -15,7 +15,8 @@ import numpy as np
 from bertjax.data.batches.batch import Batch, layout, pad_to, stack
 from bertjax.data.batches.masking import Masking, choose_positions, corrupt
 from bertjax.data.batches.shard_source import Rows
-from bertjax.data.records import NO_LABEL, Row, unigram_entropy
+from bertjax.data.metadata import unigram_entropy
+from bertjax.data.records import NO_LABEL, Row
 
 ROWS_PER_READ = 1024
 

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.checksums import verify_shards
-from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, shard_of
-from bertjax.data.preparation.objectives import OBJECTIVES
-from bertjax.data.records import (
+from bertjax.data.metadata import (
     METADATA_FILE,
     LengthSummary,
     Metadata,
@@ -26,6 +24,8 @@ from bertjax.data.records import (
     open_prepared,
     unigram_entropy,
 )
+from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, shard_of
+from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.storage import remove_folder
 from bertjax.files import explaining, is_remote, read_json, write_text
 from bertjax.lock import Lock

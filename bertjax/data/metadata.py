@@ -1,0 +1,259 @@
+"""`metadata.json`, which describes a prepared directory: its shards and their statistics."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
+from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, has_records
+from bertjax.data.storage import place
+from bertjax.data.typed_json import typed
+from bertjax.files import MAX_JSON_BYTES, brief, listed, read_bytes
+
+METADATA_FILE = "metadata.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One shard, as `metadata.json` lists it.
+
+    Attributes:
+        file: name of the file.
+        records: number of records in the file.
+        size: number of bytes of the file; None if the data was prepared without checksums.
+        sha256: SHA-256 of the file in hexadecimal digits; None if the data was prepared without
+            checksums.
+    """
+
+    file: str
+    records: int
+    size: int | None = None
+    sha256: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LengthSummary:
+    """Statistics of the rows of one split and one maximum length.
+
+    Attributes:
+        shards: the shards in the order of their chunks; a chunk without records has no shard.
+        records: number of rows in all shards.
+        sequences: number of sequences in all rows.
+        tokens: number of tokens in all rows, [CLS] and [SEP] included.
+        labels: number of sequences with each label, "0", "1" or "-1".
+        random_from_same_document: number of sentence pairs whose random second segment is from the
+            document of the first, because the chunk has only one document in this split.
+        length_counts: number of sequences of each length, from 0 to the maximum length.
+    """
+
+    shards: list[Shard]
+    records: int
+    sequences: int
+    tokens: int
+    labels: dict[str, int]
+    random_from_same_document: int
+    length_counts: list[int]
+
+    @property
+    def attended(self) -> float:
+        """Average number of tokens that a token attends to: E[n^2] / E[n] of sequence lengths n."""
+        squares = sum(n * n * count for n, count in enumerate(self.length_counts))
+        return squares / max(self.tokens, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitSummary:
+    """Statistics of the split "train" or "eval".
+
+    Attributes:
+        documents: number of documents that contain text.
+        sentences: number of sentences in the documents.
+        text_bytes: size of the documents as read, in UTF-8 bytes.
+        text_tokens: number of tokens in the text of the documents, without special tokens.
+        unigram_entropy_nats: entropy, in nats, of the token frequencies in the text, which is the
+            lowest loss of a model that ignores the context; None for "train".
+        lengths: maps each maximum length, as a string, to the statistics of its rows.
+    """
+
+    documents: int
+    sentences: int
+    text_bytes: int
+    text_tokens: int
+    unigram_entropy_nats: float | None
+    lengths: dict[str, LengthSummary]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """The description of a prepared directory, stored as `metadata.json`.
+
+    Attributes:
+        settings: values of those flags of `prepare` that determine the rows.
+        inputs: names of the inputs with sizes and hashes or versions, see `Corpus.identity`.
+        tokenizer_fingerprint: `Tokenizer.fingerprint` of the tokenizer in the same directory.
+        vocab_size: vocabulary size of the tokenizer.
+        objective: a key of `preparation.objectives.OBJECTIVES`.
+        max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
+        chunks: number of chunks that the input was cut into.
+        counts: number of times that text was skipped or cut, by reason: "documents_without_text",
+            "long_lines_cut", ...
+        splits: statistics of "train" and, if documents were held out, of "eval".
+    """
+
+    settings: dict[str, Any]
+    inputs: list[list]
+    tokenizer_fingerprint: str
+    vocab_size: int
+    objective: ObjectiveName
+    max_lengths: list[int]
+    chunks: int
+    counts: dict[str, int]
+    splits: dict[str, SplitSummary]
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def max_sequences(self) -> int:
+        """Largest number of sequences per row; 1 for unpacked rows."""
+        return self.settings["max_sequences"] if self.settings.get("pack") else 1
+
+    @property
+    def has_sentence_pairs(self) -> bool:
+        """Whether the sequences are sentence pairs with a label to predict."""
+        return OBJECTIVES[self.objective].has_sentence_pairs
+
+    def to_json(self) -> str:
+        """Returns the metadata as JSON, with each list of numbers on one line.
+
+        The fields of missing checksums are left out, so that data which older versions prepared
+        without checksums keeps its JSON text. A run identifies its data by a hash of the JSON text.
+        """
+        fields = dataclasses.asdict(self)
+        for summary in fields["splits"].values():
+            for content in summary["lengths"].values():
+                content["shards"] = [
+                    {key: value for key, value in shard.items() if value is not None}
+                    for shard in content["shards"]
+                ]
+        text = json.dumps(fields, indent=1)
+        return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Metadata":
+        """Parses the output of `to_json`.
+
+        Raises:
+            ValueError: the text is not JSON, its format version is not FORMAT_VERSION, or a value
+                in it is missing or invalid.
+        """
+        fields = json.loads(text)
+        version = fields.get("format_version") if isinstance(fields, dict) else None
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"the format version is {brief(version)}, expected {FORMAT_VERSION}: prepare "
+                "the data again"
+            )
+        metadata: Metadata = typed(cls, fields, "metadata")
+        if metadata.settings.get("pack"):
+            count = typed(int, metadata.settings.get("max_sequences"), "settings.max_sequences")
+            if not count:
+                raise ValueError("settings.max_sequences is 0, but must be at least 1")
+        for split, summary in metadata.splits.items():
+            for length, content in summary.lengths.items():
+                _check_summary(f"split {split}, length {brief(length, 20)}", length, content)
+        return metadata
+
+
+def _check_summary(where: str, length: str, content: LengthSummary) -> None:
+    """Raises ValueError if the length, the name of a shard or the number of records is wrong."""
+    if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
+        raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
+    outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
+    if outside:
+        raise ValueError(f"{where}: {brief(outside[0])!r} is not a file name in the directory")
+    if sum(shard.records for shard in content.shards) != content.records:
+        raise ValueError(f"{where}: the records of the shards do not add up to {content.records}")
+
+
+def read_metadata(directory: str | Path) -> Metadata:
+    """Reads the metadata of a prepared directory without checking the shards.
+
+    Raises:
+        FileNotFoundError: there is no metadata.json; the directory may be incomplete.
+        ValueError: the metadata cannot be read.
+    """
+    path = place(directory) / METADATA_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{directory} contains no {METADATA_FILE}: it is incomplete, or not an output of "
+            "bertjax.prepare. Run its prepare command again, which continues where it stopped."
+        )
+    try:
+        content = read_bytes(path, MAX_JSON_BYTES)
+        return Metadata.from_json(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read: {brief(error)}. Copy the directory again, or prepare it again "
+            "with --overwrite."
+        ) from error
+
+
+def open_prepared(directory: str | Path) -> Metadata:
+    """Reads the metadata of a prepared directory and checks that all shards are complete.
+
+    Raises:
+        FileNotFoundError: there is no metadata.json, or shards are missing.
+        ValueError: the metadata cannot be read, or differs from a shard's number of records.
+    """
+    metadata = read_metadata(directory)
+    missing: list[str] = []
+    wrong: list[str] = []
+    for summary in metadata.splits.values():
+        for content in summary.lengths.values():
+            for shard in content.shards:
+                path = place(directory) / shard.file
+                if not path.exists():
+                    missing.append(shard.file)
+                elif not has_records(path, shard.records):
+                    wrong.append(f"{shard.file} ({count_or_none(path)} of {shard.records})")
+    remedy = "Copy the directory again, or prepare it again with --overwrite."
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} shards are missing from {directory}: {listed(missing)}. {remedy}"
+        )
+    if wrong:
+        raise ValueError(
+            f"{len(wrong)} shards of {directory} differ from {METADATA_FILE} in their number of "
+            f"records: {listed(wrong)}. {remedy}"
+        )
+    return metadata
+
+
+def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]:
+    """Returns the paths of the shards of one split and maximum length, in order.
+
+    Raises:
+        ValueError: the directory has no rows of this split and maximum length.
+    """
+    metadata = read_metadata(directory)
+    lengths = metadata.splits[split].lengths if split in metadata.splits else {}
+    if str(max_length) not in lengths:
+        known = {
+            name: [int(n) for n in summary.lengths] for name, summary in metadata.splits.items()
+        }
+        raise ValueError(
+            f"{directory} contains no {split!r} rows of length {max_length}. It contains {known}: "
+            "choose one of these, or prepare another --max_length."
+        )
+    return [os.path.join(directory, shard.file) for shard in lengths[str(max_length)].shards]
+
+
+def unigram_entropy(counts: Iterable[int]) -> float:
+    """Returns the entropy, in nats, of the token frequencies, given the count of each token."""
+    counts = [count for count in counts if count]
+    total = sum(counts)
+    return -sum(n / total * math.log(n / total) for n in counts)
