@@ -46,7 +46,8 @@ def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
     )
 
 
-@pytest.mark.parametrize("with_data", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_data", [False, True])
 def test_figures_fit_together(config, prepared, tmp_path, monkeypatch, capsys, with_data):
     monkeypatch.setattr("bertjax.training.throughput.ROUNDS", 2)
     monkeypatch.setattr("bertjax.devices.roofline.SECONDS_OF_A_LOOP", 0.001)

@@ -58,11 +58,13 @@ def of_task(config, kind, given, workdir):
 @pytest.mark.parametrize(
     ("kind", "metric", "floor", "head"),
     [
-        ("regress", "pearson_spearman", 0.6, "sequence_classification"),
+        pytest.param(
+            "regress", "pearson_spearman", 0.6, "sequence_classification", marks=pytest.mark.slow
+        ),
         pytest.param("multi", "micro_f1", 0.7, "sequence_classification", marks=pytest.mark.slow),
         ("tag", "f1", 0.5, "token_classification"),
         pytest.param("choice", "accuracy", 0.8, "multiple_choice", marks=pytest.mark.slow),
-        ("qa", "f1", 0.5, "question_answering"),
+        pytest.param("qa", "f1", 0.5, "question_answering", marks=pytest.mark.slow),
     ],
 )
 def test_every_kind_of_task_learns_and_leaves_model_and_predictions(

@@ -112,6 +112,7 @@ def _leaves(tree):
     return jax.tree.leaves(jax.device_get(tree))
 
 
+@pytest.mark.slow
 def test_a_kill_between_checkpoints_repeats_from_the_last_one(config, whole, tmp_path, monkeypatch):
     original = fit_phases.fit
 
@@ -328,8 +329,14 @@ def test_a_damaged_run_is_no_model_and_says_why(whole, tmp_path, capsys):
         shutil.rmtree(path / "state", ignore_errors=True)
     with pytest.raises(FileNotFoundError, match=r"no checkpoint yet that is whole \(state/"):
         load_model(run)
+
+
+def test_the_model_of_a_run_is_read_with_the_spare_copy_of_run_json(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
     (run / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"run\.json has no config of a model"):
+    assert load_model(run).config == load_model(whole).config
+    (run / ".run.json").unlink()
+    with pytest.raises(ValueError, match=r"run\.json cannot be read, because it has no config"):
         load_model(run)
 
 

@@ -125,7 +125,11 @@ def test_the_encoder_has_neither_dropout_nor_gradients(tagger, tiny_config):
 
 @pytest.mark.parametrize(
     ("layers", "message"),
-    [((-4, 1), r"no \[-4\]; choose among -3..2"), ((3,), r"no \[3\]"), ((2, -1), "named twice")],
+    [
+        ((-4, 1), r"no layers \[-4\]; choose among -3..2"),
+        ((3,), r"no layers \[3\]"),
+        ((2, -1), "named twice"),
+    ],
 )
 def test_layers_that_the_model_lacks_are_refused(layers, message):
     TaggerConfig(layers=(-3, 1, 2)).check_layers(2)

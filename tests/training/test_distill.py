@@ -64,6 +64,7 @@ def whole(config, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_taught_student_comes_nearer_to_its_teacher_and_says_so(whole, config):
     lines = lines_of(whole)
     first, last = (line for line in lines if "eval/soft_loss" in line)

@@ -90,6 +90,7 @@ def with_batches(monkeypatch, is_bad):
     monkeypatch.setattr(pretraining.PretrainingRun, "batches", batches)
 
 
+@pytest.mark.slow
 def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them(
     config, whole, tmp_path, monkeypatch
 ):
@@ -170,6 +171,7 @@ def test_what_is_not_finite_is_neither_saved_nor_exported():
         check_finite({"a": jnp.ones(3), "b": {"c": np.array([1.0, np.inf])}}, "The model")
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
     config,
     tmp_path,
@@ -182,7 +184,8 @@ def test_an_evaluation_that_is_best_is_saved_between_two_checkpoints(
     assert steps_in(tmp_path / "run" / "checkpoints") == [8, 16]
 
 
-@pytest.mark.parametrize("stop_at", [pytest.param(8, marks=pytest.mark.slow), 16])
+@pytest.mark.parametrize("stop_at", [8, 16])
+@pytest.mark.slow
 def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
     config,
     whole,

@@ -158,7 +158,7 @@ def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device,
     assert_close(Setup(tiny_config, 8, mesh, dropout=0.3).run(tiny[1], batch), one_device(0.3))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("dropout", DROPOUT)
 def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device, devices, dropout):
     found = Setup(tiny_config, devices, accumulation=4, dropout=dropout).run(tiny[1], batch)

@@ -34,8 +34,7 @@ RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, sched
 @pytest.fixture(
     scope="module",
     params=[
-        "albert",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "distilbert")),
+        pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "roberta", "distilbert")
     ],
 )
 def pretrained(request, tmp_path_factory, sentences, tiny_family):
