@@ -5,6 +5,7 @@ file is written before the folder gets its final name, so every complete checkpo
 """
 
 import json
+import shutil
 from pathlib import Path
 
 from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
@@ -12,6 +13,8 @@ from bertjax.files import read_json
 
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
+# The folder, beside that of the checkpoints, of a checkpoint that is being replaced.
+REPLACED = "replaced"
 TEMPORARY = "orbax-checkpoint-tmp"
 
 
@@ -76,12 +79,29 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
     return (directory / str(step)).rename(target)
 
 
+def restore_replaced(directory: Path) -> None:
+    """Moves checkpoints back whose replacement was not complete when the run was killed.
+
+    A checkpoint in the folder `replaced` is removed if its replacement is complete and whole.
+    """
+    for old in (directory.parent / REPLACED).glob("*"):
+        new = directory / old.name
+        if new.exists() and damage_of(new) is None:
+            shutil.rmtree(old)
+            continue
+        if new.exists():
+            set_aside(directory, int(new.name), "damaged")
+        directory.mkdir(parents=True, exist_ok=True)
+        old.rename(new)
+
+
 def set_damaged_aside(directory: Path) -> None:
     """Moves damaged checkpoints to the folder `damaged` beside `directory`, and prints a warning.
 
     Raises:
         ValueError: all checkpoints are damaged; then none is moved.
     """
+    restore_replaced(directory)
     damaged = damaged_steps(directory)
     whole = [step for step in steps_in(directory) if step not in damaged]
     if damaged and not whole:

@@ -10,7 +10,14 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bertjax.checkpoint_files import TEMPORARY, add_checksums, damage_of
+from bertjax.checkpoint_files import (
+    REPLACED,
+    TEMPORARY,
+    add_checksums,
+    damage_of,
+    restore_replaced,
+    set_aside,
+)
 from bertjax.devices import hosts
 
 
@@ -142,11 +149,21 @@ class Checkpointer:
     def replace(
         self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> None:
-        """Replaces the newest checkpoint by one that also stores the metrics of its evaluation."""
+        """Replaces the newest checkpoint by one that also stores the metrics of its evaluation.
+
+        The old one is kept until the new one is complete, so that a kill loses neither.
+
+        Raises:
+            OSError: the new checkpoint cannot be written.
+        """
         with self._explained():
             self._manager.wait_until_finished()
-            self._manager.delete(step)
+            hosts.on_first(lambda: set_aside(self._directory, step, REPLACED))
+            self._manager.reload()
         self.save(step, state, progress, metrics)
+        with self._explained():
+            self._manager.wait_until_finished()
+        hosts.on_first(lambda: restore_replaced(self._directory))
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reads the state and progress of the checkpoint at `step` (None: the newest).

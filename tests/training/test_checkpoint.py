@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.training.checkpoint import Checkpointer
 
 
@@ -52,6 +53,26 @@ def test_the_best_is_known_and_kept_also_by_a_run_that_was_resumed(tmp_path, cap
         checkpointer.close()
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 6]
     assert not [record for record in caplog.records if "metric" in record.getMessage()]
+
+
+def test_a_replaced_checkpoint_has_the_metrics_and_a_kill_meanwhile_loses_nothing(
+    tmp_path, monkeypatch
+):
+    directory = tmp_path / "checkpoints"
+    checkpointer = Checkpointer(directory)
+    checkpointer.save(1, state_of(1.0), {"row": 1})
+    checkpointer.replace(1, state_of(1.0), {"row": 1}, {"eval/mlm_loss": 2.0})
+    assert checkpointer.best_step == 1 and not list((tmp_path / "replaced").iterdir())
+    # Killed after the old checkpoint was moved away, and before the new one is complete.
+    monkeypatch.setattr(checkpointer, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        checkpointer.replace(1, state_of(1.0), {"row": 1}, {"eval/mlm_loss": 1.0})
+    checkpointer.close()
+    assert not (directory / "1").exists()
+    set_damaged_aside(directory)
+    again = Checkpointer(directory)
+    assert again.restore(shapes_of(state_of(1.0)))[1] == {"row": 1}
+    again.close()
 
 
 def test_donating_the_state_after_a_save_does_not_change_the_checkpoint(tmp_path):
