@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax import finetune
 from bertjax.checkpoint_files import steps_in
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.training import fit_phases, pretraining
@@ -90,14 +91,16 @@ def with_batches(monkeypatch, is_bad):
     monkeypatch.setattr(pretraining.PretrainingRun, "batches", batches)
 
 
+def break_state(step, state):
+    """Makes the parameters NaN at step 10."""
+    nan = lambda x: x * math.nan if step == 10 else x  # noqa: E731
+    return state.replace(params=jax.tree.map(nan, state.params))
+
+
 @pytest.mark.slow
 def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them(
     config, whole, tmp_path, monkeypatch
 ):
-    def break_state(step, state):
-        nan = lambda x: x * math.nan if step == 10 else x  # noqa: E731
-        return state.replace(params=jax.tree.map(nan, state.params))
-
     with monkeypatch.context() as patch:
         with_states(patch, break_state)
         with pytest.raises(NotFinite, match="last 3 updates were skipped.*steps 10 to 12"):
@@ -108,6 +111,30 @@ def test_parameters_that_are_not_finite_end_the_run_and_no_checkpoint_holds_them
     model = train(config, tmp_path / "run")
     assert all((model[name] == whole[0][name]).all() for name in model)
     assert lines_of(tmp_path / "run") == whole[1]
+
+
+@pytest.mark.slow
+def test_fine_tuning_ends_at_parameters_that_are_not_finite_and_goes_on_without_them(
+    encoder, files, tmp_path, monkeypatch
+):
+    config = FinetuneConfig(
+        **{"task": "classify", "init": str(encoder), "max_length": 32, "batch_size": 8},
+        **{"num_epochs": 2, "max_steps": 16, "unroll": 1, "log_every": 4, "evals_per_epoch": 2},
+        **files["classify"],
+        max_bad_steps=3,
+    )
+    whole = finetune.run(dataclasses.replace(config, workdir=str(tmp_path / "whole")))
+    broken = dataclasses.replace(config, workdir=str(tmp_path / "run"))
+    with monkeypatch.context() as patch:
+        with_states(patch, break_state)
+        with pytest.raises(NotFinite, match="last 3 updates were skipped.*steps 10 to 12"):
+            finetune.run(broken)
+    assert max(steps_in(tmp_path / "run" / "checkpoints")) < 10
+    assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "scores.json").exists()
+    assert list(finetune.run(broken).values()) == list(whole.values())
+    models = [load_file(tmp_path / w / "model" / "model.safetensors") for w in ("run", "whole")]
+    assert all((models[0][name] == models[1][name]).all() for name in models[1])
 
 
 def test_one_bad_batch_changes_nothing_and_is_reported(config, tmp_path, monkeypatch):
