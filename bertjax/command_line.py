@@ -224,11 +224,10 @@ def run_reporting_errors(run: Callable[[], Any]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
-        print(
-            f"{str(interrupt) or 'interrupted'}; run the same command again to resume",
-            file=sys.stderr,
-        )
-        return STOPPED if isinstance(interrupt, Interrupted) else 130
+        resumes = isinstance(interrupt, Interrupted)
+        advice = "run the same command again" + (" to resume" if resumes else "")
+        print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
+        return STOPPED if resumes else 130
     return 0
 
 
