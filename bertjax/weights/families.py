@@ -189,6 +189,21 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+class MissingHead(ValueError):
+    """Raised if transformers does not have a head for a family.
+
+    Attributes:
+        model_type: the name of the family.
+    """
+
+    def __init__(self, config: BertConfig, head: str):
+        super().__init__(
+            f"{config.model_type} has no head {head!r} in transformers: use one of "
+            f"{', '.join(heads_of(config))}."
+        )
+        self.model_type = config.model_type
+
+
 def family_of(config: BertConfig) -> Family:
     """Returns the family of an architecture.
 
@@ -271,14 +286,11 @@ def architecture(config: BertConfig, head: str) -> str:
     """Returns the name of the class in transformers for a model with one of the `HEADS`.
 
     Raises:
-        ValueError: transformers does not have the head for the family of `config`.
+        MissingHead: transformers does not have the head for the family of `config`.
     """
     family = family_of(config)
     if head in family.absent:
-        raise ValueError(
-            f"{config.model_type} has no head {head!r} in transformers: use one of "
-            f"{', '.join(heads_of(config))}."
-        )
+        raise MissingHead(config, head)
     return family.class_name + HEADS[head].class_suffix
 
 
