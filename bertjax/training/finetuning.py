@@ -54,8 +54,8 @@ class FinetuningRun(Run):
         teacher: the teacher for distillation, if any.
 
     Raises:
-        ValueError: the class weights, mesh, attention kernel or warm-up of the config cannot be
-            used with this task, model, data and devices.
+        ValueError: the config's class weights, mesh, attention kernel or warm-up do not fit this
+            task, model, data or devices.
     """
 
     higher_is_better = True

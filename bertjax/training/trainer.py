@@ -150,7 +150,7 @@ class Run(abc.ABC):
         return with_seed(compiled, self.training.seed, *constants)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences from the saved config that prevent resuming the run.
+        """Returns the differences from the saved config with which the run cannot be resumed.
 
         Args:
             changed: descriptions of the differences, one per field.

@@ -89,7 +89,7 @@ def fill(
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
-            lists all of them, or their number and the first ones.
+            lists these tensors; of a long list, only the length and the first entries.
     """
     config, known = model.config, known or {}
     layers = _check_layers(tensors, config, where) if not known else 0
