@@ -2,7 +2,7 @@
 
 The command writes `OUTPUT.HASH.partial` beside the output file and renames it to `OUTPUT` at the
 end. HASH depends on everything that determines the content, such as the model and the input. A run
-continues the partial file with its own HASH, and removes those with other hashes.
+continues the partial file with its own HASH, and removes partial files with other hashes.
 """
 
 import contextlib

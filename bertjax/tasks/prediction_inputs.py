@@ -110,7 +110,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the column names used in training if `names` has those of the texts, else none."""
+    """Returns the column names used in training if the text columns are in `names`, else none."""
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

@@ -151,6 +151,8 @@ class Checkpointer:
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reads the state and progress of the checkpoint at `step` (None: the newest).
 
+        `like` is a tree with the shapes, dtypes and shardings of the state.
+
         Raises:
             FileNotFoundError: there is no complete checkpoint.
             ValueError: the checkpoint is damaged, or its arrays do not match the shapes in `like`.

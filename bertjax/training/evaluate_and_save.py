@@ -49,8 +49,8 @@ class EvaluateAndSave:
         evaluate: a function params -> {metric: value}.
         progress: a function step -> the JSON values that the checkpoint of the step stores, such as
             the position in the data.
-        stop: tells, when called, whether a stop signal has come.
-        phase: the index of the phase; checkpoints of later phases are better than earlier ones.
+        stop: a function that returns whether a stop signal has come.
+        phase: the index of the phase; checkpoints of later phases count as better.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ class PretrainingRun(Run):
             yield
         except MissingHead as error:
             raise ValueError(
-                f"{error.model_type} has no head for sentence pairs in transformers, and the data "
+                f"{error.family} has no head for sentence pairs in transformers, and the data "
                 f"was prepared with --objective {self.metadata.objective}. Give --head masked_lm, "
                 "which trains only masked LM on the same data and does not use the labels of "
                 "sentence pairs, or prepare the data with --objective mlm."

@@ -18,7 +18,7 @@ MAX_ROLLBACKS = 20
 
 
 class RolledBack(Exception):
-    """Raised after a rollback; a new `Run` must then resume from the newest checkpoint left."""
+    """Raised after a rollback; a new `Run` must resume from the newest remaining checkpoint."""
 
 
 class Rollbacks:
@@ -51,6 +51,7 @@ class Rollbacks:
     ) -> int | None:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
+        `first_bad` and `last_bad` are the first and the last of the consecutive skipped steps.
         Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
         this method; only the first host changes files.
 

@@ -173,7 +173,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# Defaults in transformers, for fields that `config.json` lacks, where BertConfig's default differs.
+# The defaults of transformers that differ from BertConfig's, for fields that `config.json` lacks.
 _HF_DEFAULTS: dict[str, dict[str, Any]] = {
     "albert": {
         "vocab_size": 30000,
@@ -193,7 +193,7 @@ class MissingHead(ValueError):
     """Raised if transformers does not have a head for a family.
 
     Attributes:
-        model_type: the name of the family.
+        family: the name of the family.
     """
 
     def __init__(self, config: BertConfig, head: str):
@@ -201,7 +201,7 @@ class MissingHead(ValueError):
             f"{config.model_type} has no head {head!r} in transformers: use one of "
             f"{', '.join(heads_of(config))}."
         )
-        self.model_type = config.model_type
+        self.family = config.model_type
 
 
 def family_of(config: BertConfig) -> Family:
@@ -248,7 +248,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Returns the config with another padding token; sets RoBERTa's position offset from its id."""
+    """Returns the config with `pad_token_id` set; for RoBERTa, it determines position_offset."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
