@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
-    """Turns an OSError that the block raises into one that names `place` and a remedy.
+    """Re-raises an OSError of the block with a message that names `place` and a remedy.
 
     Args:
         place: the file or folder that the block writes.
@@ -240,6 +240,8 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
     folder = Path(folder).resolve()
     scratch = folder.with_name(f"{folder.name}.writing")
     _tidy(folder, scratch)  # cleans up after a process that was killed
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, so it is not replaced: name a new directory.")
     if not _may_be_replaced(folder, marks):
         raise ValueError(
             f"{folder} exists and is no model directory (it has no {' or '.join(marks)}), so it "
@@ -266,8 +268,6 @@ def _tidy(folder: Path, scratch: Path) -> None:
 def _may_be_replaced(folder: Path, marks: Sequence[str]) -> bool:
     if not folder.exists():
         return True
-    if not folder.is_dir():
-        return False
     return not marks or not any(folder.iterdir()) or any((folder / m).is_file() for m in marks)
 
 

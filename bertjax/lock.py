@@ -96,7 +96,7 @@ class Lock:
                 break
             file.close()  # the process that had the lock has just removed the file
         else:
-            raise self._locked("processes that take and release it repeatedly")
+            raise self._locked("several processes that keep taking and releasing its lock")
         self._file = file
         with contextlib.suppress(OSError):  # on a full disk, the lock file remains empty
             file.truncate(0)
@@ -115,7 +115,7 @@ class Lock:
                 file.write(self._content.encode())
             break
         else:
-            raise self._locked("processes that take and release it repeatedly")
+            raise self._locked("several processes that keep taking and releasing its lock")
         self._ended = threading.Event()
         args = (self._heartbeat, self._ended)
         threading.Thread(target=_touch_until, args=args, daemon=True).start()

@@ -51,9 +51,12 @@ def test_what_a_killed_process_left_is_put_in_order(model):
 def test_what_is_no_model_is_not_replaced(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("years")
-    for place in (tmp_path / "work", tmp_path / "work" / "thesis.tex"):
-        with pytest.raises(ValueError, match="is no model directory"):
-            replace(place)
+    with pytest.raises(ValueError, match="is no model directory"):
+        replace(tmp_path / "work")
+    for marks in (MODEL_FILES, ()):
+        with pytest.raises(ValueError, match="is a file, so it is not replaced: name a new dir"):
+            with replacing_folder(tmp_path / "work" / "thesis.tex", marks):
+                raise AssertionError
     assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
 
 

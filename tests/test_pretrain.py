@@ -350,6 +350,22 @@ def test_a_damaged_shard_stops_the_run_before_its_first_step(config, prepared, t
         PretrainingRun(dataclasses.replace(config, data=str(data), workdir="w"))
 
 
+@pytest.mark.parametrize("init", [True, False])
+def test_sentence_pairs_for_a_family_without_their_head_are_refused_with_what_helps(
+    config, tiny_family, tokenizer, written, tmp_path, init
+):
+    roberta = tiny_family("roberta")
+    if init:
+        start = written(tmp_path / "roberta", roberta, "masked_lm", tokenizer)
+        config = dataclasses.replace(config, init=str(start))
+    else:
+        config = dataclasses.replace(config, model=roberta)
+    message = "^roberta has no head for sentence pairs in transformers.*--head masked_lm.*mlm\\.$"
+    with pytest.raises(ValueError, match=message) as raised:
+        PretrainingRun(dataclasses.replace(config, workdir=str(tmp_path / "run")))
+    assert "sequence_classification" not in str(raised.value)
+
+
 def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")

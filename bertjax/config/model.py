@@ -205,7 +205,8 @@ class TaggerConfig:
             raise ValueError("layers=[]: name at least one (0 = embeddings, -1 = the last layer).")
         if self.join not in ("concat", "sum") or self.kind not in ("linear", "bilstm"):
             raise ValueError(
-                f"join={self.join!r}, kind={self.kind!r}: choose concat or sum, linear or bilstm."
+                f"join={self.join!r}, kind={self.kind!r}: join must be 'concat' or 'sum', and kind "
+                "must be 'linear' or 'bilstm'."
             )
         if self.size < 1:
             raise ValueError(f"size={self.size}: it must be at least 1.")

@@ -129,8 +129,8 @@ class Metadata:
     def to_json(self) -> str:
         """Returns the metadata as JSON, with each list of numbers on one line.
 
-        The fields of missing checksums are left out, so that data which older versions prepared
-        without checksums keeps its JSON text. A run identifies its data by a hash of the JSON text.
+        Checksums that are None are omitted: a run identifies its data by a hash of this JSON, and
+        the JSON of data prepared by older versions, which stored no checksums, must not change.
         """
         fields = dataclasses.asdict(self)
         for summary in fields["splits"].values():
@@ -237,17 +237,20 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
     """Returns the paths of the shards of one split and maximum length, in order.
 
     Raises:
-        ValueError: the directory has no rows of this split and maximum length.
+        ValueError: the directory has no such split, or no rows of this maximum length.
     """
     metadata = read_metadata(directory)
-    lengths = metadata.splits[split].lengths if split in metadata.splits else {}
-    if str(max_length) not in lengths:
-        known = {
-            name: [int(n) for n in summary.lengths] for name, summary in metadata.splits.items()
-        }
+    if split not in metadata.splits:
         raise ValueError(
-            f"{directory} contains no {split!r} rows of length {max_length}. It contains {known}: "
-            "choose one of these, or prepare another --max_length."
+            f"{directory} has no split {split!r}, only {listed(list(metadata.splits))}: choose one "
+            "of these; to hold out documents for the split 'eval', prepare the data with "
+            "--eval_fraction."
+        )
+    lengths = metadata.splits[split].lengths
+    if str(max_length) not in lengths:
+        raise ValueError(
+            f"{directory} has no rows of {max_length} tokens, only of {', '.join(lengths)}: choose "
+            f"one of these lengths, or prepare the data with --max_length {max_length}."
         )
     return [os.path.join(directory, shard.file) for shard in lengths[str(max_length)].shards]
 

@@ -1,7 +1,7 @@
 """Measures the roofline: the time that a step's matrix multiplications take when run alone.
 
-No training step on this device can be faster. The roofline ratio of a step is the roofline divided
-by the time of the step.
+It is a lower bound on the time of a training step on this device. The roofline ratio of a step is
+the roofline divided by the time of the step.
 """
 
 import functools

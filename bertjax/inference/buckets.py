@@ -1,4 +1,4 @@
-"""Chooses the shapes of inference batches from a few, so that few programs are compiled.
+"""Restricts inference batches to a few shapes, so that few programs are compiled.
 
 Rows are padded to the length that `length_bucket` returns. A batch is split into pieces with the
 numbers of rows that `piece_sizes` returns. The caller removes the padding from the outputs.
@@ -78,7 +78,7 @@ def read_behind(started: Iterable[Started]) -> Iterator[Started]:
     """Yields each item of `started` only after it has taken the next one.
 
     If taking an item starts its computation, the devices compute while the caller reads the outputs
-    of the item before.
+    of the previous item.
     """
     waiting: deque[Started] = deque()
     for item in started:

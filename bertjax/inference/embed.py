@@ -20,7 +20,8 @@ from bertjax.inference.partial_output import PartialVectors, continued, file_ide
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
 
-# Maximum number of lines of a file that are sorted by length together, and of their characters.
+# The lines of a file are sorted by length in windows of at most so many lines; a window ends when
+# it has so many characters.
 WINDOW = 8192
 WINDOW_CHARACTERS = 1 << 22
 # Number of characters after which a line is cut off; no model reads so many.
@@ -40,7 +41,8 @@ class Embedder:
 
     Attributes:
         size: the dimension of the vectors.
-        identity: everything but the text that determines its vector, as JSON values.
+        identity: everything except the text that determines the vector of a text (model, pooling,
+            layers, ...), as JSON values.
 
     Raises:
         ValueError: `layers` is empty, or the model does not have one of the layers.
@@ -79,7 +81,7 @@ class Embedder:
         return vectors
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yields (indices of texts, rows, tokens per row) for each batch, longest texts first."""
+        """Yields (indices of texts, number of rows, tokens per row) per batch, longest first."""
         order = np.argsort(lengths, kind="stable")[::-1]
         limit, start = self._loaded.config.max_length, 0
         sorted_lengths = np.array(lengths)[order]

@@ -1,4 +1,4 @@
-"""`bertjax.evaluate` computes the metrics of a fine-tuned model on an official task or a file."""
+"""`bertjax.evaluate` computes the metrics of a fine-tuned model on a benchmark task or a file."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -43,13 +43,14 @@ def evaluate(
     Args:
         model: a model directory, the workdir of a finished run, a name on the hub, or a result of
             `load_pretrained`.
-        task: the name of an official task, which must have the labels of the model.
-        data: a labelled file for the model's own task, instead of an official task: CSV, TSV, JSON
-            lines, SQuAD's JSON or CoNLL's columns. A pandas DataFrame or a list of dictionaries may
-            replace a file of rows.
+        task: the name of a benchmark task (GLUE, SQuAD, SWAG or CoNLL), whose labels must be those
+            of the model. "Official" means: published with the benchmark.
+        data: instead of `task`, a file with labelled examples of the task that the model was
+            fine-tuned on: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns. Instead of a CSV,
+            TSV or JSON lines file, a pandas DataFrame or a list of dictionaries can be given.
         data_dir: folder with the official files; None: TensorFlow Datasets fetches them.
         tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: its own default.
-        split: the split of the official task.
+        split: the split of the benchmark task.
         text_column, pair_column, label_column, choice_columns: column names of `data`; by default
             the names used in training, or guesses.
         label_separator: the string between the labels of an example in `data` with several labels.
@@ -62,11 +63,11 @@ def evaluate(
 
     Raises:
         ValueError: `task` and `data` are both set or both missing, the task does not have the
-            labels of the model, or the examples have a damaged row or no labels.
+            labels of the model, a row of the examples is malformed, or there are no labels.
         FileNotFoundError: the model or the data does not exist.
     """
     if (task is None) == (data is None):
-        raise ValueError("Give either task, the name of an official task, or data, a file.")
+        raise ValueError("Give either task, the name of a benchmark task, or data, a file.")
     use_compilation_cache()
     loaded = model.loaded if isinstance(model, Pretrained) else load_model(model, None)
     task_model = TaskModel(loaded, max_length)
@@ -119,10 +120,12 @@ def task_of_file(
 
 
 def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
-    """Creates an official task with the labels and settings of a model.
+    """Creates a benchmark task (GLUE, SQuAD, SWAG or CoNLL) for the evaluation of a model.
+
+    The labels are in the model's order, and question answering has the model's `SPAN_OPTIONS`.
 
     Raises:
-        ValueError: there is no such task, or the model does not have its labels.
+        ValueError: there is no benchmark task of this name, or its labels are not the model's.
         FileNotFoundError: the data does not exist.
     """
     check_task(name)

@@ -28,7 +28,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     """
     if "predictions" in loaded.absent:
         raise ValueError(
-            "This model has no masked LM head, so it cannot fill a mask: use one with that head."
+            "This model has no masked LM head, so it cannot fill a mask: use a model that has one."
         )
     ids, types = loaded.tokenizer.encode_prompt(text)
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)

@@ -2,7 +2,7 @@
 
 The command writes `OUTPUT.HASH.partial` beside the output file and renames it to `OUTPUT` at the
 end. HASH depends on everything that determines the content, such as the model and the input. A run
-continues the partial file with its own HASH, and removes those with other hashes.
+continues the partial file with its own HASH, and removes partial files with other hashes.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ class PartialLines:
 
     Args:
         path: the partial file, which may exist.
-        unit: the number of lines that are computed together. Lines after the last whole unit are
-            removed, so that the rest is computed as it would have been without the interruption.
+        unit: the number of lines that are predicted together, as one window. The lines of an
+            incomplete window are removed, so that the output is the same as without interruption.
     """
 
     def __init__(self, path: Path, unit: int):
@@ -147,8 +147,8 @@ def continued(
 ) -> Iterator[Partial]:
     """Yields the opened partial file, and renames it to `output` at the end of the block.
 
-    If the block raises ValueError, the input is wrong and the partial file is removed. After any
-    other interruption the partial file stays, and the same command continues it.
+    If the block raises ValueError, the input is wrong, and the partial file is removed. After any
+    other interruption the partial file is kept, and running the same command again continues it.
 
     Args:
         output: the file to write.

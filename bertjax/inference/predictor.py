@@ -1,4 +1,4 @@
-"""Predicts for the examples of a task, in their order and in constant memory."""
+"""Computes the predictions for the examples of a task, in their order and in constant memory."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ PACKED_TOGETHER = 256
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
-    """Returns the settings by which batches store the labels of a task as arrays."""
+    """Returns the settings that determine how batches store the labels of a task as arrays."""
     return Labels(
         task.label_kind,
         num_classes=max(1, len(task.labels)),
@@ -42,7 +42,7 @@ def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Lab
 
 
 class Predictor:
-    """Predicts for the examples of a task.
+    """Computes a model's predictions for the examples of a task.
 
     Predictors with equal models and meshes share compiled programs, one per batch shape.
 
@@ -155,7 +155,7 @@ class Predictor:
 
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, batch) -> outputs of the head, on every device."""
+    """Returns the jitted function (params, batch) -> outputs of the head, replicated."""
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
         outputs: Any = model.apply({"params": params}, **batch)

@@ -45,8 +45,8 @@ class Pretrained:
         model: the Flax linen module.
         params: the parameters of the model.
         config: the architecture of the model.
-        tokenizer: the tokenizer of the source. If the source has none, it is None, and the model
-            takes arrays only until a tokenizer is assigned.
+        tokenizer: the tokenizer of the source; None if the source has none. Until a tokenizer is
+            assigned, the model can then be called on arrays, but not on texts.
         labels: names of the classes; None if the model has no classifier.
         head: the name of the head in `bertjax.model.HEADS`.
         absent: names of the model's parts that the source lacks; they are initialised at random.
@@ -255,7 +255,7 @@ class Pretrained:
     def _check(self, ids: np.ndarray) -> None:
         if ids.size and (ids.max() >= self.config.vocab_size or ids.min() < 0):
             raise ValueError(
-                f"input_ids are in {ids.min()}..{ids.max()}, but the model has vocab_size="
+                f"input_ids range from {ids.min()} to {ids.max()}, but the model has vocab_size="
                 f"{self.config.vocab_size}: use the tokenizer of the model."
             )
         if ids.shape[1] > self.config.max_length:
@@ -300,7 +300,7 @@ def load_pretrained(
     """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
 
     Prints which of the model's parts the source lacks; they are initialised at random. If the
-    source has no tokenizer, the model takes arrays only.
+    source has no tokenizer, the model can be called on arrays, but not on texts.
     """
     loaded = load_model(
         path_or_name,

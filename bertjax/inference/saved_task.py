@@ -49,7 +49,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
 
 
 class TaskModel:
-    """A fine-tuned model that predicts for examples, on one device.
+    """A fine-tuned model on one device, which computes predictions for examples.
 
     Attributes:
         name: the path of the model.

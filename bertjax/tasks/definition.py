@@ -73,10 +73,10 @@ class TaskDefinition:
     scores_null_odds: bool = False
 
     def check(self, options: TaskOptions) -> None:
-        """Checks that the task accepts all options that are set.
+        """Checks that the task supports every option that is set.
 
         Raises:
-            ValueError: the task does not accept some options; the message names them.
+            ValueError: an option is set that the task does not support; the message names it.
         """
         unused: dict[str, Any]
         if self.own_files:

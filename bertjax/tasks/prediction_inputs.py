@@ -80,10 +80,12 @@ def from_file(
     Args:
         task: the task of the model.
         path: the file to read.
-        columns: the column names that the user sets.
+        columns: which columns of the file hold the text, second text, label, id and choices, as set
+            by the user; unset names are guessed, or taken from `description`.
         label_separator: the string between the labels of an example with several labels.
-        description: the content of task.json. If the user sets no column names, those of the
-            training are used, provided that the file has the columns of its texts.
+        description: the content of task.json, which includes the column names used in training. If
+            `columns` sets no name and the file has the text columns of the training, the names are
+            taken from there.
 
     Returns:
         The task (for multiple choice, with its number of choices set); the examples; and a message
@@ -108,7 +110,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the column names used in training if `names` has those of the texts, else none."""
+    """Returns the column names used in training if the text columns are in `names`, else none."""
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

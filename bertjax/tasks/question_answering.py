@@ -273,7 +273,7 @@ def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
 def best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and last tokens of the spans with the highest start logit plus end logit.
+    """Returns the first and last tokens of the spans with the highest sum of start and end logits.
 
     Args:
         starts: start logit of each token, [n]; -inf where no span may start.

@@ -69,10 +69,14 @@ def squad2(
         threshold: if the score in `null_odds` exceeds this value, "" counts as the prediction.
 
     Returns:
-        `exact`, `f1` and `total` (the number of questions); the same three for the questions with
-        answers (`HasAns_exact`...) and for those without (`NoAns_exact`...), if there are any; with
-        `null_odds`, also `best_exact` and `best_f1`, the highest values that any threshold gives,
-        and `best_exact_thresh` and `best_f1_thresh`, the thresholds that give them.
+        A dictionary with these keys:
+        - `exact`, `f1`, `total`: the two metrics as fractions, and the number of questions.
+        - `HasAns_exact`, `HasAns_f1`, `HasAns_total`: the same for questions with an answer, if
+          there are any.
+        - `NoAns_exact`, `NoAns_f1`, `NoAns_total`: the same for questions without an answer, if
+          there are any.
+        - `best_exact`, `best_f1`: with `null_odds`, the highest values that any threshold gives.
+        - `best_exact_thresh`, `best_f1_thresh`: with `null_odds`, the thresholds that give them.
 
     Raises:
         ValueError: there are no questions, or a question has no prediction or no odds. (The

@@ -278,11 +278,13 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
 
 @contextlib.contextmanager
 def _explaining_the_library() -> Iterator[None]:
-    """Converts errors of the tokenizers library, which are of no specific class, to ValueError."""
+    """Converts errors of the tokenizers library to ValueError.
+
+    The library raises plain Exceptions and Rust panics, which are no subclass of Exception.
+    """
     try:
         yield
     except BaseException as error:
-        # A panic of Rust code is no subclass of Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise ValueError(

@@ -146,13 +146,14 @@ def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
     config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
     if name and name not in _KIND_OF_CLASS:
         raise ValueError(
-            f"{config_file} describes a {brief(name, 60)}: supported are "
-            f"{', '.join(_KIND_OF_CLASS)}."
+            f"{config_file} specifies the tokenizer class {brief(name, 60)}, which is not "
+            f"supported. Supported: {', '.join(_KIND_OF_CLASS)}."
         )
     if source.kind not in _KIND_OF_FILE.values():
         raise ValueError(
-            f"{source.directory / 'tokenizer.json'} describes a {brief(source.kind, 60)}: "
-            "supported are WordPiece, BPE (of bytes) and Unigram."
+            f"{source.directory / 'tokenizer.json'} specifies the model type "
+            f"{brief(source.kind, 60)}, which is not supported. Supported: WordPiece, BPE "
+            "(byte-level) and Unigram."
         )
     if source.json:
         kinds = {source.json.file.name: source.json.kind, **kinds}
@@ -323,8 +324,9 @@ def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
     ]
     if more:
         raise ValueError(
-            f"{read.file} adds {len(more)} tokens to the model's vocabulary (first: "
-            f"{brief(more[0], 60)!r}), which is not supported: use the tokenizer without them."
+            f"{read.file} has {len(more)} added tokens (first: {brief(more[0], 60)!r}) that are "
+            "not in the vocabulary or not marked special, which is not supported: remove them from "
+            "its added_tokens."
         )
 
 

@@ -128,7 +128,7 @@ class Checkpointer:
         progress: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to write a checkpoint in the background; `progress` is stored as JSON.
+        """Starts writing a checkpoint in the background; `progress` is stored as JSON.
 
         Raises:
             OSError: this save or the previous one failed, for example because the disk is full.
@@ -167,6 +167,8 @@ class Checkpointer:
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reads the state and progress of the checkpoint at `step` (None: the newest).
+
+        `like` is a tree with the shapes, dtypes and shardings of the state.
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.
@@ -218,8 +220,8 @@ def _single(x: jax.Array) -> jax.Array:
     """Returns the copy on one device of an array that is replicated over this process's devices.
 
     Orbax would cut a replicated array into one slice per device and write the slices slowly, one
-    after another. Arrays on several processes are returned unchanged, because the slices let the
-    processes share the work of writing; so are sharded arrays.
+    after another. Sharded arrays are returned unchanged. So are arrays that span several processes:
+    there the slices are useful, because each process writes only its own.
     """
     whole = x.is_fully_addressable and x.is_fully_replicated
     return x.addressable_data(0) if whole else x

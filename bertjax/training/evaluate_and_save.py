@@ -39,8 +39,8 @@ def check_stop(stop: StopSignal | None) -> None:
 class EvaluateAndSave:
     """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
 
-    A step whose evaluation is the best so far is saved as well. If a stop signal comes, the state
-    is saved at once; if that step was to be evaluated, this is done when the run resumes.
+    A step whose evaluation is the best so far is saved as well. On a stop signal, the state is
+    saved at once; an evaluation due at that step runs when training resumes.
 
     Args:
         checkpointer: writes the checkpoints.
@@ -49,8 +49,8 @@ class EvaluateAndSave:
         evaluate: a function params -> {metric: value}.
         progress: a function step -> the JSON values that the checkpoint of the step stores, such as
             the position in the data.
-        stop: tells, when called, whether a stop signal has come.
-        phase: the index of the phase; checkpoints of later phases are better than earlier ones.
+        stop: a function that returns whether a stop signal has come.
+        phase: the index of the phase; checkpoints of later phases count as better.
     """
 
     def __init__(

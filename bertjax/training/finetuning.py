@@ -54,8 +54,8 @@ class FinetuningRun(Run):
         teacher: the teacher for distillation, if any.
 
     Raises:
-        ValueError: the class weights, mesh, attention kernel or warm-up of the config cannot be
-            used with this task, model, data and devices.
+        ValueError: the config's class weights, mesh, attention kernel or warm-up do not fit this
+            task, model, data or devices.
     """
 
     higher_is_better = True
@@ -143,8 +143,8 @@ class FinetuningRun(Run):
     def accumulation_steps(self, phase: Phase) -> int:
         """Returns the number of microbatches per update.
 
-        It is not in the phase, whose batch size counts examples, because microbatches split the
-        rows of a batch, and a row holds several examples.
+        The phase does not hold this number: its batch size counts examples, but microbatches split
+        the rows of a batch, and a row holds several examples.
         """
         del phase
         return self.config.accumulation_steps
@@ -303,8 +303,8 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     """Loads the model of --init with the task's head or a new tagger, and sets its dropout rate.
 
     Raises:
-        ValueError: the model cannot be loaded for the task, reads fewer tokens than the maximum
-            length, or is to train a tagger on a task that is not tagging.
+        ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
+            length, or `config` trains a tagger on a frozen encoder, but the task is not tagging.
     """
     tagger = config.feature_tagger
     if tagger is not None and task.label_kind != "tokens":

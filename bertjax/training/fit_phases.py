@@ -23,7 +23,7 @@ class FitPhases:
         run: the run, which provides the batches, the train step and the evaluation of each phase.
         checkpointer: writes the checkpoints.
         logger: logs the metrics.
-        stop: tells, when called, whether a stop signal has come.
+        stop: a function that returns whether a stop signal has come.
         progress: the JSON values in the checkpoint that the run resumes from; empty for a new run.
     """
 

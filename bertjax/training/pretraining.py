@@ -35,7 +35,7 @@ from bertjax.training.trainer import Run, identity_of
 from bertjax.training.workdir import Workdir
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card, training_facts
-from bertjax.weights.families import architecture, config_to_hf, with_pad_token
+from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import with_training_parts
 
 # The run's config sets these dropout rates even if --init determines the architecture. The other
@@ -90,7 +90,8 @@ class PretrainingRun(Run):
         if resumes:
             saved = Workdir(Path(config.workdir)).read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
-        self.initial = load_model(str(config.init), config.head)
+        with self._explained_head():
+            self.initial = load_model(str(config.init), config.head)
         dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
         model = dataclasses.replace(self.initial.config, **dropout)
         for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
@@ -100,13 +101,23 @@ class PretrainingRun(Run):
     def _check_model(self) -> None:
         """Checks, before hours of training, that the model can be saved in the end."""
         config_to_hf(self.config.model)
-        try:
+        with self._explained_head():
             architecture(self.config.model, str(self.config.head))
-        except ValueError as error:
+
+    @contextlib.contextmanager
+    def _explained_head(self) -> Iterator[None]:
+        """Replaces the message of a `MissingHead`, which names heads that --head does not accept.
+
+        Every family has the head masked_lm, so the missing head is the one for sentence pairs.
+        """
+        try:
+            yield
+        except MissingHead as error:
             raise ValueError(
-                f"{error} {self.config.data} was prepared for {self.metadata.objective}: prepare "
-                "the data with --objective mlm, or give --head masked_lm, which ignores sentence "
-                "pairs."
+                f"{error.family} has no head for sentence pairs in transformers, and the data "
+                f"was prepared with --objective {self.metadata.objective}. Give --head masked_lm, "
+                "which trains only masked LM on the same data and does not use the labels of "
+                "sentence pairs, or prepare the data with --objective mlm."
             ) from error
 
     def _check_data(self, tokenizer: Tokenizer) -> None:

@@ -18,15 +18,19 @@ MAX_ROLLBACKS = 20
 
 
 class RolledBack(Exception):
-    """Raised after a rollback; a new `Run` must then resume from the newest checkpoint left."""
+    """Raised after a rollback; a new `Run` must resume from the newest remaining checkpoint."""
 
 
 class Rollbacks:
     """The rollbacks of a run, which are stored in `rollbacks.json` in the workdir.
 
-    Each record has `to_step`, the step from which the run continued; `from_step`, the last skipped
-    step before the rollback; `phase`, the index of the phase of that step; and `batches`, the
-    number of batches of this phase that are left out after `to_step`.
+    Attributes:
+        records: one dictionary per rollback, with these keys:
+            to_step: the step of the checkpoint that the run returned to (0: the start).
+            from_step: the last bad step, whose update was skipped.
+            phase: the index of the phase that contains `from_step`.
+            batches: how many batches of that phase are left out when training continues from
+                `to_step`.
     """
 
     def __init__(self, workdir: Path):
@@ -47,6 +51,7 @@ class Rollbacks:
     ) -> int | None:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
+        `first_bad` and `last_bad` are the first and the last of the consecutive skipped steps.
         Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
         this method; only the first host changes files.
 

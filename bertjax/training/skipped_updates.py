@@ -91,15 +91,15 @@ class SkippedUpdates:
             },
         )
         if self._max and self.in_a_row >= self._max:
+            begin = step - self.in_a_row + 1
             raise NotFinite(
-                f"The last {self.in_a_row} updates were skipped (steps {step - self.in_a_row + 1} "
-                f"to {step} of the run; the last one had loss {loss:.4g}, gradient norm "
-                f"{grad_norm:.4g}, rows {first} to {last} of phase {phase}). Skipped updates do "
-                "not change the model, so all checkpoints are usable. Run the same command again "
-                "if the machine may have been at fault; otherwise give --rollback_steps 100 to "
-                "leave out these rows, start a new run with a lower --optimizer.learning_rate, or "
-                "raise --max_bad_steps.",
-                step - self.in_a_row + 1,
+                f"The last {self.in_a_row} updates, steps {begin} to {step}, were skipped. Step "
+                f"{step} had loss {loss:.4g}, gradient norm {grad_norm:.4g}, and used rows {first} "
+                f"to {last} of phase {phase}. Skipped updates do not change the model, so all "
+                "checkpoints are usable. Run the same command again if the machine may have been "
+                "at fault. If not, give --rollback_steps 100 to leave out these rows, start a new "
+                "run with a lower --optimizer.learning_rate, or raise --max_bad_steps.",
+                begin,
                 step,
             )
 

@@ -95,7 +95,11 @@ class Run(abc.ABC):
         """
 
     def compile_evaluation(self, params: Any, phase: Phase) -> None:
-        """Compiles the evaluation before a phase begins, when a stop signal can lose no work."""
+        """Compiles the evaluation before the first step of a phase.
+
+        At that time, all finished steps are saved in most cases, so that a stop signal may end the
+        process during the compilation.
+        """
         del params, phase
 
     @abc.abstractmethod
@@ -113,7 +117,7 @@ class Run(abc.ABC):
         """
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores what a checkpoint's `progress` has in addition to the position in the data."""
+        """Restores the values in a checkpoint's `progress`, except for the position in the data."""
         del progress
 
     def is_finished(self) -> bool:
@@ -150,7 +154,7 @@ class Run(abc.ABC):
         return with_seed(compiled, self.training.seed, *constants)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences from the saved config that prevent resuming the run.
+        """Returns the differences from the saved config with which the run cannot be resumed.
 
         Args:
             changed: descriptions of the differences, one per field.

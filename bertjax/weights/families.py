@@ -173,7 +173,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# Defaults in transformers, for fields that `config.json` lacks, where BertConfig's default differs.
+# The defaults of transformers that differ from BertConfig's, for fields that `config.json` lacks.
 _HF_DEFAULTS: dict[str, dict[str, Any]] = {
     "albert": {
         "vocab_size": 30000,
@@ -187,6 +187,21 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
     "distilbert": {"num_hidden_layers": 6},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), {"vocab_size": 50265}),
 }
+
+
+class MissingHead(ValueError):
+    """Raised if transformers does not have a head for a family.
+
+    Attributes:
+        family: the name of the family.
+    """
+
+    def __init__(self, config: BertConfig, head: str):
+        super().__init__(
+            f"{config.model_type} has no head {head!r} in transformers: use one of "
+            f"{', '.join(heads_of(config))}."
+        )
+        self.family = config.model_type
 
 
 def family_of(config: BertConfig) -> Family:
@@ -233,7 +248,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Returns the config with another padding token; sets RoBERTa's position offset from its id."""
+    """Returns the config with `pad_token_id` set; for RoBERTa, it determines position_offset."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
@@ -271,14 +286,11 @@ def architecture(config: BertConfig, head: str) -> str:
     """Returns the name of the class in transformers for a model with one of the `HEADS`.
 
     Raises:
-        ValueError: transformers does not have the head for the family of `config`.
+        MissingHead: transformers does not have the head for the family of `config`.
     """
     family = family_of(config)
     if head in family.absent:
-        raise ValueError(
-            f"{config.model_type} has no head {head!r} in transformers: use one of "
-            f"{', '.join(heads_of(config))}."
-        )
+        raise MissingHead(config, head)
     return family.class_name + HEADS[head].class_suffix
 
 

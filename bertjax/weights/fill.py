@@ -83,19 +83,19 @@ def fill(
         tensors: {PyTorch name: tensor}; they are read one at a time.
         model: the model that the parameters are for.
         where: the name of the source, for error messages.
-        seed: the seed of the initialisation.
+        seed: the seed for the random initialisation of parameters that `tensors` lacks.
         skip: a part of the model (such as "classifier") to initialise; its tensors are ignored.
         known: {path: parameter} of parameters that are already known and not read from `tensors`.
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
-            lists all of them, or their number and the first ones.
+            lists these tensors; of a long list, only the length and the first entries.
     """
     config, known = model.config, known or {}
     layers = _check_layers(tensors, config, where) if not known else 0
     wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
     filled: dict[str, np.ndarray] = {}
-    placed: dict[str, names.Mapped] = {}  # the tensors that the model takes
+    placed: dict[str, names.Mapped] = {}  # the tensors that become parameters
     seen: set[str] = set()
     unused: set[str] = set()
     unexpected = []
@@ -208,13 +208,13 @@ def _place(
 def resize_vocabulary(
     params: dict[str, Any], model: BertWithHead, config: BertConfig, seed: int = 0
 ) -> dict[str, Any]:
-    """Resizes the word embedding and the masked LM to another vocabulary size.
+    """Resizes the word embedding and the masked LM head to the vocabulary size of `model`.
 
     Args:
         params: the parameters, with the vocabulary size of `config`.
         model: the model with the new vocabulary size.
-        config: the architecture before the change.
-        seed: the seed of the initialisation of entries for new tokens.
+        config: the architecture with the old vocabulary size.
+        seed: the seed for the random initialisation of the rows of new tokens.
     """
     flat: Any = flatten_dict(params, sep="/")
     shapes = param_shapes(model)

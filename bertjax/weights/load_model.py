@@ -201,14 +201,14 @@ def load_model(
 
     Args:
         path: a directory, checkpoint or name that `open_source` accepts.
-        head: the name of the head, which is initialised if the source lacks it; None: the head of
-            the source.
+        head: the name of the head, which is initialised at random if the source lacks it; None: the
+            head of the source.
         num_labels: the number of classes; None: as in the source.
         new_labels: if True, a stored classifier whose number of classes differs from `num_labels`
             is replaced by a newly initialised one; if False, such a difference raises ValueError.
         vocab_size: the vocabulary size to resize the model to; None: as in the source.
         dtype: the dtype of the activations.
-        seed: the seed of the initialisation of parameters that the source lacks.
+        seed: the seed for the random initialisation of parameters that the source lacks.
         tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
 
     Raises:

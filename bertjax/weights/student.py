@@ -24,7 +24,7 @@ def student_params(
         teacher: the teacher, loaded with the head of the student.
         model: the student.
         layers: for each layer of the student, the index (from 0) of the teacher's layer to copy.
-        seed: the seed of the initialisation of parameters that the teacher lacks.
+        seed: the seed for the random initialisation of parameters that the teacher lacks.
 
     Returns:
         The student's parameters (numpy), and the names of what was initialised at random: parts

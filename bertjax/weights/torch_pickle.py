@@ -168,7 +168,9 @@ class Machine:
                 raise ValueError("its pickle is truncated, or is not a pickle")
             # This check precedes the reading of the argument: unsupported opcodes read nothing.
             if info.name not in _KNOWN:
-                raise ValueError(f"it uses the pickle opcode {info.name}, which torch does not")
+                raise ValueError(
+                    f"it contains the pickle opcode {info.name}, which torch.save never writes"
+                )
             if info.name == "STOP":
                 return self._pop()
             self._step(info.name, info.arg and info.arg.reader(self._window))

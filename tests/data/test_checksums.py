@@ -16,6 +16,7 @@ from bertjax import prepare
 from bertjax.data import checksums
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
+from bertjax.data.batches.shard_source import Rows
 from bertjax.data.checksums import verify_shards
 from bertjax.data.metadata import METADATA_FILE, open_prepared, shard_paths
 
@@ -152,3 +153,32 @@ def test_a_row_that_cannot_be_read_is_one_line_that_names_its_shard(without_chec
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
     with pytest.raises(ValueError, match=message):
         _ = HeldOutRows(paths, masking, form, seed=0, max_rows=10**6).unigram_entropy
+
+
+def test_a_shard_whose_storage_fails_is_not_called_damaged(without_checksums, monkeypatch):
+    paths = shard_paths(without_checksums, "train", 16)
+    rows = Rows(paths)
+    moved = Path(paths[0]).rename(f"{paths[0]}.moved")
+    message = rf"^{paths[0]} cannot be read \(No such file or directory\): check that the file"
+    for read in (lambda: rows[0], lambda: Rows(paths)):
+        with pytest.raises(OSError, match=message) as raised:
+            read()
+        assert "damaged" not in str(raised.value)
+    moved.rename(paths[0])
+    assert Rows(paths)[0].lengths
+
+    def unreachable(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    flip(Path(paths[0]), 320)
+    monkeypatch.setattr(Path, "open", unreachable)
+    with pytest.raises(OSError, match=rf"^{paths[0]} cannot be read .*Permission denied"):
+        for row in range(len(rows)):
+            Rows(paths)[row]
+
+
+def test_a_missing_split_or_length_is_named(without_checksums):
+    with pytest.raises(ValueError, match="has no split 'test', only .*--eval_fraction"):
+        shard_paths(without_checksums, "test", 16)
+    with pytest.raises(ValueError, match="no rows of 17 tokens, only of 16.*--max_length 17"):
+        shard_paths(without_checksums, "train", 17)

@@ -165,8 +165,8 @@ def test_two_forms_of_a_vocabulary_that_disagree_are_refused(kinds, texts, tmp_p
     ("name", "key", "value", "message"),
     [("bpe", "normalizer", {"type": "Lowercase"}, "preprocesses text by"),
      ("albert", "pre_tokenizer", {"type": "Whitespace"}, "preprocesses text by"),
-     ("bpe", "added_tokens", [{"id": 300, "content": "new", "special": False}], "adds 1 tokens"),
-     ("bpe", "model", {"type": "WordLevel", "vocab": {}}, "describes a WordLevel")],
+     ("bpe", "added_tokens", [{"id": 300, "content": "new", "special": False}], "1 added tokens"),
+     ("bpe", "model", {"type": "WordLevel", "vocab": {}}, "specifies the model type WordLevel")],
 )  # fmt: skip
 def test_a_tokenizer_json_that_does_more_than_we_know_is_refused(
     kinds, tmp_path, name, key, value, message

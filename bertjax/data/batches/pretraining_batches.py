@@ -104,7 +104,7 @@ class _Rows(grain.MapDataset):
 
 
 class _HostBatches(grain.MapDataset):
-    """A dataset of this host's part of every batch, from batch `first` on.
+    """This host's rows of every batch, starting at batch `first`.
 
     Batch i has the rows i * batch_size + r for each r in `host_rows`.
     """

@@ -1,20 +1,27 @@
-"""Records of several ArrayRecord shards, with errors that name the damaged shard."""
+"""Records of several ArrayRecord shards, with errors that name the shard."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import grain
 
+from bertjax.data import storage
 from bertjax.data.records import Row, count_or_none, decode_row
+from bertjax.files import brief
+
+# How array_record's messages name a failed call of the operating system: "pread() failed: ...".
+_FAILED_CALL = re.compile(r"\w\(\) failed: ")
 
 
 class Records(grain.sources.ArrayRecordDataSource):
     """The records of several shards; their indices continue from one shard to the next.
 
     Raises:
-        ValueError: a record cannot be read, or a shard cannot be opened; the message names the
-            shard.
+        OSError: the storage of a shard failed: the file is missing or may not be read, or its disk
+            or bucket has an error; the message names the shard.
+        ValueError: a shard or one of its records is damaged; the message names the shard.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -22,42 +29,71 @@ class Records(grain.sources.ArrayRecordDataSource):
         try:
             super().__init__(self._shards)
         except Exception as error:  # array_record raises several kinds
-            raise ValueError(self._message(None, error)) from error
+            raise self._explained(None, error) from error
 
     def __getitem__(self, record_key: SupportsIndex) -> Any:
         try:
             return self.decoded(super().__getitem__(record_key))
         except Exception as error:
-            raise ValueError(self._message(int(record_key), error)) from error
+            raise self._explained(int(record_key), error) from error
 
     def decoded(self, record: bytes) -> Any:
         """Returns the item that the bytes of a record encode; here, the bytes themselves."""
         return record
 
-    def _message(self, key: int | None, error: Exception) -> str:
-        where = self._where(key)
-        reason = " ".join(str(error).split())[:200]
-        return (
+    def _explained(self, key: int | None, error: Exception) -> Exception:
+        """Converts an error of array_record, whose class does not tell the cause.
+
+        Args:
+            key: the index of the record that was read; None: the shards were being opened.
+            error: the error.
+        """
+        reason = brief(error, 200)
+        failed = _FAILED_CALL.search(str(error)) is not None
+        named = [path for path in self._shards if failed and path in str(error)]
+        path, where = (named[0], named[0]) if named else self._place(key)
+        try:
+            _read_all(path)
+        except OSError as failure:
+            failed, reason = True, brief(failure.strerror or failure, 200)
+        if failed:
+            return OSError(
+                f"{path} cannot be read ({reason}): check that the file exists, that you have the "
+                "right to read it, and that its disk or bucket works. Then run the same command "
+                "again."
+            )
+        return ValueError(
             f"{where} cannot be read, because it is damaged ({reason}): copy this file again, or "
             "run the prepare command again, which writes it again."
         )
 
-    def _where(self, key: int | None) -> str:
-        """Returns the place of the damage for an error message.
+    def _place(self, key: int | None) -> tuple[str, str]:
+        """Returns the path of the shard that an error is about, and the subject of the message.
 
-        The place is the first shard that cannot be opened; else the shard of the record with the
-        index `key`, and the index of this record in the shard. All shards are opened to count their
-        records, but only after an error.
+        The shard is the first one that cannot be opened; else the one that contains the record with
+        the index `key`. All shards are opened to count their records, but only after an error.
         """
         counts = [count_or_none(path) for path in self._shards]
         for path, count in zip(self._shards, counts, strict=True):
             if count is None:
-                return path
+                return path, path
         ends = list(itertools.accumulate(count or 0 for count in counts))
         for path, count, end in zip(self._shards, counts, ends, strict=True):
             if key is not None and key < end:
-                return f"Row {key - end + (count or 0)} of {path}"
-        return f"One of {len(self._shards)} shards, the first of which is {self._shards[0]},"
+                return path, f"Row {key - end + (count or 0)} of {path}"
+        first = self._shards[0]
+        return first, f"One of {len(self._shards)} shards, the first of which is {first},"
+
+
+def _read_all(path: str) -> None:
+    """Reads a file to its end, to find out whether its storage works.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with storage.explained(path), storage.place(path).open("rb") as file:
+        while file.read(1 << 22):
+            pass
 
 
 class Rows(Records):

@@ -108,7 +108,7 @@ class CustomSource:
         """Reads the examples of a split lazily, in the order of its file.
 
         Raises:
-            ValueError: the split does not exist, or a row is damaged; the message names the row.
+            ValueError: the split does not exist, or a row is malformed; the message names the row.
         """
         path = self.path(split)
         if self.kind != "tag":
@@ -237,10 +237,10 @@ def learn_labels(source: Source) -> tuple[str, ...]:
                 "name another column with --label_column."
             )
     if len(seen) < 2:
-        only = f"a single label, {brief(min(seen))!r}" if seen else "no labels"
+        only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
         raise ValueError(
-            f"{where}Training has {only}: a classifier needs examples of at least two labels. If "
-            "another column holds the labels, name it with --label_column."
+            f"{where}The training data has {only}: a classifier needs at least two different "
+            "labels. If another column holds the labels, name it with --label_column."
         )
     if tags:
         return order_tags(seen)
