@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.lock import Lock
+
 # Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
 MAX_JSON_BYTES = 1 << 25
 # Maximum length of an error message about the content of a file, in characters.
@@ -235,20 +237,24 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
 
     Raises:
         ValueError: `folder` is a file, or has content but none of the `marks`.
+        Locked: another process writes `folder` now.
         OSError: the new content could not be written; the old content is unchanged.
     """
     folder = Path(folder).resolve()
+    _check_replaceable(folder, marks)
+    lock = Lock(
+        folder.with_name(f"{folder.name}.lock"),
+        place=str(folder),
+        what="process",
+        remedy="wait until it ends, or name another directory",
+    )
+    with explaining(folder, "its old content is unchanged"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.take()
     scratch = folder.with_name(f"{folder.name}.writing")
-    _tidy(folder, scratch)  # cleans up after a process that was killed
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, so it is not replaced: name a new directory.")
-    if not _may_be_replaced(folder, marks):
-        raise ValueError(
-            f"{folder} exists and is no model directory (it has no {' or '.join(marks)}), so it "
-            "is not replaced: name a new directory, or the directory of an older model."
-        )
     try:
         with explaining(folder, "its old content is unchanged"):
+            _tidy(folder, scratch)  # cleans up after a process that was killed
             (scratch / "new").mkdir(parents=True)
             yield scratch / "new"
             if folder.exists():
@@ -256,6 +262,18 @@ def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[
             (scratch / "new").rename(folder)
     finally:
         _tidy(folder, scratch)
+        lock.release()
+
+
+def _check_replaceable(folder: Path, marks: Sequence[str]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, so it is not replaced: name a new directory.")
+    names = [file.name for file in folder.glob("*")]
+    if marks and names and not set(names) & set(marks):
+        raise ValueError(
+            f"{folder} exists and is no model directory (it has no {' or '.join(marks)}), so it "
+            "is not replaced: name a new directory, or the directory of an older model."
+        )
 
 
 def _tidy(folder: Path, scratch: Path) -> None:
@@ -263,12 +281,6 @@ def _tidy(folder: Path, scratch: Path) -> None:
     if (scratch / "old").exists() and not folder.exists():
         (scratch / "old").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _may_be_replaced(folder: Path, marks: Sequence[str]) -> bool:
-    if not folder.exists():
-        return True
-    return not marks or not any(folder.iterdir()) or any((folder / m).is_file() for m in marks)
 
 
 def brief(content: Any, limit: int = 120) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from bertjax.files import did_you_mean, read_json, replacing_folder, write_text, writing
+from bertjax.lock import Locked
 from bertjax.weights.hf import MODEL_FILES
 
 
@@ -45,6 +46,15 @@ def test_what_a_killed_process_left_is_put_in_order(model):
     with pytest.raises(ValueError, match="bad"), replacing_folder(model, MODEL_FILES):
         raise ValueError("bad")
     assert (model / "config.json").read_text() == "old"
+    assert list(model.parent.iterdir()) == [model]
+
+
+def test_a_folder_is_not_replaced_by_two_processes_at_once(model):
+    with replacing_folder(model, MODEL_FILES) as beside:
+        (beside / "config.json").write_text("new")
+        with pytest.raises(Locked, match="is being written by another process"):
+            replacing_folder(model, MODEL_FILES).__enter__()
+    assert (model / "config.json").read_text() == "new"
     assert list(model.parent.iterdir()) == [model]
 
 
