@@ -140,7 +140,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def _root(configs: Sequence[Any]) -> type[_Group]:
-    """Returns a type with the fields of all configs in groups; tyro parses it into the configs."""
+    """Returns a type with the fields of all configs in groups, which tyro parses to the configs."""
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]

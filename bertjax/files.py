@@ -50,8 +50,8 @@ def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
             such as "its old content is unchanged".
 
     Raises:
-        OSError: the block raised an OSError. An OSError without an errno already has such a message
-            and is raised unchanged.
+        OSError: the block raised an OSError. An OSError without an errno is raised unchanged,
+            because its message already names the file and a remedy.
     """
     try:
         yield

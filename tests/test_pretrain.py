@@ -221,6 +221,8 @@ def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
         optimizer=dataclasses.replace(config.optimizer, learning_rate=3e-3),
         phases=(Phase(num_steps=200, max_length=16, batch_size=48),),
         predict="next_token",
+        eval_every=50,
+        save_every=200,
     )
     masking = make_masking(new, new.phases[0], load_tokenizer(new.data))
     assert (masking.predict, masking.max_predictions) == ("next_token", 16)

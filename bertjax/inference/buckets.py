@@ -38,7 +38,8 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
     Args:
         length: number of tokens of the longest row.
-        limit: the maximum length of the model; shorter rows are not padded beyond it.
+        limit: the maximum length of the model. The result exceeds it only if `length` does, and is
+            then `length`.
         smallest: the smallest bucket, a power of two.
         steps: number of buckets between two consecutive powers of two; consecutive buckets differ
             by at least 8 tokens. More buckets waste fewer tokens, but compile more programs.

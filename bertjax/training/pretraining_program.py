@@ -81,7 +81,7 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
 def make_masking(
     config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
 ) -> Masking:
-    """Returns the masking of a phase whose rows hold at most `max_sequences` sequences."""
+    """Returns how a phase masks tokens for prediction, in rows of at most `max_sequences` texts."""
     whole_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
         probability=config.mlm_probability,

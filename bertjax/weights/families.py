@@ -302,7 +302,7 @@ def heads_of(config: BertConfig) -> list[str]:
 
 @functools.cache
 def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """Returns triples (pattern of the family's prefix, the family's prefix, BERT's prefix)."""
+    """Returns triples (regex that matches a prefix of tensor names, the prefix, BERT's for it)."""
     return [
         (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
         for name, bert in FAMILIES[model_type].renames

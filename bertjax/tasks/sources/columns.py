@@ -59,7 +59,8 @@ class Columns:
 
     Attributes:
         text: the column of the text, the first text of a pair, or the words of a sentence.
-        pair: the column of the second text, or of the text that begins every choice.
+        pair: the column of the second text of a pair or, in multiple choice, of a text that is put
+            before every choice.
         label: the column of the label or labels.
         id: the column of the example's id.
         choices: one column per choice, or one column of JSON lines with a list of choices.
@@ -179,7 +180,7 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Takes the last unused column as a label and the first as a text that is not found by name."""
+    """Takes the last unused column as the label, if no name told it; likewise the first as text."""
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
         # If the text is not found either, a single remaining column is the text.
