@@ -166,6 +166,7 @@ def test_seeds_are_runs_of_their_own_and_finished_ones_are_not_repeated(
         finetune.run(dataclasses.replace(config, batch_size=16))
 
 
+@pytest.mark.slow
 def test_other_data_is_refused_and_signs_in_labels_are_no_markup(config, tmp_path, files, capsys):
     rows = Path(files["classify"]["train"]).read_text().replace(",low", ",[/low]")
     (tmp_path / "train.csv").write_text(rows)

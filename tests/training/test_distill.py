@@ -110,11 +110,13 @@ def test_a_resumed_student_equals_an_uninterrupted_one(config, whole, tmp_path, 
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_the_teacher_is_in_no_checkpoint(config, whole):
     state = last_state(config, whole)
     assert state.params.keys() == {"bert", "predictions"}
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_another_teacher(config, whole, written, tmp_path, tokenizer):
     teacher = load_model(config.distillation.teacher).config
     other = written(tmp_path / "other", teacher, "pretraining", tokenizer, seed=7)
