@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,12 @@ def _arrays_in(folder: Path) -> dict[str, str]:
     import numpy as np
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    with (
+        warnings.catch_warnings(),
+        ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer,
+    ):
+        # Orbax warns that it takes the sharding from the checkpoint, which is what is wanted here.
+        warnings.simplefilter("ignore")
         state = checkpointer.restore((folder / "state").absolute())
     arrays = {
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()
