@@ -41,6 +41,7 @@ class Checkpointer:
     ):
         self._directory = Path(directory).absolute()
         self._is_closed = False
+        self._keep = keep
         self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
         policy = checkpoint_managers.AnyPreservationPolicy(
             [
@@ -108,6 +109,13 @@ class Checkpointer:
         with self._explained():
             self._manager.wait_until_finished()
         return self._manager.latest_step()
+
+    def delete_superseded(self) -> None:
+        """Deletes the checkpoints that a run keeps no longer, which a kill after a save left."""
+        best, steps = self.best_step, sorted(self._manager.all_steps())
+        for step in steps[: -self._keep]:
+            if step != best:
+                self._manager.delete(step)
 
     @contextlib.contextmanager
     def _explained(self, what: str = "Writing a checkpoint") -> Iterator[None]:

@@ -256,6 +256,7 @@ class Run(abc.ABC):
             state, step = self.new_state(), 0
         else:
             state, progress = checkpointer.restore(self.program.state_shapes)
+            checkpointer.delete_superseded()
             step = int(state.step)
         self.resume(progress)
         hosts.say(self._summary(step))

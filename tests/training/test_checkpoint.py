@@ -75,6 +75,18 @@ def test_a_replaced_checkpoint_has_the_metrics_and_a_kill_meanwhile_loses_nothin
     again.close()
 
 
+def test_checkpoints_that_a_kill_left_beside_their_successors_are_deleted(tmp_path):
+    losses = {1: 3.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: None, 6: 5.0}
+    first = Checkpointer(tmp_path, keep=6)
+    for step, loss in losses.items():
+        first.save(step, state_of(step), {}, None if loss is None else {"eval/mlm_loss": loss})
+    first.close()
+    again = Checkpointer(tmp_path, keep=2)
+    again.delete_superseded()
+    again.close()
+    assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 5, 6]
+
+
 def test_donating_the_state_after_a_save_does_not_change_the_checkpoint(tmp_path):
     double = jax.jit(lambda s: jax.tree.map(lambda x: x * 2, s), donate_argnums=0)
     checkpointer = Checkpointer(tmp_path)
