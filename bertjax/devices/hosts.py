@@ -201,7 +201,7 @@ def on_all(action: Callable[[], Result]) -> Result:
     return result  # pyright: ignore[reportReturnType]
 
 
-def on_first(action: Callable[[], None]) -> None:
+def on_first(action: Callable[[], object]) -> None:
     """Calls `action` on the first host while the others wait; an error in it stops all hosts."""
     on_all(action if is_first() else lambda: None)
 

@@ -86,7 +86,7 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
         "predict": f"predict {lines}",
         "embed": f"predict --embed {folder}/lines.txt --model {folder}/finetune/model "
         "--output OUTPUT",
-        "convert": f"convert --input {model} --output OUTPUT",
+        "convert": f"convert {model} OUTPUT",
     }
     result = {}
     for name, words in flags.items():
