@@ -84,7 +84,7 @@ def restore_replaced(directory: Path) -> None:
 
     A checkpoint in the folder `replaced` is removed if its replacement is complete and whole.
     """
-    for old in (directory.parent / REPLACED).glob("*"):
+    for old in (directory.parent / REPLACED).glob("[0-9]*"):
         new = directory / old.name
         if new.exists() and damage_of(new) is None:
             shutil.rmtree(old)

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
@@ -303,7 +302,7 @@ def pretrain(config: PretrainConfig) -> Path:
         hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
     with host_watch.watching():
         while True:
-            hosts.on_first(lambda: set_damaged_aside(Workdir(Path(config.workdir)).checkpoints))
+            hosts.on_first(Workdir(Path(config.workdir)).set_damaged_aside)
             run = hosts.on_all(lambda: PretrainingRun(config))
             with contextlib.suppress(RolledBack):
                 state = run.train()

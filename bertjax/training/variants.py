@@ -9,7 +9,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
@@ -137,7 +136,7 @@ def _train(
         workdir.check(identity_of(config, teacher), data.fingerprint, defaults=defaults_of(config))
         return read_json(finished)
     while True:
-        hosts.on_first(lambda: set_damaged_aside(workdir.checkpoints))
+        hosts.on_first(workdir.set_damaged_aside)
         run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
         with contextlib.suppress(RolledBack):
             state = run.train()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.config import differences
 from bertjax.files import explaining, set_aside, write_json
 from bertjax.lock import Lock
@@ -161,6 +162,24 @@ class Workdir:
         except BaseException:
             self.release()
             raise
+
+    def set_damaged_aside(self) -> None:
+        """Puts the checkpoints in order, see `bertjax.checkpoint_files.set_damaged_aside`.
+
+        The folder is locked meanwhile, so that the checkpoints of a running run are not moved.
+
+        Raises:
+            Locked: another process writes to the folder.
+            ValueError: all checkpoints are damaged.
+        """
+        if not holds_run(self.path):
+            return
+        with explaining(self.path):
+            self._lock.take()
+        try:
+            set_damaged_aside(self.checkpoints)
+        finally:
+            self.release()
 
     def _is_readable(self) -> bool:
         """Whether run.json or its spare copy can be read."""

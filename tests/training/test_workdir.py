@@ -6,6 +6,8 @@ import json
 import pytest
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
+from bertjax.files import write_json
+from bertjax.lock import Locked
 from bertjax.training.optimizer import difference_before
 from bertjax.training.workdir import Workdir
 
@@ -175,3 +177,21 @@ def test_two_runs_in_one_workdir_are_refused_without_file_locks_too(tmp_path, mo
     second.claim(dataclasses.asdict(CONFIG), "data")
     second.release()
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [".run.json", "run.json"]
+
+
+def test_checkpoints_of_a_running_run_and_of_other_folders_are_not_moved(tmp_path):
+    old = tmp_path / "run" / "replaced" / "5"
+    old.mkdir(parents=True)
+    Workdir(tmp_path / "run").set_damaged_aside()
+    assert old.is_dir()  # the folder holds no run
+    running = Workdir(tmp_path / "run")
+    write_json(tmp_path / "run" / "run.json", {"config": {}, "data_fingerprint": ""})
+    running.claim({}, "")
+    with pytest.raises(Locked, match="is being written by another run"):
+        Workdir(tmp_path / "run").set_damaged_aside()
+    assert old.is_dir()
+    running.release()
+    (old / "progress").mkdir()
+    (old / "progress" / "metadata").write_text("{}")
+    Workdir(tmp_path / "run").set_damaged_aside()
+    assert (tmp_path / "run" / "checkpoints" / "5").is_dir() and not old.exists()
