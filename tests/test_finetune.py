@@ -131,6 +131,11 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         with pytest.raises(Interrupted):
             finetune.run(config)
     finetune.run(config)
+    check_equal(workdir, whole)
+
+
+def check_equal(workdir, whole):
+    """Metrics without times, and every tensor of the model, are those of the uninterrupted run."""
 
     def without_clock(folder):
         lines = json_lines(folder / "metrics.jsonl")
@@ -142,6 +147,27 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
     )
     for name, tensor in uninterrupted.items():
         np.testing.assert_array_equal(resumed[name], tensor)
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_step(
+    config, whole, tmp_path, monkeypatch
+):
+    workdir = tmp_path / "run"
+    config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
+    steps = []
+
+    def compiling(self, params, split):
+        steps.extend(int(path.name) for path in (workdir / "checkpoints").iterdir())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning.FinetuningRun, "predict_split", compiling)
+        with pytest.raises(Interrupted, match="there was nothing to save"):
+            finetune.run(config)
+    assert steps == [8] and not evaluations(workdir)
+    finetune.run(config)
+    check_equal(workdir, whole)
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ class EvaluateAndSave:
     """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
 
     A step whose evaluation is the best so far is saved as well. On a stop signal, the state is
-    saved at once; an evaluation due at that step runs when training resumes.
+    saved at once; an evaluation due at that step runs when training resumes. If the evaluation is
+    not compiled yet, the state is saved before it, because a signal cannot stop the compiler.
 
     Args:
         checkpointer: writes the checkpoints.
@@ -51,6 +52,10 @@ class EvaluateAndSave:
             the position in the data.
         stop: a function that returns whether a stop signal has come.
         phase: the index of the phase; checkpoints of later phases count as better.
+
+    Attributes:
+        is_compiled: whether the evaluation has been compiled.
+        evaluation_due: whether a stop signal prevented the last evaluation.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class EvaluateAndSave:
         self._evaluate, self._progress, self._stop = evaluate, progress, stop
         self._phase = phase
         self._eval_every, self._save_every, self._last = eval_every, save_every, last_step
-        self.evaluation_due = False
+        self.is_compiled = self.evaluation_due = False
 
     def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
         del metrics
@@ -83,11 +88,21 @@ class EvaluateAndSave:
             return
         self._skipped.read_all()
         with self._logger.paused():
+            if evaluate and save and not self.is_compiled:
+                self._save_and_evaluate(step, state)
+                return
             evaluation = self._evaluation(step, state) if evaluate else None
             if self.evaluation_due:
                 return  # the loop stops after this step, and `save_and_stop` is called
             if save or (evaluation and self._is_best(evaluation)):
                 self._save(step, state, evaluation)
+
+    def _save_and_evaluate(self, step: int, state: TrainState) -> None:
+        """Saves the state, then evaluates it; a stop signal meanwhile ends the process at once."""
+        self.evaluation_due = True
+        self._save(step, state, None)
+        self._stop.nothing_to_lose = self.is_saved(step)
+        self.make_due_evaluation(step, state)
 
     def _evaluation(self, step: int, state: TrainState) -> dict[str, float] | None:
         """Evaluates and logs the metrics; if a stop signal comes, `evaluation_due` remains True."""
@@ -114,6 +129,7 @@ class EvaluateAndSave:
         evaluation = self._evaluation(step, state)
         if self.evaluation_due:
             return False
+        self.is_compiled = True
         self._checkpointer.replace(step, state, *self._kept(step, evaluation))
         return True
 

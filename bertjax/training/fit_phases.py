@@ -110,7 +110,7 @@ class FitPhases:
         # If all steps so far are saved, a stop signal may end the process at once, even during
         # compilation.
         self._stop.nothing_to_lose = save.is_saved(step)
-        run.compile_evaluation(state.params, phase)
+        save.is_compiled |= run.compile_evaluation(state.params, phase)
         state, step = fit(
             state,
             run.train_step(phase),

@@ -232,10 +232,11 @@ class PretrainingRun(Run):
         means["unigram_entropy"] = self._held_out[phase].unigram_entropy
         return {f"eval/{key}": value for key, value in means.items()}
 
-    def compile_evaluation(self, params: Any, phase: Phase) -> None:
-        """Compiles the evaluation step by evaluating one batch."""
+    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
+        """Compiles the evaluation step by evaluating one batch; returns True."""
         for batch in itertools.islice(self._eval_batches(phase) or (), 1):
             jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
+        return True
 
     def _eval_batches(self, phase: Phase) -> Iterator[Any] | None:
         """Returns batches of held-out rows of the phase's length; None if the data has none."""

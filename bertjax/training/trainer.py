@@ -94,13 +94,14 @@ class Run(abc.ABC):
             EvaluationStopped: a stop signal came (see `interruptible`).
         """
 
-    def compile_evaluation(self, params: Any, phase: Phase) -> None:
-        """Compiles the evaluation before the first step of a phase.
+    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
+        """Compiles the evaluation before the first step of a phase; returns whether it did.
 
         At that time, all finished steps are saved in most cases, so that a stop signal may end the
         process during the compilation.
         """
         del params, phase
+        return False
 
     @abc.abstractmethod
     def eval_and_save_every(self) -> tuple[int, int]:
