@@ -11,19 +11,23 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Each pytest worker has a core; more threads of PyTorch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Settings of jax are environment variables, so that the processes that tests start have them, too.
+# Programs are kept between runs, in the folder that pytest keeps for such things: compiling is most
+# of the time.
+_CACHE = Path(__file__).parent.parent / ".pytest_cache" / "jax"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_CACHE)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+# A quarter of the time to compile; what runs here is too small to miss the optimisations.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
 import jax  # noqa: E402
 
-jax.config.update("jax_num_cpu_devices", 8)
-# Kept between runs, in the folder that pytest keeps for such things: compiling is most of the time.
-_CACHE = Path(__file__).parent.parent / ".pytest_cache" / "jax"
-jax.config.update("jax_compilation_cache_dir", str(_CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-# A quarter of the time to compile; what runs here is too small to miss the optimisations. Newer
-# versions have no other emitters, and end the process at a flag that they do not know.
-jax.config.update("jax_disable_most_optimizations", True)
+# Newer versions have no other emitters, and end the process at a flag that they do not know.
 if jax.__version_info__ < (0, 11):
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+# Processes that tests start choose their own number of devices.
+jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 import numpy as np  # noqa: E402
