@@ -1,4 +1,4 @@
-"""BERT-family encoders in JAX/Flax: pretrain them, fine-tune them, convert them."""
+"""Pretraining, fine-tuning and conversion of BERT-family encoders in JAX/Flax."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

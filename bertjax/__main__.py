@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 def usage() -> str:
-    """Returns the usage message, which lists all commands."""
+    """Returns the usage message of `bertjax`, which lists all commands."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {sentence}" for name, sentence in COMMANDS.items()]
     return "\n".join(
@@ -39,7 +39,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command that `argv` names; returns its exit status, 2 for an unknown command."""
+    """Runs the command that `argv` names and returns its exit status; 2 for an unknown command."""
     name, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
         print(usage())

@@ -11,16 +11,16 @@ from bertjax.config import PretrainConfig, load_config_file
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkFlags(command_line.ConfigFlags):
-    """Flags of `bertjax.benchmark` in addition to the fields of `PretrainConfig`."""
+    """Flags that `bertjax.benchmark` has in addition to the fields of `PretrainConfig`."""
 
     GROUPS: ClassVar[dict[str, str]] = {"training": "phase steps", "output": "json profile"}
 
     phase: int = 0
-    """Index of the phase to measure, counted from 0."""
+    """Index of the pretraining phase to measure, counted from 0."""
     steps: int = 20
-    """Number of steps in each of five measured rounds; the median over the rounds is reported."""
+    """Number of training steps in each of five rounds; the median over the rounds is reported."""
     json: str | None = None
-    """File to write the results to as JSON ("-": standard output); None: no JSON."""
+    """JSON file to write the results to; "-": standard output; None: no JSON is written."""
     profile: str | None = None
     """Directory to write a profiler trace to, for TensorBoard or Perfetto; None: no trace."""
 
@@ -32,8 +32,11 @@ class BenchmarkFlags(command_line.ConfigFlags):
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
     """Measures the training step of one phase; prints and returns the results.
 
+    If `flags.json` is set, the results are also written to this file as JSON.
+
     Raises:
-        ValueError: the phase does not exist, or config, data and devices are incompatible.
+        ValueError: the config has no phase `flags.phase`, or the config, the data and the devices
+            are incompatible.
     """
     from bertjax.training.throughput import measure
 
@@ -67,7 +70,7 @@ def _print(results: dict[str, Any]) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkFlags]:
-    """Parses the flags of the benchmark and the fields of the run's config."""
+    """Parses `argv` into the pretraining config and the benchmark's own flags."""
     flags, config = command_line.parse_both(
         BenchmarkFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
@@ -80,7 +83,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkF
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags and runs the command; returns the exit status."""
+    """Parses the flags in `argv`, runs the benchmark and returns the exit status."""
 
     def start() -> None:
         config, flags = parse(argv)

@@ -1,7 +1,9 @@
 """Checksums of checkpoints, which reveal a damaged checkpoint before a run resumes from it.
 
-`checksums.json` in the folder of a checkpoint has the size and the CRC-32 of each of its files. The
-file is written before the folder gets its final name, so every complete checkpoint has one.
+In a checkpoint's folder, `checksums.json` holds the size and the CRC-32 of each other file, except
+two metadata files that Orbax writes last. The folder of a checkpoint gets its final name after
+`checksums.json` is written, so every complete checkpoint has checksums, except checkpoints of older
+versions.
 """
 
 import json
@@ -13,26 +15,26 @@ from bertjax.files import read_json
 
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
-# The folder, beside that of the checkpoints, of a checkpoint that is being replaced.
+# Folder beside the checkpoint directory that holds a checkpoint while it is being replaced.
 REPLACED = "replaced"
 TEMPORARY = "orbax-checkpoint-tmp"
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints in a directory, in ascending order."""
+    """Returns the training steps of the complete checkpoints in `directory`, in ascending order."""
     names = (entry.name for entry in directory.glob("*") if entry.is_dir())
     return sorted(int(name) for name in names if name.isdigit())
 
 
 def add_checksums(folder: Path) -> None:
-    """Writes the checksums of all files of a checkpoint, before the checkpoint is complete."""
+    """Writes the checksums of a checkpoint's files to `folder`, before Orbax renames `folder`."""
     write_checksums(folder, without=_WRITTEN_LAST)
 
 
 def damage_of(folder: Path) -> str | None:
-    """Describes the first damage in the files of a checkpoint; None if there is none.
+    """Returns a description of the first damaged file of a checkpoint; None if no file is damaged.
 
-    A checkpoint without checksums is from an older version; of such a checkpoint, only the file
+    In a checkpoint without `checksums.json`, written by an older version, only the file
     `progress/metadata` is checked.
     """
     try:
@@ -48,29 +50,31 @@ def damage_of(folder: Path) -> str | None:
 
 
 def newest_whole_step(directory: Path) -> int | None:
-    """Returns the newest step whose checkpoint is not damaged; None if there is none."""
+    """Returns the step of the newest undamaged checkpoint in `directory`; None if there is none."""
     damaged = damaged_steps(directory)
     return max((step for step in steps_in(directory) if step not in damaged), default=None)
 
 
 def damaged_steps(directory: Path) -> dict[int, str]:
-    """Returns {step: description of the damage} of the damaged checkpoints in a directory."""
+    """Returns {step: description of the damage} for the damaged checkpoints in `directory`."""
     steps = steps_in(directory)
     found = {step: damage_of(directory / str(step)) for step in steps}
     damaged = {step: damage for step, damage in found.items() if damage is not None}
     with_checksums = [step for step in steps if (directory / str(step) / CHECKSUMS).is_file()]
     for step in steps:
-        # Older versions wrote no checksums; but then no earlier checkpoint has any either.
+        # If an older version wrote this checkpoint, no earlier checkpoint has checksums either.
         if with_checksums and step > with_checksums[0] and step not in with_checksums:
             damaged.setdefault(step, f"{CHECKSUMS} is missing")
     return damaged
 
 
 def set_aside(directory: Path, step: int, folder: str) -> Path:
-    """Moves the checkpoint of a step to `folder` beside `directory`, where no run looks for it.
+    """Moves the checkpoint of `step` from `directory` to the folder `folder` beside `directory`.
+
+    Runs look for checkpoints only in `directory`, not in `folder`.
 
     Returns:
-        The new path of the checkpoint.
+        The new path of the checkpoint's folder.
     """
     place = directory.parent / folder
     place.mkdir(parents=True, exist_ok=True)
@@ -80,9 +84,10 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Moves checkpoints back whose replacement was not complete when the run was killed.
+    """Restores the checkpoints whose replacement was interrupted from the folder `replaced`.
 
-    A checkpoint in the folder `replaced` is removed if its replacement is complete and whole.
+    A checkpoint in `replaced` is deleted instead if the new checkpoint of the same step is complete
+    and undamaged. A damaged new checkpoint is moved to the folder `damaged` beside `directory`.
     """
     for old in (directory.parent / REPLACED).glob("[0-9]*"):
         new = directory / old.name
@@ -96,10 +101,10 @@ def restore_replaced(directory: Path) -> None:
 
 
 def set_damaged_aside(directory: Path) -> None:
-    """Moves damaged checkpoints to the folder `damaged` beside `directory`, and prints a warning.
+    """Moves each damaged checkpoint to the folder `damaged` beside `directory`; prints a warning.
 
     Raises:
-        ValueError: all checkpoints are damaged; then none is moved.
+        ValueError: all checkpoints in `directory` are damaged; no checkpoint is moved.
     """
     restore_replaced(directory)
     damaged = damaged_steps(directory)

@@ -1,4 +1,4 @@
-"""Command-line code of all commands: flags from dataclasses, grouped help, one-line errors."""
+"""Command-line code shared by all commands: flags from dataclasses, help, one-line errors."""
 
 import dataclasses
 import inspect
@@ -34,27 +34,27 @@ GROUPS = ("data", "model", "training", "hardware", "output")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigFlags:
-    """Flags of a command that reads a config file."""
+    """Base class of the flags of a command that can read a config file."""
 
     config: str | None = None
-    """Config file that sets the defaults of all other flags: a Python file that defines `config`,
-    in the current folder or in the package; None: no file."""
+    """Config file whose values are the defaults of the other flags: a Python file, in the current
+    folder or in the package, that defines the variable `config`; None: no config file."""
 
 
 def parse(
     config: type[Config] | Config, argv: Sequence[str] | None, *, command: str, description: str
 ) -> Config:
-    """Parses the flags of a command into its config.
+    """Parses the flags in `argv` and returns the command's config.
 
     Flags may be written `--like_this` or `--like-this`, with or without `=`; a nested field is
     written `--optimizer.learning_rate`. On an unknown flag, the process exits with status 2 and a
-    message that suggests the nearest flag.
+    message that suggests the most similar flag.
 
     Args:
-        config: a dataclass, or an instance whose values are the defaults.
+        config: a config dataclass, or an instance whose values are the defaults.
         argv: the flags; None: `sys.argv[1:]`.
         command: the name of the command, as in `python -m bertjax.COMMAND`.
-        description: the first sentence of `--help`.
+        description: the description of the command that `--help` prints.
     """
     return _parse((config,), argv, command, description)[0]
 
@@ -67,10 +67,10 @@ def parse_both(
     command: str,
     description: str,
 ) -> tuple[Flags, Config]:
-    """Parses a command line that mixes flags of the command with fields of a run's config.
+    """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
-    `flags` is the class of the command's flags; the other arguments are as in `parse`. The two
-    classes must not have a field of the same name.
+    `flags` is the dataclass of the command's own flags; the other arguments are as in `parse`. The
+    dataclasses of `flags` and `config` must not have a field of the same name.
     """
     first, second = _parse((flags, config), argv, command, description)
     return first, second
@@ -98,13 +98,13 @@ def _parse(
 
 
 class _Group:
-    """A group of fields that tyro shows in one box of `--help`, without a prefix on their flags."""
+    """Base class of the types that `_group` creates, whose fields tyro parses as one group."""
 
     spec: StructConstructorSpec
 
 
 def _registry() -> ConstructorRegistry:
-    """Returns the tyro rules that build groups of fields and join the lines of a help text."""
+    """Returns a tyro registry that parses `_Group` types and puts each help text on one line."""
     registry, inside = ConstructorRegistry(), False
 
     @registry.struct_rule
@@ -140,7 +140,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def _root(configs: Sequence[Any]) -> type[_Group]:
-    """Returns a type with the fields of all configs in groups, which tyro parses to the configs."""
+    """Returns a type with the fields of all `configs`; tyro parses flags into a list of configs."""
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
@@ -176,18 +176,18 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
 
 
 def group_of(config_class: type, field: str) -> str | None:
-    """Returns the group of `--help` that lists a field; None: the first box, with --help itself."""
+    """Returns the group of `--help` that lists `field`; None if `field` is in no group."""
     groups: dict[str, str] = getattr(config_class, "GROUPS", {})
     return next((group for group, fields in groups.items() if field in fields.split()), None)
 
 
 def arguments(argv: Sequence[str] | None) -> list[str]:
-    """Returns `argv` as a list, or `sys.argv[1:]` if it is None."""
+    """Returns `argv` as a list, or `sys.argv[1:]` if `argv` is None."""
     return list(sys.argv[1:] if argv is None else argv)
 
 
 def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
-    """Finds the value of a flag in an unparsed command line; returns None if the flag is absent."""
+    """Returns the value of `flag` in the unparsed command line `argv`; None if `flag` is absent."""
     value = None
     words = arguments(argv)
     for word, following in itertools.zip_longest(words, words[1:], fillvalue="--"):
@@ -198,7 +198,7 @@ def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
 
 
 def write_json(content: Any, where: str) -> None:
-    """Writes JSON to the file `where`, or to standard output if `where` is "-"."""
+    """Writes `content` as JSON to the file `where`, or to standard output if `where` is "-"."""
     text = json.dumps(content, indent=2) + "\n"
     if where == "-":
         print(text, end="")
@@ -207,12 +207,13 @@ def write_json(content: Any, where: str) -> None:
 
 
 def run_reporting_errors(run: Callable[[], Any]) -> int:
-    """Calls `run`, prints a ValueError, OSError or ImportError as one line; returns the status.
+    """Calls `run` and returns the exit status; prints an error as one line to standard error.
 
-    The status is 0 for success, 1 for an error, 2 for unknown flags, 75 (`STOPPED`) if a signal
-    raised `Interrupted`, so that running the command again resumes it, and 130 if Ctrl-C raised
-    `KeyboardInterrupt`. With the environment variable BERTJAX_TRACEBACK=1, the traceback of an
-    error is printed as well.
+    The exit status is 0 after success, 1 after a ValueError, OSError or ImportError, 75 (`STOPPED`)
+    if a signal raised `Interrupted`, after which the command resumes if it is run again, and 130 if
+    Ctrl-C raised `KeyboardInterrupt`. With the environment variable BERTJAX_TRACEBACK=1, the
+    traceback of an error is printed as well. The `SystemExit` of an unknown flag, with status 2, is
+    not caught.
     """
     try:
         with signals_raise():
@@ -232,7 +233,7 @@ def run_reporting_errors(run: Callable[[], Any]) -> int:
 
 
 class CallableModule(types.ModuleType):
-    """A command's module that can also be called as a function of the Python API.
+    """Module class that makes a command's module callable as a function of the Python API.
 
     For example, `bertjax.prepare` is a module with `main` and `parse`, and `bertjax.prepare(...)`
     calls the module's function `prepare`. A module becomes callable by the assignment

@@ -32,29 +32,29 @@ SENTENCES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertConfig:
-    """Config of a conversion to another format, which keeps every weight bit for bit."""
+    """Config of `bertjax.convert`, which converts models and keeps every weight bit for bit."""
 
     GROUPS: ClassVar[dict[str, str]] = {"output": "to verify"}
 
     src: Annotated[str, tyro.conf.Positional]
     """Model to read: a model directory, hub name, workdir of a run or TF1 checkpoint."""
     dst: Annotated[str, tyro.conf.Positional]
-    """Output directory: a new directory, or that of an older model, which is replaced."""
+    """Output directory: a new directory, or the directory of an older model, which is replaced."""
     to: Literal["hf", "tf1"] = "hf"
     """Output format: hf writes config.json and safetensors; tf1 writes the bert_model.ckpt that
     google-research/bert reads."""
     verify: bool = False
-    """Compare the model's outputs on a few sentences with those of PyTorch, and fail if they differ
-    by more than 1e-4 (needs the extra `parity`)."""
+    """Compare the model's outputs on a few sentences with PyTorch's outputs, and fail if an output
+    differs by more than 1e-4 (needs the extra `parity`)."""
 
 
 def run(config: ConvertConfig) -> None:
-    """Converts a model, and with --verify compares its outputs with PyTorch's.
+    """Converts the model `config.src`; with --verify, compares its outputs with PyTorch's.
 
     Raises:
-        FileNotFoundError: there is no model at `src`.
-        ValueError: the output format cannot hold one of the weights, or with --verify, an output
-            differs from PyTorch's by more than 1e-4.
+        FileNotFoundError: there is no model at `config.src`.
+        ValueError: the output format cannot hold the model's head or one of the weights, or with
+            --verify, an output differs from PyTorch's by more than 1e-4.
     """
     import jax
 
@@ -89,7 +89,10 @@ def run(config: ConvertConfig) -> None:
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
-    """Yields (name in PyTorch, tensor), with the stored pooler even if the head does not use it."""
+    """Yields (PyTorch name, tensor) of each weight.
+
+    A stored pooler is included even if the head does not use the pooler.
+    """
     from flax.traverse_util import flatten_dict
 
     from bertjax.weights import names
@@ -104,7 +107,9 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
 
 
 def verify(model: "Pretrained", written: Path) -> None:
-    """Prints how far the model's outputs differ from PyTorch's with the weights in `written`.
+    """Prints the largest differences between the outputs of `model` and of PyTorch.
+
+    PyTorch runs with the weights in the directory `written`.
 
     Raises:
         ValueError: an output differs by more than 1e-4.
@@ -128,7 +133,10 @@ def verify(model: "Pretrained", written: Path) -> None:
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
-    """Returns {name of an output: largest absolute difference from PyTorch's, padding excluded}."""
+    """Returns {output name: largest absolute difference between `model` and PyTorch}.
+
+    PyTorch loads the model in `directory`. Padding tokens are not compared.
+    """
     import numpy as np
 
     from bertjax.weights.families import architecture
@@ -172,7 +180,7 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
 def _torch_outputs(
     model: "Pretrained", torch_class: Any, directory: Path, inputs: dict[str, Any]
 ) -> Any:
-    """Returns the outputs of transformers, and the pooler's output, which heads do not return."""
+    """Returns the outputs of the PyTorch model in `directory`, including the pooler's output."""
     import torch
 
     from bertjax.weights.families import family_of
@@ -189,7 +197,7 @@ def _torch_outputs(
 
 
 def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
-    """Parses the command-line flags."""
+    """Parses the command-line flags in `argv` into a `ConvertConfig`."""
     return command_line.parse(
         ConvertConfig,
         argv,
@@ -199,7 +207,7 @@ def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags and runs the command; returns the exit status."""
+    """Parses the flags in `argv`, runs the conversion and returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,7 +1,7 @@
-"""`checksums.json`: the size and CRC-32 of each file of a folder, which reveal damage.
+"""The file `checksums.json`: the size and CRC-32 of each file of a folder, to detect damage.
 
-Checkpoints and exported models have one. It is written before the folder gets its final name, and
-compared with the files before anything is computed from them.
+Checkpoints and exported models contain a `checksums.json`. The checksums are written before the
+folder gets its final name, and compared with the files before the files are used.
 """
 
 import zlib
@@ -15,7 +15,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
-    """Writes `checksums.json` for all files of a folder, at any depth, except those in `without`.
+    """Writes `checksums.json` for all files below a folder except the files named in `without`.
 
     Raises:
         OSError: a file cannot be read, or the disk is full.
@@ -41,10 +41,10 @@ def find_damage(folder: Path) -> str | None:
     """Compares the files of a folder with its `checksums.json`.
 
     Returns:
-        A description of the first damage, which names the file; None if there is no damage.
+        A message that names the first damaged file and the damage; None if no file is damaged.
 
     Raises:
-        FileNotFoundError: there is no `checksums.json`.
+        FileNotFoundError: the folder has no `checksums.json`.
     """
     try:
         expected = read_json(folder / CHECKSUMS)

@@ -28,7 +28,7 @@ _MALFORMED = (
 
 
 def is_remote(path: Any) -> bool:
-    """Whether a path is in a cloud storage bucket, such as gs://... or s3://..."""
+    """Returns whether `path` is an address such as gs://... or s3://..., not a local path."""
     return _REMOTE.match(os.fspath(path)) is not None
 
 
@@ -42,16 +42,16 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def explaining(place: str | Path, consequence: str = "") -> Iterator[None]:
-    """Re-raises an OSError of the block with a message that names `place` and a remedy.
+    """Re-raises an OSError of the `with` block with a message that names `place` and a remedy.
 
     Args:
-        place: the file or folder that the block writes.
-        consequence: what the failure means for the files, appended to the reason in the message,
-            such as "its old content is unchanged".
+        place: the file or folder that the `with` block writes.
+        consequence: what the failure means for the file or folder, such as "its old content is
+            unchanged"; appended to the reason in the message.
 
     Raises:
-        OSError: the block raised an OSError. An OSError without an errno is raised unchanged,
-            because its message already names the file and a remedy.
+        OSError: the `with` block raised an OSError. An OSError without an errno is raised
+            unchanged, because its message already names the file and a remedy.
     """
     try:
         yield
@@ -77,10 +77,10 @@ def _not_written(place: str | Path, error: OSError, consequence: str = "") -> st
 
 @contextlib.contextmanager
 def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
-    """Yields a temporary path next to `path`; it is renamed to `path` at the end of the block.
+    """Yields the path of a temporary file, which is renamed to `path` at the end of the block.
 
-    If the block raises, `path` keeps its old content and the temporary file is removed. If the
-    block writes nothing, `path` stays as it is.
+    If the `with` block raises an error, `path` keeps its old content and the temporary file is
+    removed. If the block does not create the temporary file, `path` is unchanged.
 
     Args:
         path: the file to write, on a local disk.
@@ -107,7 +107,7 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
-    """Writes a small file atomically; `path` may be in a bucket.
+    """Writes `content` to the file `path` atomically; `path` may be in a bucket.
 
     Raises:
         OSError: the disk is full or fails.
@@ -120,29 +120,29 @@ def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
 
 
 def write_text(path: Path, text: str, *, unique: bool = False) -> None:
-    """Writes a small UTF-8 text file atomically, see `write_bytes`."""
+    """Writes `text` to a UTF-8 file atomically, as `write_bytes` does."""
     write_bytes(path, text.encode(), unique=unique)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a small JSON file atomically, see `write_bytes`."""
+    """Writes `content` to a JSON file atomically, as `write_bytes` does."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 @contextlib.contextmanager
 def explained(file: str | Path, remedy: str = "copy or download it again") -> Iterator[None]:
-    """Turns errors that a file's content causes in the block into a ValueError that names the file.
+    """Converts errors that the content of `file` causes to a ValueError that names `file`.
 
-    This is for files from elsewhere, whose content may have any structure: a missing entry, a value
-    of a wrong type and a number out of range all become a ValueError. A short ValueError that
-    already names the file is raised unchanged.
+    Use this context to read files from other sources, whose content may have any structure: a
+    missing entry, a value of a wrong type and a number out of range all become a ValueError. A
+    short ValueError that already names the file is raised unchanged.
 
     Args:
-        file: the file that the block reads.
+        file: the file that the `with` block reads.
         remedy: the advice at the end of an error message.
 
     Raises:
-        ValueError: the content cannot be used.
+        ValueError: the content of `file` cannot be used.
     """
     try:
         yield
@@ -161,16 +161,16 @@ def explained(file: str | Path, remedy: str = "copy or download it again") -> It
 def read_json(
     path: Path, remedy: str = "copy or download it again", max_bytes: int = MAX_JSON_BYTES
 ) -> dict[str, Any]:
-    """Reads the object in a UTF-8 JSON file, with or without a byte order mark.
+    """Reads a UTF-8 JSON file, with or without a byte order mark, and returns the object in it.
 
     Args:
         path: the file, which may be in a bucket.
         remedy: the advice at the end of an error message.
-        max_bytes: maximum size of the file; parsing needs up to 24 times its size in memory.
+        max_bytes: maximum size of the file; parsing a file needs up to 24 times its size in memory.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, or too large, or its content is not an object.
+        ValueError: the file is not JSON, is too large, or does not contain a JSON object.
     """
     try:
         content = json.loads(read_bytes(path, max_bytes).decode("utf-8-sig"))
@@ -208,11 +208,11 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def set_aside(path: Path, name: str | None = None) -> Path:
-    """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the new path.
+    """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the copy's path.
 
     Args:
         path: the damaged file.
-        name: the NAME in the name of the copy; None: the name of the file.
+        name: the NAME in the file name of the copy; None: the name of the damaged file.
 
     Raises:
         OSError: the copy cannot be written.
@@ -228,16 +228,16 @@ def set_aside(path: Path, name: str | None = None) -> Path:
 def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
     """Yields a new folder that replaces `folder` at the end of the block, if no error occurs.
 
-    The old content of `folder` is kept until the end of the block, and then removed.
+    The old content of `folder` is kept until the end of the `with` block, and then removed.
 
     Args:
         folder: the folder to write, which may exist.
         marks: file names; a folder with content is replaced only if it contains a file with one of
-            these names. Empty: any folder is replaced.
+            these names. If `marks` is empty, any folder is replaced.
 
     Raises:
-        ValueError: `folder` is a file, or has content but none of the `marks`.
-        Locked: another process writes `folder` now.
+        ValueError: `folder` is a file, or has content but none of the files in `marks`.
+        Locked: another process is writing `folder`.
         OSError: the new content could not be written; the old content is unchanged.
     """
     folder = Path(folder).resolve()
@@ -277,7 +277,7 @@ def _check_replaceable(folder: Path, marks: Sequence[str]) -> None:
 
 
 def _tidy(folder: Path, scratch: Path) -> None:
-    """Removes the folder `scratch`, after moving the old content back if `folder` is missing."""
+    """Restores a missing `folder` from its old content in `scratch`; then removes `scratch`."""
     if (scratch / "old").exists() and not folder.exists():
         (scratch / "old").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -295,7 +295,7 @@ def brief(content: Any, limit: int = 120) -> str:
 
 
 def listed(names: Sequence[Any], limit: int = 70) -> str:
-    """Joins names for an error message; of a long list, only the count and the first names."""
+    """Joins `names` for an error message; shortens a long list to its count and first names."""
     if not names:
         return "nothing"
     first = ", ".join(brief(name, limit) for name in names[:9])
@@ -305,6 +305,9 @@ def listed(names: Sequence[Any], limit: int = 70) -> str:
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Returns `Did you mean 'x'? ` with the most similar known name, or "" if none is similar."""
+    """Returns `Did you mean 'x'? ` with the name in `known` most similar to `name`.
+
+    If no name in `known` is similar to `name`, the result is "".
+    """
     matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.4)
     return f"Did you mean {matches[0]!r}? " if matches else ""

@@ -1,6 +1,6 @@
 """Fine-tunes a model on a task: `python -m bertjax.finetune` (Devlin et al. 2018, 4).
 
-Running the same command again resumes from the newest checkpoint, bit for bit.
+Running the same command again resumes the run from its newest checkpoint, bit for bit.
 """
 
 import sys
@@ -18,19 +18,19 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 
 def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult":
-    """Fine-tunes a model, as `bertjax.finetune(...)`; returns its scores, history and the model.
+    """Fine-tunes a model on a task and returns its scores, its history and the model.
 
         result = bertjax.finetune(task="classify", train="a.csv", dev=frame)
         result.scores["dev/accuracy"], result.model.predict(["a text"])
 
     Args:
         config: the config of the run; None: the defaults in `configs/finetune/TASK.py`.
-        fields: values of `FinetuneConfig` fields, which replace those of `config`. train, dev and
-            test may be pandas DataFrames or lists of dictionaries instead of files.
+        fields: values of `FinetuneConfig` fields, which replace the values in `config`. The fields
+            train, dev and test may be pandas DataFrames or lists of dictionaries instead of files.
 
     Raises:
         ValueError: config, data and workdir are incompatible, or the task is unknown.
-        TypeError: a field in `fields` is unknown.
+        TypeError: a name in `fields` is not a field of `FinetuneConfig`.
     """
     from bertjax.tasks.sources.table_files import as_file
     from bertjax.training import variants
@@ -47,12 +47,15 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
-    """Fine-tunes and returns {name of a run: its scores}; see `bertjax.training.variants`."""
+    """Fine-tunes a model once per run of `config`; returns {name of a run: scores of the run}.
+
+    A config describes a single run, one run per seed, or a sweep over BERT's published grid.
+    """
     return finetune(config).runs
 
 
 def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConfig:
-    """Loads `file`, or if it is None, the task's config file; if both are None, the default config.
+    """Loads the config `file` if given, else the config file of `task`, else the default config.
 
     Raises:
         ValueError: the task is unknown or has no train split.
@@ -70,7 +73,7 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
 
 
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
-    """Parses the flags, whose defaults come from --config or from the config file of --task."""
+    """Parses command-line flags; defaults come from --config or from the config file of --task."""
     task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
     return command_line.parse_both(
         command_line.ConfigFlags,
@@ -83,7 +86,7 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags and runs the command; returns the exit status."""
+    """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,4 +1,4 @@
-"""Interrupted commands: the exception, the exit status, and signals that raise the exception."""
+"""Interruption of commands: `Interrupted`, its exit status, and the signals that raise it."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ STOPPED = 75
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a stop signal ends a command; running the command again resumes it.
+    """Raised when a stop signal ends a command; running the command again resumes its work.
 
     Attributes:
         on_all_hosts: whether all hosts of the run have agreed to end.
@@ -28,8 +28,8 @@ class Interrupted(KeyboardInterrupt):
 def signals_raise() -> Iterator[None]:
     """A context in which SIGTERM and SIGHUP raise `Interrupted`, so that files are cleaned up.
 
-    Without this context, the signals would end the process at once. In forked child processes, they
-    still do.
+    Without this context, SIGTERM and SIGHUP end the process at once. The context has no effect on
+    forked child processes, or if a thread other than the main thread enters the context.
     """
     process = os.getpid()
 

@@ -1,8 +1,9 @@
 """A lock file that keeps a second process from writing to the same file or folder.
 
-Where the file system has locks (`flock`), a lock is freed as soon as its process ends, in whatever
-way. Elsewhere, as on some NFS mounts, the lock is a file that is created exclusively and touched
-every few seconds; if it has not been touched for a minute, its process is taken to be dead.
+On file systems that support `flock`, a lock is released as soon as the process that holds the lock
+ends, even if the process is killed. On other file systems, such as some NFS mounts, the lock is a
+file that the process creates exclusively and touches every few seconds; the process is taken to be
+dead if the lock file has not been touched for a minute.
 """
 
 import contextlib
@@ -30,20 +31,20 @@ ATTEMPTS = 100
 
 
 class Locked(ValueError):
-    """Another process has the lock; the message names it and its host."""
+    """Raised if another process holds the lock; the message names that process and its host."""
 
 
 class Lock:
-    """Exclusive use of a file or folder by one process.
+    """A lock that gives one process the exclusive use of a file or folder.
 
-    The process has the lock from `take` to `release`, or until it ends or the object is deleted. A
-    lock may be used as a context manager.
+    A process holds the lock from `take` to `release`, or until the process ends or the `Lock`
+    object is deleted. A lock may be used as a context manager.
 
     Args:
-        path: the lock file. Its folder must exist. Without `flock`, another file is used, `path`
-            with ".heartbeat" added.
-        place: name of the locked file or folder in the error message, such as "--output data".
-        what: name of the kind of process that takes the lock in the error message, such as "run".
+        path: the lock file, whose folder must exist. On file systems without `flock`, the lock file
+            is `path` with ".heartbeat" appended.
+        place: what the error message calls the locked file or folder, such as "--output data".
+        what: what the error message calls the process that holds the lock, such as "run".
         remedy: the advice at the end of the error message, such as "wait until it ends".
     """
 
@@ -56,19 +57,19 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this object has the lock."""
+        """Whether this object holds the lock."""
         return self._file is not None or self._ended is not None
 
     def take(self, *, wait: bool = True) -> None:
         """Takes the lock.
 
         Args:
-            wait: what to do if, without `flock`, there is a lock file that was touched less than a
-                minute ago, so that its process may be alive or dead. True: wait until the file is
-                touched again or stale. False: assume that the process is alive.
+            wait: what to do, without `flock`, about a lock file that was touched less than a minute
+                ago and whose process may be alive or dead. True: wait until the lock file is
+                touched again or is a minute old; False: assume that the process is alive.
 
         Raises:
-            Locked: another process has the lock.
+            Locked: another process holds the lock.
             OSError: the lock file cannot be created: no write permission, a full or read-only disk.
         """
         self._content = f"process {os.getpid()} on {socket.gethostname()}"
@@ -76,7 +77,7 @@ class Lock:
             self._take_heartbeat(wait)
 
     def _take_flock(self) -> bool:
-        """Takes the lock by `flock`; returns False if the file system does not support it."""
+        """Takes the lock by `flock`; returns False if the file system does not support `flock`."""
         if fcntl is None:
             return False
         for _ in range(ATTEMPTS):
@@ -121,11 +122,11 @@ class Lock:
         threading.Thread(target=_touch_until, args=args, daemon=True).start()
 
     def _remove_stale(self, wait: bool) -> None:
-        """Removes the lock file of a dead process; does nothing if the file has vanished meanwhile.
+        """Deletes the lock file of a dead process, unless another process deletes the file first.
 
         Raises:
-            Locked: the file is touched, so its process is alive; or `wait` is False and the file is
-                not stale.
+            Locked: the process touched the lock file during the wait, so the process is alive; or
+                `wait` is False and the last touch was less than a minute ago.
         """
         try:
             seen, other = self._heartbeat.stat().st_mtime_ns, self._read()
@@ -145,7 +146,7 @@ class Lock:
             return
 
     def _age(self) -> float:
-        """Returns the seconds since the lock file was touched, by the clock of the file system."""
+        """Returns the seconds since the last touch of the lock file, by the file system's clock."""
         probe = self._heartbeat.with_name(f"{self._heartbeat.name}.{uuid.uuid4().hex}")
         try:
             probe.touch()
@@ -166,7 +167,7 @@ class Lock:
         )
 
     def release(self) -> None:
-        """Removes the lock file; does nothing if this object does not have the lock."""
+        """Releases the lock and deletes the lock file; does nothing if the lock is not held."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)  # while it is locked, see `_is_still_at`
@@ -192,7 +193,7 @@ class Lock:
 
 @contextlib.contextmanager
 def _removed_on_error(path: Path) -> Iterator[None]:
-    """Removes a new lock file if it cannot be written, as on a full disk."""
+    """A context that deletes the new lock file `path` if the block raises OSError."""
     try:
         yield
     except OSError:
@@ -201,7 +202,7 @@ def _removed_on_error(path: Path) -> Iterator[None]:
 
 
 def _is_still_at(file: IO[bytes], path: Path) -> bool:
-    """Whether `path` still leads to the open file, so that a later process locks the same file."""
+    """Returns whether `path` still refers to the open `file`, which may have been deleted."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:

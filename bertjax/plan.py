@@ -1,7 +1,8 @@
-"""Plans a pretraining for TPUs that are not at hand: `python -m bertjax.plan`.
+"""Plans a pretraining run for TPUs that this machine does not have: `python -m bertjax.plan`.
 
-The train step is compiled for these TPUs, so the compiler reports its memory and communication, and
-whether it fits in the memory of a device. This needs `pip install 'bertjax[tpu]'`.
+The train step is compiled for the TPUs, so that the compiler reports the memory and communication
+of the step, and whether the step fits in the memory of a device. The command needs the compiler for
+TPUs, which `pip install 'bertjax[tpu]'` installs.
 """
 
 import dataclasses
@@ -29,16 +30,16 @@ class PlanFlags(command_line.ConfigFlags):
     }
 
     topology: str | None = None
-    """TPU slice to plan for, as VERSION:CHIPS, such as v3:4x4; None: only the slices of
+    """TPU slice to plan for, as VERSION:CHIPS, such as v3:4x4; None: only the slices in
     --compare."""
     compare: str | None = None
     """Further TPU slices to plan for, separated by commas, such as v4:2x2x4,v5e:4x4; a table
-    compares all plans; None: only --topology."""
+    compares the plans of all slices; None: only the slice in --topology."""
     json: str | None = None
-    """File to write the plans to as JSON ("-": standard output); None: no JSON."""
+    """File to write the plans to as JSON ("-": standard output); None: no JSON is written."""
     no_advice: bool = False
-    """If the train step does not fit in memory, do not search for changes of the config with which
-    it does."""
+    """Do not search for config changes that make the train step fit in device memory, if the train
+    step of the config does not fit."""
 
     def __post_init__(self):
         if not self.topologies:
@@ -54,7 +55,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
     """Compiles the train step of every phase for every TPU slice; prints and returns the plans.
 
     Raises:
-        ValueError: the config has no phases, it is incompatible with the number of devices, or a
+        ValueError: the config has no phases or is incompatible with the number of devices, or a
             slice is unknown.
         ImportError: the compiler for TPUs is not installed.
     """
@@ -81,7 +82,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
 
 
 def describe(plan: "Plan") -> str:
-    """Describes a plan in lines of text."""
+    """Returns the lines of text that describe a plan, joined by newlines."""
     memory = {key: value / 1e9 for key, value in plan.memory.items()}
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     lines = [
@@ -121,7 +122,7 @@ def describe(plan: "Plan") -> str:
 
 
 def comparison(plans: "Sequence[Plan]") -> "Table":
-    """Returns a table with one row per plan."""
+    """Returns a table for the terminal that compares the plans, with one row per plan."""
     from rich.table import Table
 
     table = Table("devices", "phase", "GB/device", "of", "fits", "TFLOP", "MB sent", "step ms >=")
@@ -142,7 +143,7 @@ def comparison(plans: "Sequence[Plan]") -> "Table":
 
 
 def as_json(plan: "Plan") -> dict[str, Any]:
-    """Converts a plan to JSON values; bytes, seconds and FLOP are per device."""
+    """Converts a plan to a dict of JSON values; bytes and FLOP are per device."""
     values = dataclasses.asdict(plan)
     values["collectives"] = [c._asdict() | {"sent": c.sent} for c in plan.collectives]
     low, high = plan.step_seconds
@@ -150,7 +151,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
-    """Parses the flags of the plan and the fields of the run's config."""
+    """Parses the command line; returns the config of the pretraining run, and the plan's flags."""
     flags, config = command_line.parse_both(
         PlanFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),

@@ -31,7 +31,7 @@ MODES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Config of `bertjax.predict`: the model, and what to predict."""
+    """Config of `bertjax.predict`: the model, the input and the kind of inference."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
@@ -43,44 +43,45 @@ class PredictConfig:
     model: str
     """Model directory, or the workdir of a finished run."""
     input: str | None = None
-    """File of examples to predict: CSV, TSV, JSON lines, one text per line (.txt), SQuAD's JSON or
-    CoNLL's columns; it must be in the form of the model's task."""
+    """File of examples to predict, in the form that the model's task needs: CSV, TSV, JSON lines,
+    one text per line (.txt), SQuAD's JSON or CoNLL's columns."""
     text: str | None = None
     """Single text to predict instead of a file; for question answering, the question."""
     pair: str | None = None
     """Second text of a pair whose first text is --text; for question answering, the passage; None:
     --text is a single text."""
     task: str | None = None
-    """Official task whose dev and test splits are predicted, such as ax with an MNLI model."""
+    """Benchmark task whose dev and test splits are predicted, such as ax with an MNLI model."""
     data_dir: str | None = None
-    """Folder with the task's official files; None: TensorFlow Datasets fetches them."""
+    """Folder with the published files of --task; None: TensorFlow Datasets downloads the data."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     submission: str | None = None
     """Zip file for GLUE's server that the predictions of --task are added to; None: a new zip file
     in --output."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: the column used in fine-tuning if
-    --input has it, else guessed, and the guess is printed."""
+    """Column of the text, or of the first text of a pair; None: if no column flag is set and
+    --input has the text columns used in fine-tuning, the column used in fine-tuning, else a column
+    that is guessed and printed."""
     pair_column: str | None = None
-    """Column of the second text of a pair, or in multiple choice, of a text that is put before
-    every choice; None: as for --text_column."""
+    """Column of the second text of a pair or, in multiple choice, of a text that is put before
+    every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
-    """Column of the labels, from which metrics are computed; None: as for --text_column; an input
-    without labels has no metrics."""
+    """Column of the labels, from which metrics are computed; None: chosen as for --text_column; no
+    metrics are computed if --input has no labels."""
     label_separator: str | None = None
-    """Character that separates the labels of an example with several labels; None: the one used in
-    fine-tuning, if any."""
+    """Character that separates the labels of an example with several labels; None: the separator
+    used in fine-tuning, if any."""
     id_column: str | None = None
-    """Column of the example id, which the predictions contain; None: as for --text_column; an input
-    without ids has the row indices as ids."""
+    """Column of the example ids, which the predictions contain; None: chosen as for --text_column;
+    the ids are row indices if --input has no ids."""
     choice_columns: tuple[str, ...] = ()
-    """Columns of the choices in multiple choice; empty: as for --text_column."""
+    """Columns of the choices in multiple choice; empty: chosen as for --text_column."""
     fill_mask: str | None = None
-    """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable words for each are
-    printed."""
+    """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable words for each mask
+    are printed."""
     top_k: int = 5
-    """Number of words to print per mask."""
+    """Number of words to print per mask of --fill_mask."""
     embed: str | None = None
     """File with one text per line; the embedding of each text is written to --output."""
     output: str | None = None
@@ -92,8 +93,8 @@ class PredictConfig:
     """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
     the hidden state of [CLS]."""
     layers: tuple[int, ...] = (-1,)
-    """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; those of several
-    layers are concatenated."""
+    """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; hidden states of
+    several layers are concatenated."""
 
     def __post_init__(self):
         if self.top_k < 1:
@@ -118,7 +119,7 @@ class PredictConfig:
 
     @property
     def columns(self) -> "Columns":
-        """The names of the columns of --input."""
+        """The column names of --input that are set by flags."""
         from bertjax.tasks.sources.columns import Columns
 
         return Columns(
@@ -131,10 +132,11 @@ class PredictConfig:
 
 
 def answer(config: PredictConfig) -> None:
-    """Predicts a text or every example of a file, and prints or writes the results as JSON lines.
+    """Predicts a text or all examples of a file; prints or writes the results as JSON lines.
 
-    If the examples have labels, the metrics are printed as well. After a kill, a command with the
-    same input, model and flags continues --output, so that each example has exactly one line.
+    If the examples have labels, the metrics are printed as well. If the command is killed, running
+    the command again with the same input, model and flags continues the file --output, so that each
+    example has exactly one line.
     """
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.saved_task import TaskModel
@@ -173,7 +175,7 @@ def answer(config: PredictConfig) -> None:
 
 @contextlib.contextmanager
 def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines | _Printed]":
-    """Yields standard output, or the file --output, which the same command can continue later."""
+    """Yields a writer of JSON lines: to --output, which a later run can continue, or to stdout."""
     if config.output is None:
         yield _Printed()
         return
@@ -198,22 +200,22 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
 
 
 class _Printed:
-    """Writes lines to standard output; it has the interface of `PartialLines`."""
+    """Writes JSON lines to standard output, with the interface of `PartialLines`."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Yields the lines of an earlier run, of which standard output has none."""
+        """Returns an empty iterator, because standard output has no lines of an earlier run."""
         return iter(())
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Prints a line."""
+        """Prints `line` as one line of JSON."""
         print(json.dumps(line, ensure_ascii=False))
 
 
 def answer_task(config: PredictConfig) -> None:
-    """Predicts the dev and test splits of an official task; writes the predictions, prints metrics.
+    """Predicts all splits of a benchmark task except train; writes predictions, prints metrics.
 
     Raises:
-        ValueError: the labels of the model are not those of the task.
+        ValueError: the labels of the model and of the task differ.
     """
     from bertjax.inference.evaluation import official_task
     from bertjax.inference.saved_task import TaskModel

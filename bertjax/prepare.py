@@ -1,7 +1,7 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
-One process reads the input and cuts it into chunks of documents; worker processes turn each chunk
-into shards of training data. The output does not depend on the number of workers; see
+One process reads the input and cuts the text into chunks of documents; worker processes turn each
+chunk into shards of training data. The output does not depend on the number of workers; see
 `bertjax.data.preparation.chunks`.
 """
 
@@ -38,16 +38,17 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 
         bertjax.prepare(input="text/*", tokenizer="bert-base-uncased", output="data")
 
-    Unless `num_processes=1`, a script must call this function under `if __name__ == "__main__":`,
+    A script must call this function under `if __name__ == "__main__":` unless `num_processes=1`,
     because worker processes import the script.
 
     Args:
-        config: the config of the preparation; None: the defaults.
-        fields: values of `PrepareConfig` fields, which replace those of `config`.
+        config: the config of the preparation; None: the default config.
+        fields: values of `PrepareConfig` fields, which replace the values in `config`.
 
     Raises:
-        ValueError, OSError: see `run`.
-        TypeError: a field in `fields` is unknown.
+        ValueError: the input, the tokenizer or the output directory cannot be used.
+        OSError: a file cannot be read or written.
+        TypeError: a name in `fields` is not a field of `PrepareConfig`.
     """
     return run(config_from(PrepareConfig, config, fields))
 
@@ -55,7 +56,7 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 def run(config: PrepareConfig) -> "Metadata | None":
     """Prepares pretraining data, or continues an unfinished preparation; returns the metadata.
 
-    With --shard, returns None if other parts are not finished.
+    If `config.shard` is set and other parts are not finished, the result is None.
 
     Raises:
         ValueError: the input, the tokenizer or the output directory cannot be used.
@@ -121,7 +122,7 @@ def _open_corpus(config: PrepareConfig) -> "Corpus":
 
 
 def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
-    """Returns the settings, inputs and tokenizer, which determine the output, as JSON values."""
+    """Returns all that determines the output (settings, inputs, tokenizer) as JSON values."""
     return {
         "settings": {
             field.name: getattr(config, field.name)
@@ -153,7 +154,7 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares one part in a Beam worker; returns the number of chunks of the input."""
+    """Prepares one part in a Beam worker; returns the number of chunks of the whole input."""
     from bertjax.data.preparation import prepared_dir
 
     config = dataclasses.replace(
@@ -168,7 +169,7 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
 
 
 def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
-    """Prepares the unfinished chunks of this part; returns the number of chunks of the input."""
+    """Prepares unfinished chunks of the config's part; returns the whole input's chunk count."""
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
     from bertjax.data.preparation.workers import Workers, available_cores
@@ -207,7 +208,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 
 @contextlib.contextmanager
 def _progress(corpus: "Corpus") -> Iterator[Any]:
-    """Yields `report(text_bytes)`, which updates a progress bar or prints lines to a log."""
+    """Yields a function `report(text_bytes)`, which updates a progress bar or prints log lines."""
     begin = last = time.monotonic()
     text_bytes = 0
     if sys.stderr.isatty():

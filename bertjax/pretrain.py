@@ -1,6 +1,7 @@
 """Pretrains an encoder: `python -m bertjax.pretrain` (Devlin et al. 2018, 3.1).
 
-Running the same command again resumes from the newest checkpoint, bit for bit.
+Running the same command again resumes the run from the newest checkpoint, with the same results bit
+for bit as without an interruption.
 """
 
 import dataclasses
@@ -21,23 +22,23 @@ def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
         config: the config of the run, for example
             `load_config_file("configs/pretrain/bert_base.py", PretrainConfig)`; None: the default
             config, which has no data and no phases.
-        fields: values of `PretrainConfig` fields, which replace those of `config`.
+        fields: values of `PretrainConfig` fields, which replace the values in `config`.
 
     Raises:
-        TypeError: a field in `fields` is unknown.
+        TypeError: a name in `fields` is not a field of `PretrainConfig`.
     """
     run(config_from(PretrainConfig, config, fields))
 
 
 def run(config: PretrainConfig) -> None:
-    """Pretrains a model; see `bertjax.training.pretraining.pretrain` for the errors it raises."""
+    """Pretrains a model; the errors are those of `bertjax.training.pretraining.pretrain`."""
     from bertjax.training import pretraining
 
     pretraining.pretrain(config)
 
 
 def export(workdir: str) -> None:
-    """Exports the model of the newest checkpoint; see `bertjax.training.pretraining.export`."""
+    """Writes the model of the newest checkpoint in `workdir` to a Hugging Face model directory."""
     from bertjax.training import pretraining
 
     pretraining.export(workdir)
@@ -54,7 +55,7 @@ class PretrainFlags(command_line.ConfigFlags):
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
-    """Parses the flags, whose defaults come from --config."""
+    """Parses the command line, whose defaults come from the config file --config."""
     flags, config = command_line.parse_both(
         PretrainFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
@@ -66,7 +67,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFl
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, then pretrains or exports; returns the exit status."""
+    """Parses the flags, and pretrains or exports a model; returns the exit status."""
 
     def start() -> None:
         config, flags = parse(argv)

@@ -1,4 +1,7 @@
-"""`run.json` of a workdir: the config of a run and a hash of its data. `.run.json` is a copy."""
+"""Reads `run.json` of a workdir, which holds the config of a run and a hash of its data.
+
+The file `.run.json` in the same workdir is a spare copy of `run.json`.
+"""
 
 import contextlib
 from pathlib import Path
@@ -10,16 +13,16 @@ RUN_FILE, SPARE_FILE = "run.json", ".run.json"
 
 
 def holds_run(workdir: Path) -> bool:
-    """Whether a folder has run.json or its spare copy, so that it is the workdir of a run."""
+    """Returns whether `workdir` contains run.json or its spare copy, .run.json."""
     return any((workdir / name).is_file() for name in (RUN_FILE, SPARE_FILE))
 
 
 def read_run(workdir: Path) -> dict[str, Any]:
-    """Reads run.json or, if it is damaged or missing, its spare copy.
+    """Reads run.json of a workdir or, if run.json is damaged or missing, its copy .run.json.
 
     Raises:
-        ValueError: run.json is damaged, and its copy is damaged or missing.
-        FileNotFoundError: run.json is missing, and its copy is damaged or missing.
+        ValueError: run.json is damaged, and its copy .run.json is damaged or missing.
+        FileNotFoundError: run.json is missing, and its copy .run.json is damaged or missing.
     """
     try:
         return read_run_file(workdir / RUN_FILE)
@@ -30,11 +33,11 @@ def read_run(workdir: Path) -> dict[str, Any]:
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """Reads run.json or its copy.
+    """Reads the JSON object in `path`, which is run.json or its copy .run.json.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, or it lacks the config or the hash of the data.
+        ValueError: the file is not JSON, or lacks the config of the run or the hash of the data.
     """
     content = read_json(path, "restore it from a copy, or choose another --workdir")
     config, fingerprint = content.get("config"), content.get("data_fingerprint")

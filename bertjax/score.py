@@ -1,4 +1,4 @@
-"""Computes the official metrics of a task from files of predictions: `python -m bertjax.score`."""
+"""Computes the official metrics of a task from a predictions file: `python -m bertjax.score`."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from bertjax.files import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreConfig:
-    """Config of `bertjax.score`: the predictions, and the file with the correct answers."""
+    """Config of `bertjax.score`: the task, the predictions and the correct answers."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task gold predictions na_probs na_prob_thresh",
@@ -22,18 +22,18 @@ class ScoreConfig:
     task: str
     """Name of the task: squad, squad2, conll, or a GLUE task such as mnli."""
     gold: str
-    """Official file with the correct answers: SQuAD's JSON, GLUE's TSV or CoNLL's columns."""
+    """Official file with the correct answers: JSON of SQuAD, TSV of GLUE or columns of CoNLL."""
     predictions: str
-    """File of predictions. SQuAD: JSON that maps question ids to answer texts. GLUE: TSV with the
-    columns index and prediction, as in a submission. CoNLL: columns, of which the first holds the
-    words of --gold and the last the predicted tags."""
+    """File of predictions. For SQuAD, the file is JSON that maps question ids to answer texts. For
+    GLUE, the file is TSV with the columns index and prediction, as in a submission. For CoNLL, the
+    file has columns; the first holds the words of --gold and the last the predicted tags."""
     na_probs: str | None = None
-    """SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
-    question has no answer; the best threshold for these values is then reported as well; None: only
-    questions whose predicted text is empty have no answer."""
+    """For SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
+    question has no answer. With --na_probs, the metrics include the best threshold for these
+    probabilities; without --na_probs, only an empty predicted text means "no answer"."""
     na_prob_thresh: float = 1.0
-    """SQuAD 2.0: a question whose value in --na_probs exceeds this threshold is scored as predicted
-    to have no answer."""
+    """For SQuAD 2.0: threshold for the values in --na_probs; a question with a higher value is
+    scored as if its prediction were "no answer"."""
 
     def __post_init__(self):
         from bertjax.tasks import TASKS
@@ -49,12 +49,12 @@ class ScoreConfig:
 
 
 def score(config: ScoreConfig) -> dict[str, float]:
-    """Returns the official metrics, name -> value, as fractions (not percent).
+    """Computes the official metrics of the task; returns {name: value} as fractions, not percent.
 
     Raises:
         ValueError: a file has the wrong format, or the predictions are not for the examples of
-            `gold`.
-        FileNotFoundError: a file does not exist.
+            `config.gold`.
+        FileNotFoundError: a file that `config` names does not exist.
     """
     from bertjax.tasks import TASKS
 
@@ -70,14 +70,14 @@ def score(config: ScoreConfig) -> dict[str, float]:
 
 
 def run(config: ScoreConfig) -> None:
-    """Prints the metrics as JSON, in per cent."""
+    """Prints the official metrics of the predictions as JSON, in per cent."""
     from bertjax.tasks.metrics import in_percent
 
     print(json.dumps(in_percent(score(config)), indent=2))
 
 
 def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
-    """Parses the command-line flags."""
+    """Parses the command-line flags to a `ScoreConfig`."""
     return command_line.parse(
         ScoreConfig,
         argv,
@@ -87,7 +87,7 @@ def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags and runs the command; returns the exit status."""
+    """Parses the flags, prints the metrics and returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,4 +1,4 @@
-"""Temporary folders; those of a process that was killed are removed by a later process."""
+"""Creates temporary folders, and removes the temporary folders of processes that were killed."""
 
 import contextlib
 import os
@@ -20,11 +20,11 @@ SECONDS_WITHOUT_LOCK = 3600.0
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yields a new folder for temporary files, which is removed at the end of the block.
+    """Yields a new folder for temporary files and removes the folder at the end of the block.
 
-    If the process is killed, the next call of this function by the same user on the same machine
-    removes the folder. It is created in the directory of `tempfile`, which the environment variable
-    TMPDIR chooses.
+    If the process is killed, the next call of `scratch_folder` by the same user on the same machine
+    removes the folder. The folder is created in `tempfile.gettempdir()`, which the environment
+    variable TMPDIR sets.
 
     Raises:
         OSError: the folder cannot be created.
@@ -44,7 +44,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_left_behind(root: Path) -> None:
-    """Removes the scratch folders in `root` that dead processes of this user have left."""
+    """Removes the current user's scratch folders in `root` whose processes have ended."""
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Locked):
             if _is_ours(folder):

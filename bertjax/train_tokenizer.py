@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(config: TrainTokenizerConfig) -> None:
-    """Reads the corpus once and writes a tokenizer directory.
+    """Trains a tokenizer on the corpus `config.input` and saves it in the folder `config.output`.
 
     Raises:
         ValueError: the output directory is not empty, or the corpus contains no word.
@@ -59,7 +59,7 @@ def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
-    """Parses the command-line flags."""
+    """Parses command-line flags into a `TrainTokenizerConfig`."""
     return command_line.parse(
         TrainTokenizerConfig,
         argv,
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags and runs the command; returns the exit status."""
+    """Trains a tokenizer as the command-line flags say; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -1,8 +1,8 @@
-"""Configs of the commands: frozen dataclasses, set by a config file and overridden by flags.
+"""Configs of the commands: frozen dataclasses, read from a config file and overridden by flags.
 
 A config file is Python code that assigns a config to the variable `config`. `--config FILE` looks
-for FILE in the current folder, then among the config files of the package. `bertjax.config` does
-not import jax.
+for FILE in the current folder, then among the config files of the package. The package
+`bertjax.config` does not import jax.
 """
 
 from bertjax.config.config_file import config_from, defaults_of, differences, load_config_file

@@ -1,4 +1,4 @@
-"""Reads config files, and compares a config with the one that a run was started with."""
+"""Reads config files, and compares a config with the saved config of a run."""
 
 import dataclasses
 import importlib.util
@@ -19,7 +19,7 @@ Config = TypeVar("Config")
 
 
 def load_config_file(path: str | None, config_class: type[Config]) -> Config:
-    """Executes a config file and returns its `config`; without a path, returns the default config.
+    """Executes the config file `path` and returns its `config`; without a path, `config_class()`.
 
     Raises:
         FileNotFoundError: the file is neither in the current folder nor in the package; the message
@@ -46,7 +46,7 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 
 
 def _nearest_field(message: str) -> str:
-    """Returns a remedy for a config file's TypeError; for an unknown field, lists the fields."""
+    """Returns advice on the TypeError of a config file: for an unknown field, the known fields."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
@@ -66,17 +66,17 @@ def _known_fields(config_class: type[Any], name: str) -> str:
 def config_from(
     config_class: type[Config], config: Config | None, fields: Mapping[str, Any]
 ) -> Config:
-    """Makes a config from an instance and keyword arguments, for the Python API.
+    """Returns a copy of `config` with the fields in `fields` replaced, for the Python API.
 
     Args:
         config_class: the class of the config.
         config: an instance of `config_class`; None: the default config.
-        fields: {name of a field: its value}, which replace the values of `config`. For a tuple
-            field, a list or a single value is converted to a tuple.
+        fields: {field name: value}, values that replace those of `config`. For a tuple field, a
+            list or a single value is converted to a tuple.
 
     Raises:
-        TypeError: `config` is not a `config_class`, or a field is unknown; the message suggests the
-            field with the most similar name.
+        TypeError: `config` is not a `config_class`, or a name in `fields` is unknown; the message
+            suggests the field with the most similar name.
     """
     if config is not None and not isinstance(config, config_class):
         raise TypeError(
@@ -115,15 +115,15 @@ def differences(
     ignore: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Lists the fields that differ from a saved config, as `name: saved value -> new value`.
+    """Lists the fields in which `config` and `saved` differ, as `name: saved value -> new value`.
 
     Args:
-        config, saved: nested dictionaries; a nested field has a name like
-            `optimizer.learning_rate`.
-        ignore: fields to leave out of the list; each entry is a full name, or the first or the last
-            component of a name.
-        defaults: the default config as nested dictionaries, used for fields that `saved` lacks
-            because they did not exist yet when it was written.
+        config, saved: the new and the saved config as nested dictionaries; a nested field has a
+            name like `optimizer.learning_rate`.
+        ignore: fields to leave out of the list; each entry is the full name of a field, or the
+            first or the last component of the name.
+        defaults: the default config as nested dictionaries, which fills in the fields that `saved`
+            lacks because an older version wrote `saved`.
     """
     new, old = _flatten(json.loads(json.dumps(config))), _flatten(saved)
     known = _flatten(json.loads(json.dumps(defaults or {})))
@@ -140,8 +140,9 @@ def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
     """Returns the default values of a config's fields; nested dataclasses become dictionaries.
 
     Args:
-        config: the config; fields without a default are left out.
-        default: an instance whose values are the defaults; None: the defaults of the class.
+        config: an instance of a config dataclass; fields without a default are left out.
+        default: an instance whose values are the defaults; None: the defaults that the class of
+            `config` declares.
     """
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(config):

@@ -1,4 +1,4 @@
-"""The config of distillation in pretraining (Sanh et al. 2019)."""
+"""The config of knowledge distillation during pretraining (Sanh et al. 2019)."""
 
 import dataclasses
 from typing import Literal
@@ -6,33 +6,33 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Config of distillation: the teacher, and the weights of the losses."""
+    """Config of distillation during pretraining: the teacher, and the weights of the losses."""
 
     teacher: str | None = None
     """Teacher model, which must have an MLM head: a model directory, the workdir of a run or a hub
     name; None: no distillation."""
     layers: tuple[int, ...] = ()
-    """For each layer of the student, the index (from 0) of the teacher's layer that initialises it;
-    the teacher's embeddings and heads are then copied as well; empty: the student starts from
-    --init or from random weights."""
+    """Indices (from 0) of the teacher's layers that initialise the student's layers, one per
+    student layer; the teacher's embeddings and heads are copied as well; empty: the student starts
+    from --init or from random weights."""
     temperature: float = 2.0
-    """Temperature by which the logits of both models are divided; the loss of the soft targets is
+    """Temperature by which the logits of teacher and student are divided; the soft-target loss is
     multiplied by the square of the temperature."""
     soft_targets: float = 5.0
-    """Loss weight of the soft targets: the Kullback-Leibler divergence KL(teacher || student) of
-    the predicted token distributions."""
+    """Weight of the soft-target loss: the Kullback-Leibler divergence KL(teacher || student) of the
+    predicted token distributions."""
     mlm: float = 2.0
-    """Loss weight of the masked LM loss on the true tokens."""
+    """Weight of the masked LM loss, whose targets are the true tokens."""
     cosine: float = 1.0
-    """Loss weight of 1 - cosine similarity between the last hidden states of the two models; above
-    0, both models must have the same hidden size."""
+    """Weight of the cosine loss: 1 - cosine similarity between the last hidden states of teacher
+    and student; if above 0, both models must have the same hidden size."""
     nsp: float = 0.0
-    """Loss weight of the sentence-pair prediction, which the paper leaves out; 0: the student has
-    no head for sentence pairs."""
+    """Weight of the sentence-pair loss (NSP or SOP), which Sanh et al. 2019 leave out; 0: the
+    student has no sentence-pair head."""
     soft_targets_on: Literal["all", "masked"] = "all"
-    """Tokens at which the loss of the soft targets is computed: all, as in the paper, or only the
-    masked ones. With all, the logits of both models, each of shape [rows, tokens, vocabulary], are
-    kept in memory."""
+    """Tokens on which the soft-target loss is computed: all tokens, as in Sanh et al. 2019, or only
+    masked tokens; all keeps the logits of both models, each of shape [rows, tokens, vocabulary], in
+    memory."""
 
     def __post_init__(self):
         if self.teacher is None:

@@ -28,15 +28,15 @@ class FinetuneConfig(TrainingConfig):
     }
 
     task: str = ""
-    """Task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad, squad2, swag or conll; or
-    classify, regress, tag, qa or choice for files of your own."""
+    """Task to fine-tune on: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad, squad2, swag
+    or conll; or classify, regress, tag, qa or choice for files of your own."""
     init: str = "bert-base-uncased"
     """Model to start from: a model directory, the workdir of a run, a TF1 checkpoint or a hub
     name."""
     workdir: str = ""
     """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK."""
     data_dir: str | None = None
-    """Folder with the task's official files; None: TensorFlow Datasets fetches them."""
+    """Folder with the official files of the task; None: TensorFlow Datasets downloads the task."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     train: str | None = None
@@ -49,19 +49,19 @@ class FinetuneConfig(TrainingConfig):
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: guessed, and the guess is
-    printed."""
+    """Column of the text, or of the first text of a pair; None: the column is guessed, and the
+    guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair, or in multiple choice, of a text that is put before
-    every choice; None: guessed."""
+    every choice; None: the column is guessed."""
     label_column: str | None = None
-    """Column of the label; None: guessed."""
+    """Column of the label; None: the column is guessed."""
     id_column: str | None = None
-    """Column of the example id, which the predictions contain; None: guessed; if no column looks
-    like an id, the row index is used."""
+    """Column of the example id, which is written to the predictions; None: the column is guessed;
+    if no column looks like an id, the row index is the id."""
     choice_columns: tuple[str, ...] = ()
-    """Columns of the choices, or the one column of JSON lines that holds a list of choices; empty:
-    guessed."""
+    """Multiple choice: columns of the choices, or the one column of JSON lines that holds a list of
+    choices; empty: the columns are guessed."""
     label_separator: str | None = None
     """Character that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON lines."""
@@ -76,27 +76,27 @@ class FinetuneConfig(TrainingConfig):
     max_answer_length: int = 30
     """Question answering: maximum number of tokens of a predicted answer."""
     null_threshold: float = 0.0
-    """SQuAD 2.0: a question is predicted to have no answer if the logit of no answer exceeds the
-    logit of the best answer by more than this threshold."""
+    """SQuAD 2.0: threshold by which the logit of no answer must exceed the logit of the best answer
+    for the prediction to be no answer."""
     teacher: str | None = None
     """Directory of a teacher model that was fine-tuned on the same task, for distillation; None:
     the student learns from the labels only."""
     temperature: float | None = None
-    """Distillation temperature, by which the logits of teacher and student are divided; None: 2."""
+    """Distillation: temperature by which the logits of teacher and student are divided; None: 2."""
     soft_weight: float | None = None
-    """Loss weight of the teacher's predictions; the loss weight of the labels is 1 - soft_weight;
-    None: 0.5."""
+    """Distillation: loss weight of the teacher's predictions; the loss weight of the labels is 1
+    minus soft_weight; None: 0.5."""
     feature_layers: tuple[int, ...] = ()
-    """Tagging: freeze the encoder and train a tagger on the hidden states of these layers (0 =
-    embeddings, -1 = last layer; best in the paper: -4 -3 -2 -1), with a learning rate of about
-    1e-3; empty: the encoder is fine-tuned."""
+    """Tagging: layers whose hidden states, with the encoder frozen, are the input of a tagger (0 =
+    embeddings, -1 = last layer; best in Devlin et al. 2018: -4 -3 -2 -1); train the tagger with a
+    learning rate of about 1e-3; empty: the encoder is fine-tuned."""
     feature_join: Literal["concat", "sum"] = "concat"
-    """Tagging: how several hidden states are combined: concatenated or summed."""
+    """Tagging: whether the hidden states of several feature layers are concatenated or summed."""
     tagger: Literal["linear", "bilstm"] = "linear"
-    """Tagging: linear is one linear layer on the hidden states; bilstm puts a two-layer BiLSTM
-    before it, as in the paper."""
+    """Kind of tagger on the hidden states: linear is a linear layer; bilstm is a two-layer BiLSTM
+    and a linear layer, as in Devlin et al. 2018."""
     tagger_size: int = 768
-    """Tagging: number of units of the BiLSTM in each direction."""
+    """Tagging: number of units of the bilstm tagger in each direction."""
     batch_size: int = 32
     """Number of examples (SQuAD: windows) per update, over all devices."""
     accumulation_steps: int = 1
@@ -120,20 +120,20 @@ class FinetuneConfig(TrainingConfig):
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
     """Loss weight of each class, in the order of the labels; balanced: weights inversely
     proportional to class frequency; None: all weights are 1. Only tasks with one class per example
-    or word can use it."""
+    or word can use class weights."""
     evals_per_epoch: int = 1
-    """Number of evaluations on the dev split per epoch; each saves a checkpoint, and the best
-    checkpoint becomes the final model."""
+    """Number of evaluations on the dev split per epoch; each evaluation saves a checkpoint, and the
+    best checkpoint becomes the final model."""
     patience: int = 0
-    """Number of evaluations without improvement after which training stops early; 0: never."""
+    """Evaluations without improvement after which training stops early; 0: no early stopping."""
     seeds: int = 1
     """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported."""
     sweep: bool = False
-    """Try the paper's grid (batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5, 2 to 4
-    epochs) and keep the run that is best on the dev split."""
+    """Try the grid of Devlin et al. 2018 (batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5,
+    2 to 4 epochs) and keep the run that is best on the dev split."""
     submission: str | None = None
-    """Zip file for GLUE's server that the task's predictions are added to; None: a new file next to
-    the predictions."""
+    """Zip file for the GLUE server, to which the task's predictions are added; None: a new zip file
+    next to the predictions."""
     log_every: int = 50
     """Number of steps between log lines of metrics."""
     reader_threads: int = 2
@@ -182,12 +182,12 @@ class FinetuneConfig(TrainingConfig):
 
     @property
     def distillation_temperature(self) -> float:
-        """The temperature of distillation, 2 by default."""
+        """The temperature of distillation: `temperature`, or 2 if `temperature` is None."""
         return 2.0 if self.temperature is None else self.temperature
 
     @property
     def distillation_weight(self) -> float:
-        """The loss weight of the teacher's predictions, 0.5 by default."""
+        """The loss weight of the teacher's predictions: `soft_weight`, or 0.5 by default."""
         return 0.5 if self.soft_weight is None else self.soft_weight
 
     def _check_tagger(self) -> None:
@@ -211,7 +211,7 @@ class FinetuneConfig(TrainingConfig):
 
     @property
     def feature_tagger(self) -> TaggerConfig | None:
-        """The tagger to train on the frozen encoder; None: the encoder is fine-tuned."""
+        """Config of the tagger to train on the frozen encoder; None: the encoder is fine-tuned."""
         if not self.feature_layers:
             return None
         return TaggerConfig(

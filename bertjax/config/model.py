@@ -1,7 +1,7 @@
-"""The architecture of an encoder, with the field names of Hugging Face's `config.json`.
+"""The config of an encoder's architecture, with most field names as in Hugging Face's config.json.
 
-A family of models is a set of field values: `FAMILY_FIELDS` holds the values in which RoBERTa,
-ALBERT and DistilBERT differ from BERT, and `MODEL_SIZES` holds the configs of published models.
+`FAMILY_FIELDS` holds the field values in which RoBERTa, ALBERT and DistilBERT differ from BERT, and
+`MODEL_SIZES` holds the configs of released models.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ DROPOUT_FIELDS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """Architecture of an encoder; the fields of Hugging Face's `config.json`.
+    """Config of an encoder's architecture; most field names are as in Hugging Face's config.json.
 
     Raises:
         ValueError: a value is outside of its range, hidden_size is not divisible by
@@ -40,8 +40,8 @@ class BertConfig:
     intermediate_size: int = 3072
     """Inner dimension of the feed-forward layers."""
     hidden_act: str = "gelu"
-    """Activation of the feed-forward layer: gelu is the exact (erf) form of the original release,
-    gelu_new the tanh form."""
+    """Activation of the feed-forward layers: gelu is the exact (erf) form of the original BERT;
+    gelu_new is the tanh approximation."""
     hidden_dropout_prob: float = 0.1
     """Dropout rate of the embeddings and of the outputs of attention and feed-forward layers."""
     attention_probs_dropout_prob: float = 0.1
@@ -55,18 +55,18 @@ class BertConfig:
     """Standard deviation of the normal distribution, truncated at 2 sigma, that kernels and
     embeddings are initialised from."""
     layer_norm_eps: float = 1e-12
-    """Epsilon of LayerNorm."""
+    """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
-    """Id of the padding token; None: the model has none."""
+    """Id of the padding token; None: the model has no padding token."""
     tie_word_embeddings: bool = True
-    """Whether the MLM head reuses the word embedding as its output matrix."""
+    """Whether the MLM head uses the word embedding matrix as its output projection."""
     classifier_dropout: float | None = None
-    """Dropout rate before a classifier; None: hidden_dropout_prob."""
+    """Dropout rate of the input of a classifier head; None: hidden_dropout_prob."""
     is_decoder: bool = False
-    """Whether a token attends only to itself and to earlier tokens (causal attention)."""
+    """Whether each token attends only to itself and to earlier tokens (causal attention)."""
     sinusoidal_pos_embds: bool = False
     """Whether the position embedding is initialised with sines and cosines (Vaswani et al. 2017,
-    3.5); it is trained either way."""
+    3.5); the position embedding is trained in both cases."""
     embedding_size: int | None = None
     """Dimension of the embeddings, which are projected to hidden_size; None: hidden_size."""
     num_hidden_groups: int | None = None
@@ -75,7 +75,7 @@ class BertConfig:
     position_offset: int = 0
     """Position id of the first token; earlier rows of the position embedding are never used."""
     add_pooling_layer: bool = True
-    """Whether the model has a pooler."""
+    """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
     mlm_activation: str | None = None
     """Activation of the MLM head; None: hidden_act."""
     classifier_activation: str | None = None
@@ -84,11 +84,11 @@ class BertConfig:
     classifier_input_dropout: bool = False
     """Whether dropout is also applied before the dense layer of sequence classifiers."""
     attention_output_dropout: float | None = None
-    """Dropout rate of the output of attention; None: hidden_dropout_prob."""
+    """Dropout rate of the output of each attention layer; None: hidden_dropout_prob."""
     token_classifier_dropout: float | None = None
-    """Dropout rate before a token classifier; None: the same as before other classifiers."""
+    """Dropout rate of the input of a token classifier; None: the rate of other classifiers."""
     qa_dropout: float = 0.0
-    """Dropout rate before the question-answering head."""
+    """Dropout rate of the input of the question-answering head."""
     model_type: str = "bert"
     """Family of the model, which only affects how the model is written to and read from files."""
 
@@ -151,9 +151,9 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
-        """Makes a config from the content of a BERT `config.json`; unknown keys are ignored.
+        """Returns a config made from the content of a BERT `config.json`; ignores unknown keys.
 
-        `bertjax.weights` translates the keys of other families.
+        The `config.json` keys of other families are translated beforehand by `bertjax.weights`.
 
         Raises:
             ValueError: a value is not supported, has the wrong type, or is outside of its range.
@@ -171,10 +171,11 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: str | Path) -> "BertConfig":
-        """Reads a `config.json` of Hugging Face or a `bert_config.json` of Google.
+        """Reads a config from a `config.json` of Hugging Face or a `bert_config.json` of Google.
 
         Raises:
-            ValueError: the file is not JSON, or `from_dict` refuses it; the message names the file.
+            ValueError: the file is not JSON, or `from_dict` rejects its content; the message names
+                the file.
         """
         with explained(path, "correct it, or copy or download it again"):
             return cls.from_dict(read_json(Path(path)))
@@ -186,11 +187,11 @@ class BertConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggerConfig:
-    """A tagger on hidden states of a frozen encoder (Devlin et al. 2018, 5.3).
+    """Config of a tagger on hidden states of a frozen encoder (Devlin et al. 2018, 5.3).
 
     Attributes:
-        layers: layers whose hidden states are used: 0 = embeddings, -1 = last layer.
-        join: how the hidden states of several layers are combined: concatenated or summed.
+        layers: layers whose hidden states the tagger reads: 0 = embeddings, -1 = last layer.
+        join: whether the hidden states of several layers are concatenated or summed.
         kind: "linear": a linear classifier; "bilstm": a two-layer BiLSTM and a linear classifier.
         size: number of units of the BiLSTM in each direction.
     """
@@ -212,10 +213,10 @@ class TaggerConfig:
             raise ValueError(f"size={self.size}: it must be at least 1.")
 
     def check_layers(self, num_hidden_layers: int) -> None:
-        """Checks that an encoder with `num_hidden_layers` layers has all of `layers`.
+        """Checks that an encoder with `num_hidden_layers` layers has every layer in `self.layers`.
 
         Raises:
-            ValueError: a layer does not exist or is named twice.
+            ValueError: a layer in `self.layers` does not exist or is named twice.
         """
         count = num_hidden_layers + 1
         wrong = [layer for layer in self.layers if not -count <= layer < count]
@@ -323,10 +324,10 @@ MODEL_SIZES: dict[str, BertConfig] = {
 
 
 def named_config(name: str, **changes: Any) -> BertConfig:
-    """Returns the config of a released model, with the fields in `changes` replaced.
+    """Returns the config of the released model `name`, with the fields in `changes` replaced.
 
     Raises:
-        ValueError: no model has this name; the message suggests the most similar name.
+        ValueError: no released model has this name; the message suggests the most similar name.
     """
     if name not in MODEL_SIZES:
         hint = did_you_mean(name, MODEL_SIZES)

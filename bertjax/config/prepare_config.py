@@ -19,26 +19,27 @@ class TrainTokenizerConfig:
     input: tuple[str, ...]
     """Input text: files, directories, globs in quotes, tfds:NAME or pydocs, see bertjax.prepare."""
     output: str
-    """Directory that the tokenizer is written to; it must be new or empty."""
+    """New or empty directory to write the tokenizer to."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
     """Kind of tokenizer: wordpiece as in BERT, byte-level bpe as in RoBERTa, or unigram as in
-    ALBERT. If the text has more than about a million different words, the rarest are dropped to
-    bound the memory."""
+    ALBERT. If the text has more than about a million different words, the rarest words are dropped
+    to bound the memory."""
     vocab_size: int = 30522
-    """Maximum vocabulary size, special tokens included; a small corpus may give fewer entries."""
+    """Maximum vocabulary size, special tokens included; a small corpus may yield fewer tokens."""
     do_lower_case: bool = True
-    """Lower-case the text and strip its accents; without effect on bpe, which keeps both."""
+    """Lower-case the text and strip accents; has no effect on bpe, which keeps case and accents."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece and bpe)."""
     model_max_length: int = 512
-    """Longest input, in tokens, of the model that will use the tokenizer."""
+    """Maximum input length, in tokens, of the models that will use the tokenizer."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
-    """lines: one sentence per line, blank lines between documents; prose: each file is a document
-    and is split into sentences; auto: detected from the beginning of each file."""
+    """Layout of the text: lines has one sentence per line and blank lines between documents; prose
+    has one document per file, which is split into sentences; auto detects the layout from the
+    beginning of each file."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """Bytes that are not UTF-8: strict stops with an error, replace puts U+FFFD in their place."""
+    """Treatment of bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
 
@@ -63,62 +64,65 @@ class PrepareConfig:
 
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
-    in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs (the docstrings of
-    Python and installed packages)."""
+    in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs (the docstrings of Python
+    and installed packages)."""
     tokenizer: str = ""
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name."""
     output: str
     """Directory to which the training data are written, also in a bucket (gs://, needs the extra
-    gcs): a new directory, or that of an unfinished run of this command."""
+    gcs): a new directory, or the directory of an unfinished run of bertjax.prepare."""
     max_length: tuple[int, ...] = (128,)
     """Maximum number of tokens per example, special tokens included; if several lengths are given,
-    the data are prepared for each of them."""
+    the data are prepared for each length."""
     objective: ObjectiveName = "nsp"
-    """Kind of examples. nsp: next-sentence pairs (BERT); sop: sentence-order pairs (ALBERT);
-    full_sentences: consecutive sentences, also across documents (RoBERTa); mlm: consecutive
-    sentences of one document."""
+    """Kind of examples: nsp makes next-sentence pairs (BERT); sop makes sentence-order pairs
+    (ALBERT); full_sentences joins consecutive sentences, also across documents (RoBERTa); mlm joins
+    consecutive sentences of one document."""
     dupe_factor: int = 1
     """Number of times that the text is cut into examples, each time at different places; masks are
-    drawn during training, so they differ in every epoch even with 1."""
+    drawn during training, so masks differ in every epoch even if dupe_factor is 1."""
     short_seq_prob: float = 0.1
-    """Share of documents whose sentence pairs are made for a random target length of at most
-    max_length (nsp and sop)."""
+    """Share of documents whose sentence pairs have a random target length below max_length (nsp and
+    sop)."""
     pack: bool = False
     """Put several examples into each row, so that almost no tokens are padding. Each example has
-    its own position ids and attends only to itself. A batch with the same number of rows then has
-    more examples."""
+    its own position ids, and its tokens attend only to tokens of the same example. Packed batches
+    contain more examples than unpacked batches with the same number of rows."""
     max_sequences: int = 12
     """Largest number of examples per row if --pack is set."""
     seed: int = 0
     """Seed of all random choices."""
     eval_fraction: float = 0.01
-    """Share of documents held out for evaluation; 0: none."""
+    """Share of documents held out for evaluation; 0: no documents are held out."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
-    """lines: one sentence per line, blank lines between documents; prose: each file is a document
-    and is split into sentences; auto: detected from the beginning of each file."""
+    """Layout of the text: lines has one sentence per line and blank lines between documents; prose
+    has one document per file, which is split into sentences; auto detects the layout from the
+    beginning of each file."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """Bytes that are not UTF-8: strict stops with an error, replace puts U+FFFD in their place."""
+    """Treatment of bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     chunk_mb: float = 8.0
-    """Size of a chunk of text in MB. Each chunk is prepared on its own, with its own random seed,
-    so the examples depend on the chunk size."""
+    """Size in MB of the chunks that the text is cut into. Each chunk is prepared separately with
+    its own random seed, so the examples depend on the chunk size."""
     num_processes: int | None = None
-    """Number of worker processes, which does not change the output; None: one per core."""
+    """Number of worker processes, which does not change the output; None: one process per core."""
     shard: str | None = None
-    """Part to prepare on this machine, as i/n with i from 0 to n - 1, so that several machines can
-    fill one output directory; the last part to finish joins all parts; None: prepare everything."""
+    """Part of the data to prepare on this machine, as i/n with i from 0 to n - 1, so that several
+    machines can fill one output directory; the last part to finish joins all parts; None: prepare
+    all data."""
     runner: str | None = None
-    """Apache Beam runner to prepare on (extra beam): direct for this machine, DataflowRunner or
-    another; its workers must reach input and output by the same paths; None: no Beam."""
+    """Apache Beam runner to prepare the data on (extra beam): direct for this machine,
+    DataflowRunner or another runner; all workers must reach input and output by the same paths;
+    None: no Beam."""
     parts: int = 16
-    """Number of parts that --runner splits the work into; a worker prepares one part at a time."""
+    """Number of parts that --runner splits the data into; a worker prepares one part at a time."""
     runner_options: str = ""
-    """Beam's own options for --runner, such as --runner_options='--project=P --region=R'."""
+    """Pipeline options of Beam for --runner, such as --runner_options='--project=P --region=R'."""
     merge: bool = False
-    """Only join the parts that runs with --shard have prepared."""
+    """Prepare no data; only join the parts that earlier runs with --shard prepared."""
     overwrite: bool = False
     """Delete what an earlier run of prepare wrote to the output directory, and start from the
     beginning."""

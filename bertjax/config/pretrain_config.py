@@ -10,24 +10,26 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A phase of a pretraining run: a number of updates at one sequence length."""
+    """Config of a phase of a pretraining run: a number of updates with one row length."""
 
     num_steps: int
     """Number of updates in this phase."""
     max_length: int
-    """Number of tokens per row; the data must have been prepared with this length."""
+    """Number of tokens per row; the data must have been prepared with this maximum length."""
     batch_size: int
     """Number of rows per update, over all devices."""
     accumulation_steps: int = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient."""
     max_predictions: int | None = None
-    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up."""
+    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up, or
+    somewhat more if rows are packed."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """continue: the learning-rate schedule of the previous phase continues; restart: a new schedule
-    begins, with its own warm-up. The optimizer state is kept in both cases."""
+    """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase;
+    restart begins a new schedule with its own warm-up. The optimizer state of the previous phase is
+    always kept."""
     learning_rate: float | None = None
-    """Peak learning rate of a restarted schedule; None: learning_rate of the optimizer config."""
+    """Peak learning rate of a restarted schedule; None: optimizer.learning_rate."""
     warmup_steps: int | None = None
     """Number of warm-up steps of a restarted schedule; None: warm-up of the optimizer config."""
 
@@ -68,43 +70,46 @@ class PretrainConfig(TrainingConfig):
     }
 
     data: str = ""
-    """Directory of training data that bertjax.prepare wrote."""
+    """Directory with training data that bertjax.prepare wrote."""
     init: str | None = None
     """Model to start from: a model directory, the workdir of another run, a TF1 checkpoint or a hub
     name; None: random weights."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
-    """Heads of the model. pretraining: a masked LM head and a sentence-pair head; masked_lm: a
-    masked LM head only; None: pretraining if the sentence-pair loss is trained, else masked_lm."""
+    """Heads of the model: pretraining has a masked LM head and a sentence-pair head; masked_lm has
+    only a masked LM head; None: pretraining if the sentence-pair loss is trained, else
+    masked_lm."""
     phases: tuple[Phase, ...] = ()
-    """Phases of the run, in order. Flags can change the phases of the config file, but not their
-    number."""
+    """Phases of the run, in order. Flags can change the phases of the config file, but not the
+    number of phases."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15
-    """Share of the tokens that are predicted; of these, 80 % are masked, 10 % are replaced by
-    random tokens and 10 % are unchanged."""
+    """Share of the tokens that are predicted; 80 % of the predicted tokens are replaced by [MASK],
+    10 % are replaced by random tokens and 10 % are unchanged."""
     whole_word_masking: bool = False
-    """Mask all tokens of a word together."""
+    """Whole-word masking: mask either all tokens of a word or none."""
     max_ngram: int = 1
     """Maximum number of consecutive words that are masked together; a span of n words is drawn with
-    probability proportional to 1/n (ALBERT: 3)."""
+    probability proportional to 1/n (ALBERT: 3); above 1, whole words are masked."""
     random_words: Literal["all", "ordinary"] = "all"
-    """Tokens that random replacements are drawn from: all draws from the whole vocabulary, as
-    Google does; ordinary excludes special tokens, as fairseq does."""
+    """Tokens from which random replacements are drawn: all draws from the whole vocabulary, as in
+    Google's BERT; ordinary excludes special tokens, as in fairseq."""
     predict: Literal["masked", "next_token"] = "masked"
-    """Tokens that the model predicts. masked: masked tokens; next_token: every token from the
-    tokens before it, without masks, for a model with is_decoder."""
+    """Tokens that the model predicts: masked predicts masked tokens; next_token predicts every
+    token from the tokens before it, without masking, and requires is_decoder."""
     eval_every: int = 1_000
-    """Steps between evaluations on the held-out rows; 0: only at the end of each phase."""
+    """Number of steps between evaluations on the held-out rows; 0: evaluate only at the end of each
+    phase."""
     eval_rows: int = 10_000
-    """Largest number of held-out rows to evaluate on."""
+    """Maximum number of held-out rows per evaluation."""
     save_every: int = 1_000
     """Number of steps between checkpoints; a checkpoint is also written at the end of each phase
     and when a signal stops the run."""
     keep_checkpoints: int = 3
-    """Number of newest checkpoints to keep; the one with the lowest held-out loss is also kept."""
+    """Number of newest checkpoints to keep; the checkpoint with the lowest held-out loss is also
+    kept."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -9,20 +9,21 @@ class OptimizerConfig:
     """Config of AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay."""
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
-    """Optimizer. google: Adam without bias correction, as BERT was trained; adamw: Adam with bias
-    correction; lamb: LAMB with bias correction, as NVIDIA trains BERT; albert_lamb: LAMB without
-    bias correction, as ALBERT was trained. LAMB, which is meant for large batches, multiplies the
-    update of each tensor that has weight decay by a trust ratio."""
+    """Optimizer: google is AdamW without bias correction, as BERT was trained; adamw is AdamW with
+    bias correction; lamb is LAMB with bias correction, as NVIDIA trains BERT; albert_lamb is LAMB
+    without bias correction, as ALBERT was trained. LAMB, which is meant for large batches,
+    multiplies the update of each tensor that has weight decay by a trust ratio."""
     learning_rate: float = 1e-4
     """Peak learning rate, reached at the end of the warm-up."""
     warmup_steps: int = 10_000
     """Number of steps of linear warm-up from 0."""
     warmup_proportion: float | None = None
-    """Share of the schedule's steps that are warm-up; it replaces warmup_steps, which must be 0;
-    None: warmup_steps is used."""
+    """Share of the schedule's steps that are warm-up, used instead of warmup_steps, which must then
+    be 0; None: warmup_steps is used."""
     schedule: Literal["google", "hf"] = "google"
-    """Step at which the decay to 0 starts. google: step 0, so the learning rate drops after the
-    warm-up to the value that it would have without warm-up; hf: the end of the warm-up."""
+    """Step at which the learning rate starts to decay to 0: google is step 0, so the learning rate
+    drops at the end of the warm-up to the value of a schedule without warm-up; hf is the end of the
+    warm-up."""
     decay_power: float = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
@@ -59,7 +60,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Config of a multi-process run; not needed on TPU pods, with SLURM and with Open MPI."""
+    """Config of a multi-process run; not needed on TPU pods, under SLURM or under Open MPI."""
 
     coordinator_address: str | None = None
     """HOST:PORT at which all processes reach process 0; None: detected automatically."""
@@ -95,8 +96,8 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Sizes of the device mesh: batches are sharded over data and fsdp, matrices over fsdp and
-    tensor."""
+    """Sizes of the device mesh: batches are sharded over the axes data and fsdp, parameter matrices
+    over the axes fsdp and tensor."""
 
     data: int = -1
     """Number of devices along the data axis, over which batches are sharded; -1: the number of
@@ -113,57 +114,59 @@ class TrainingConfig:
     """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`."""
 
     workdir: str = ""
-    """Directory for checkpoints, metrics and the model; repeating the command resumes from it."""
+    """Directory for checkpoints, metrics and the model; the same command resumes the run."""
     seed: int = 0
-    """Seed of initialisation, data order, masks and dropout; it must be below 2^32."""
+    """Seed of initialisation, data order, masks and dropout, below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the activations; parameters and optimizer state are always float32."""
+    """Dtype of the activations; parameters and optimizer state are always float32."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Optimizer and learning rate."""
+    """Optimizer and learning-rate schedule."""
     mesh: MeshConfig = MeshConfig()
-    """Axes of the device mesh."""
+    """Sizes of the axes of the device mesh."""
     distributed: DistributedConfig = DistributedConfig()
-    """Processes of a multi-host run."""
+    """Processes of a multi-process run."""
     unroll: int | None = None
-    """Unroll factor of the scan over layers: a larger factor copies less data, but takes longer to
-    compile; None: the number of layers on CPUs without remat, where copies cost most, and 1 in all
-    other cases."""
+    """Unroll factor of the scan over layers: with a larger factor, steps copy less data, but take
+    longer to compile; None: the number of layers on CPUs without remat, where copies cost most, and
+    1 in all other cases."""
     remat: Literal["none", "dots", "full"] = "none"
-    """Activations that the backward pass recomputes to save memory. none: no activations; dots: all
-    except the results of matrix multiplications with parameters (a few percent more computation);
-    full: all (about a third more computation)."""
+    """Activations that the backward pass recomputes to save memory: none recomputes no activations;
+    dots recomputes all activations except the results of matrix multiplications with parameters (a
+    few percent more computation); full recomputes all activations (about a third more
+    computation)."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    """Attention kernel. xla runs on all devices; splash (newer TPUs) and cudnn (NVIDIA GPUs,
-    bfloat16) are fused kernels, which a model with attention dropout cannot use, so that it uses
-    xla; auto: splash if it is supported and a phase has rows of at least 512 tokens, else xla."""
+    """Attention kernel: xla runs on all devices; splash (newer TPUs) and cudnn (NVIDIA GPUs,
+    bfloat16) are fused kernels, instead of which a model with attention dropout uses xla; auto is
+    splash if it is supported and a phase has rows of at least 512 tokens, else xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on
-    both."""
+    the mesh and on the number of microbatches."""
     max_bad_steps: int = 10
     """Number of consecutive skipped updates after which the run ends with an error; 0: no limit. An
-    update is skipped if its loss or gradient is not finite, or if it is a spike (see
+    update is skipped if its loss or gradient is not finite, or if the update is a spike (see
     skip_spikes)."""
     skip_spikes: float = 0.0
-    """Skip updates whose loss or gradient norm exceeds the mean of the last 128 steps by more than
-    this number of standard deviations, as OLMo does (with 6); 0: skip only updates that are not
-    finite."""
+    """Number of standard deviations by which the loss or gradient norm of an update must exceed the
+    mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); 0: only updates
+    that are not finite are skipped."""
     rollback_steps: int = 0
-    """If this is above 0, a run with max_bad_steps consecutive skipped updates does not end, but
-    goes back to a checkpoint at least this many steps before the first of them, and leaves out the
-    batches from this checkpoint to the last skipped update, as PaLM did (with 100)."""
+    """Minimum number of steps to go back after max_bad_steps consecutive skipped updates: the run
+    continues from a checkpoint at least this many steps before the first skipped update, and leaves
+    out the batches from the checkpoint to the last skipped update (PaLM: 100); 0: the run ends."""
     deterministic: bool = False
     """Use only deterministic GPU operations, so that a resumed run is bit-identical to an
-    uninterrupted one on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the
+    uninterrupted run on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the
     last bits."""
     log_every: int = 100
     """Number of steps between log lines of metrics."""
     reader_threads: int = 1
     """Number of threads that read rows ahead of the training. More threads help if reads are slow,
-    as from a bucket; in pretraining, only one thread at a time draws masks."""
+    for example from a bucket; in pretraining, only one thread at a time draws masks."""
     peak_tflops: float | None = None
-    """Peak TFLOP/s of one device, from which MFU is computed; None: the value of the device's data
-    sheet, or for an unknown device, the measured speed of a matrix multiplication."""
+    """Peak TFLOP/s of one device, from which MFU (model FLOP utilisation) is computed; None: the
+    value in the device's data sheet, or for an unknown device, the measured speed of a matrix
+    multiplication."""
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")
@@ -180,7 +183,7 @@ class TrainingConfig:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")
 
     def check_positive(self, *fields: str) -> None:
-        """Checks that each of `fields`, and the field `unroll`, is at least 1 or None.
+        """Checks that each config field in `fields`, and the field `unroll`, is None or at least 1.
 
         Raises:
             ValueError: a field is below 1; the message names the field.

@@ -1,8 +1,8 @@
 """Checksums of the shards of prepared data, which are verified once per machine.
 
-`metadata.json` holds the size and SHA-256 of each shard. Verified shards are listed in the user's
-cache folder with their path, size and modification time, so that only the first run on a machine
-reads all shards.
+`metadata.json` holds the size and SHA-256 of each shard. A file in the user's cache folder lists
+the verified shards with their size, modification time and SHA-256, so that only the first run on a
+machine reads all shards.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ except ImportError:  # Windows
 
 # Number of threads: hashlib releases the GIL, and more threads seldom read a disk faster.
 THREADS = 4
-# Number of bytes to verify from which on a line is printed before the shards are read.
+# If at least this number of bytes must be verified, a line is printed before the shards are read.
 SAID_FROM = 1 << 30
 
 
 class Verification(NamedTuple):
-    """Result of `verify_shards`: the shards and bytes that it read, and a note to print or ""."""
+    """Result of `verify_shards`: numbers of shards and bytes read, and a note to print, or ""."""
 
     shards: int
     size: int
@@ -38,10 +38,10 @@ class Verification(NamedTuple):
 
 
 class Remembered:
-    """The list, in the user's cache folder, of the verified shards of a directory.
+    """The list of the verified shards of a directory, stored in the user's cache folder.
 
     A shard counts as verified as long as its size, its modification time and its SHA-256 in
-    `metadata.json` are those in the list. If the cache folder cannot be read or written, no error
+    `metadata.json` equal those in the list. If the cache folder cannot be read or written, no error
     is raised, and every process verifies the shards itself.
     """
 
@@ -70,7 +70,7 @@ class Remembered:
         return mark is not None and self._known.get(shard.file) == mark
 
     def add(self, shards: Iterable[Shard]) -> None:
-        """Adds `shards` to the list of verified shards."""
+        """Adds `shards` to the list of verified shards, and saves the list."""
         marks = {shard.file: mark for shard in shards if (mark := self._mark(shard))}
         if not marks:
             return
@@ -83,7 +83,7 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Holds a lock, so that one process at a time verifies, and reads the list again."""
+        """Takes a lock, so that one process at a time verifies shards, and rereads the list."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without locks, each process verifies by itself
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Remembered:
 
 
 def checksum(path: str | Path) -> str:
-    """Returns the SHA-256 of a local file, in hexadecimal digits.
+    """Returns the SHA-256 of the local file `path` in hexadecimal digits.
 
     Raises:
         OSError: the file cannot be read.
@@ -105,12 +105,12 @@ def checksum(path: str | Path) -> str:
 
 
 def describe(path: Path, records: int) -> Shard:
-    """Returns the `Shard` of a file with `records` records: its name, size and SHA-256."""
+    """Returns a `Shard` with the name, size and SHA-256 of the file `path`, and with `records`."""
     return Shard(file=path.name, records=records, size=path.stat().st_size, sha256=checksum(path))
 
 
 def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None = None) -> bool:
-    """Whether a local file has the size and SHA-256 in `shard`.
+    """Returns whether the file of `shard` in `directory` has the size and SHA-256 in `shard`.
 
     Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`.
     """
@@ -124,13 +124,13 @@ def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None
 
 
 def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
-    """Compares the shards with their checksums in `metadata.json`.
+    """Compares the shards in `directory` with their sizes and SHA-256s in `metadata`.
 
     Shards that were verified on this machine before are not read. Shards in a bucket are never
     read, because the bucket has checksums of its own.
 
     Raises:
-        ValueError: shards are damaged; the message names the first five.
+        ValueError: shards are damaged or missing; the message names the first five.
     """
     shards = [
         shard

@@ -1,4 +1,4 @@
-"""`metadata.json`, which describes a prepared directory: its shards and their statistics."""
+"""`metadata.json`, which describes the shards of a prepared directory and their statistics."""
 
 import dataclasses
 import json
@@ -20,10 +20,10 @@ METADATA_FILE = "metadata.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One shard, as `metadata.json` lists it.
+    """The entry of one shard in `metadata.json`.
 
     Attributes:
-        file: name of the file.
+        file: name of the shard's file.
         records: number of records in the file.
         size: number of bytes of the file; None if the data was prepared without checksums.
         sha256: SHA-256 of the file in hexadecimal digits; None if the data was prepared without
@@ -38,16 +38,16 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthSummary:
-    """Statistics of the rows of one split and one maximum length.
+    """Statistics of the rows of one split that were prepared for one maximum length.
 
     Attributes:
         shards: the shards in the order of their chunks; a chunk without records has no shard.
         records: number of rows in all shards.
         sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.
-        labels: number of sequences with each label, "0", "1" or "-1".
+        labels: number of sequences with each label: "0", "1", or "-1" for no label.
         random_from_same_document: number of sentence pairs whose random second segment is from the
-            document of the first, because the chunk has only one document in this split.
+            same document as the first, because the chunk has only one document in the split.
         length_counts: number of sequences of each length, from 0 to the maximum length.
     """
 
@@ -61,14 +61,14 @@ class LengthSummary:
 
     @property
     def attended(self) -> float:
-        """Average number of tokens that a token attends to: E[n^2] / E[n] of sequence lengths n."""
+        """Average number of tokens that a token attends to: E[n^2] / E[n] for sequence length n."""
         squares = sum(n * n * count for n, count in enumerate(self.length_counts))
         return squares / max(self.tokens, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSummary:
-    """Statistics of the split "train" or "eval".
+    """Statistics of one split, "train" or "eval".
 
     Attributes:
         documents: number of documents that contain text.
@@ -93,9 +93,9 @@ class Metadata:
     """The description of a prepared directory, stored as `metadata.json`.
 
     Attributes:
-        settings: values of those flags of `prepare` that determine the rows.
+        settings: values of the flags of `prepare` that determine the rows.
         inputs: names of the inputs with sizes and hashes or versions, see `Corpus.identity`.
-        tokenizer_fingerprint: `Tokenizer.fingerprint` of the tokenizer in the same directory.
+        tokenizer_fingerprint: `Tokenizer.fingerprint` of the tokenizer in the prepared directory.
         vocab_size: vocabulary size of the tokenizer.
         objective: a key of `preparation.objectives.OBJECTIVES`.
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
@@ -103,6 +103,7 @@ class Metadata:
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
             "long_lines_cut", ...
         splits: statistics of "train" and, if documents were held out, of "eval".
+        format_version: version of the format of `metadata.json` and of the records.
     """
 
     settings: dict[str, Any]
@@ -118,18 +119,18 @@ class Metadata:
 
     @property
     def max_sequences(self) -> int:
-        """Largest number of sequences per row; 1 for unpacked rows."""
+        """Maximum number of sequences per row; 1 for unpacked rows."""
         return self.settings["max_sequences"] if self.settings.get("pack") else 1
 
     @property
     def has_sentence_pairs(self) -> bool:
-        """Whether the sequences are sentence pairs with a label to predict."""
+        """Whether the sequences are sentence pairs with a label (NSP or SOP)."""
         return OBJECTIVES[self.objective].has_sentence_pairs
 
     def to_json(self) -> str:
-        """Returns the metadata as JSON, with each list of numbers on one line.
+        """Returns the metadata as JSON text, with each list of numbers on one line.
 
-        Checksums that are None are omitted: a run identifies its data by a hash of this JSON, and
+        Checksums that are None are omitted: a run identifies its data by a hash of this JSON, so
         the JSON of data prepared by older versions, which stored no checksums, must not change.
         """
         fields = dataclasses.asdict(self)
@@ -144,11 +145,11 @@ class Metadata:
 
     @classmethod
     def from_json(cls, text: str) -> "Metadata":
-        """Parses the output of `to_json`.
+        """Parses `text`, the output of `to_json`, into a `Metadata`.
 
         Raises:
             ValueError: the text is not JSON, its format version is not FORMAT_VERSION, or a value
-                in it is missing or invalid.
+                is missing or invalid.
         """
         fields = json.loads(text)
         version = fields.get("format_version") if isinstance(fields, dict) else None
@@ -169,7 +170,7 @@ class Metadata:
 
 
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:
-    """Raises ValueError if the length, the name of a shard or the number of records is wrong."""
+    """Raises ValueError if `length`, a shard's file name or the number of records is invalid."""
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
     outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
@@ -180,11 +181,11 @@ def _check_summary(where: str, length: str, content: LengthSummary) -> None:
 
 
 def read_metadata(directory: str | Path) -> Metadata:
-    """Reads the metadata of a prepared directory without checking the shards.
+    """Reads and returns the metadata of a prepared directory without checking the shards.
 
     Raises:
-        FileNotFoundError: there is no metadata.json; the directory may be incomplete.
-        ValueError: the metadata cannot be read.
+        FileNotFoundError: there is no metadata.json, so the directory may be incomplete.
+        ValueError: metadata.json is not valid.
     """
     path = place(directory) / METADATA_FILE
     if not path.is_file():
@@ -203,11 +204,11 @@ def read_metadata(directory: str | Path) -> Metadata:
 
 
 def open_prepared(directory: str | Path) -> Metadata:
-    """Reads the metadata of a prepared directory and checks that all shards are complete.
+    """Returns the metadata of a prepared directory after checking that all shards are complete.
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.
-        ValueError: the metadata cannot be read, or differs from a shard's number of records.
+        ValueError: metadata.json is not valid, or a shard has another number of records.
     """
     metadata = read_metadata(directory)
     missing: list[str] = []
@@ -234,7 +235,7 @@ def open_prepared(directory: str | Path) -> Metadata:
 
 
 def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]:
-    """Returns the paths of the shards of one split and maximum length, in order.
+    """Returns the paths of the shards of one split and maximum length, in metadata.json's order.
 
     Raises:
         ValueError: the directory has no such split, or no rows of this maximum length.

@@ -1,6 +1,6 @@
-"""Prepared rows on disk, in ArrayRecord shards.
+"""Encodes prepared training rows as records and stores the records in ArrayRecord files (shards).
 
-A record is one row of one or more sequences, unpadded and unmasked, in little-endian order:
+A record is one row of one or more sequences, without padding and masks, in little-endian order:
 
     version uint8, bytes per token id uint8 (2 or 4), number of sequences K uint16,
     K x (length uint16, tokens with token type 0 uint16, label int16), then all token ids.
@@ -30,16 +30,17 @@ _SEQUENCE = struct.Struct("<HHh")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-    """One row of the data set.
+    """One unpadded row of the prepared data set, which consists of one or more sequences.
 
     Attributes:
-        input_ids: token ids of all sequences, concatenated, each with its [CLS] and [SEP].
+        input_ids: token ids of all sequences, concatenated; each sequence includes its [CLS] and
+            [SEP] tokens.
         lengths: number of tokens of each sequence.
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
             special tokens, or all tokens if the model family has only one token type. The
             remaining tokens of the sequence have token type 1.
         labels: label of each sequence: 1 if its second segment is random (NSP) or its segments are
-            swapped (SOP), else 0; -1: no label.
+            swapped (SOP), 0 for other sentence pairs, -1 for a sequence without a label.
     """
 
     input_ids: np.ndarray
@@ -52,8 +53,8 @@ def encode_row(row: Row) -> bytes:
     """Encodes a row as the bytes of a record.
 
     Raises:
-        ValueError: `row` has different numbers of lengths, a_lengths and labels, or none; the
-            lengths do not add up to the number of token ids; there are more than MAX_ROW_LENGTH
+        ValueError: `row` has no sequence or different numbers of lengths, a_lengths and labels; the
+            lengths do not add up to the number of token ids; `row` has more than MAX_ROW_LENGTH
             token ids; or a token id is negative or has more than 32 bits.
     """
     ids = np.asarray(row.input_ids)
@@ -75,21 +76,21 @@ def encode_row(row: Row) -> bytes:
 
 
 def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
-    """Encodes the header of a record, which precedes the token ids.
+    """Encodes the header of a record, the bytes that precede the token ids.
 
     Args:
-        width: bytes per token id, 2 or 4.
-        sequences: length, a_length and label of each sequence, as in `Row`.
+        width: number of bytes per token id, 2 or 4.
+        sequences: (length, a_length, label) of each sequence, as in `Row`.
     """
     head = _HEAD.pack(FORMAT_VERSION, width, len(sequences))
     return head + b"".join([_SEQUENCE.pack(*sequence) for sequence in sequences])
 
 
 def decode_row(record: bytes) -> Row:
-    """Decodes a record written by `encode_row`.
+    """Decodes a record that `encode_row` encoded.
 
     Raises:
-        ValueError: the bytes are not a complete record in this format.
+        ValueError: `record` is not a complete record in the format of this module.
     """
     try:
         version, width, count = _HEAD.unpack_from(record)
@@ -119,12 +120,12 @@ def decode_row(record: bytes) -> Row:
 
 
 def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
-    """Writes a shard to a temporary file, checks its number of records, and renames it to `path`.
+    """Writes `records` to the ArrayRecord file `path` atomically; returns the number of records.
 
-    Returns the number of records written. If `records` is empty, no file is written.
+    The number of readable records is checked. If `records` is empty, no file is written.
 
     Raises:
-        OSError: the disk is full or fails; the file `path` is then not created.
+        OSError: the disk is full or fails; the file `path` is then not written.
     """
     with written_locally(path) as local:
         return _write_shard(local, records)
@@ -145,7 +146,7 @@ def _write_shard(path: Path, records: Iterable[bytes]) -> int:
 
 
 class _ShardWriter:
-    """An ArrayRecord writer whose errors name the file and a remedy."""
+    """An ArrayRecord writer whose error messages name the file and a remedy."""
 
     def __init__(self, path: Path, temporary: Path):
         self._path = path
@@ -185,10 +186,10 @@ def _not_written(path: Path, error: object) -> str:
 
 
 def count_records(path: str | Path) -> int:
-    """Returns the number of records in a shard.
+    """Returns the number of records in the ArrayRecord file `path`.
 
     Raises:
-        ValueError: the file is not a complete shard.
+        ValueError: `path` is missing or not a complete ArrayRecord file.
     """
     try:
         reader = ArrayRecordReader(str(path))
@@ -203,7 +204,7 @@ def count_records(path: str | Path) -> int:
 
 
 def count_or_none(path: str | Path) -> int | None:
-    """Returns the number of records in a shard, or None if it is missing or incomplete."""
+    """Returns the number of records in a shard, or None if the shard is missing or incomplete."""
     try:
         return count_records(path)
     except ValueError:
@@ -211,5 +212,5 @@ def count_or_none(path: str | Path) -> int | None:
 
 
 def has_records(path: Path, records: int) -> bool:
-    """Whether a shard exists and has `records` records; in a bucket, only whether it exists."""
+    """Returns whether the shard `path` has `records` records (in a bucket: whether it exists)."""
     return path.exists() if is_remote(path) else count_or_none(path) == records

@@ -1,6 +1,6 @@
-"""Access to local files and to buckets (gs:// and s3://) through etils.
+"""Reads and writes local files and, with the etils library, files in gs:// and s3:// buckets.
 
-Writes to a bucket are atomic, so record counts and checksums are verified for local files only.
+A write to a bucket is atomic, so record counts and checksums are verified for local files only.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _BUCKET_LIBRARIES = ("gcsfs", "google", "aiohttp", "s3fs", "botocore")
 
 
 def place(name: Any) -> Path:
-    """Returns the local path or bucket address `name` with the methods of `pathlib.Path`.
+    """Converts `name`, a local path or bucket address, to an object with the API of `pathlib.Path`.
 
     Raises:
         ValueError: `name` is an address with a scheme other than gs:// and s3://.
@@ -34,13 +34,13 @@ def place(name: Any) -> Path:
 
 @contextlib.contextmanager
 def explained(name: Any) -> Iterator[None]:
-    """Converts an exception of a bucket's client library to an error with a clear message.
+    """Converts exceptions of a bucket's client library to an error with a clear message.
 
     Args:
-        name: the file or directory that the block accesses, for the message.
+        name: the file or directory that the `with` block accesses, to be named in the message.
 
     Raises:
-        ImportError: the client library (gcsfs or s3fs) is not installed.
+        ImportError: the client library of the bucket (gcsfs or s3fs) is not installed.
         OSError: the bucket cannot be reached, read or written.
     """
     try:
@@ -63,7 +63,10 @@ def explained(name: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_locally(path: Any) -> Iterator[Path]:
-    """Yields a local path to write to; if `path` is in a bucket, the file is then uploaded."""
+    """Yields `path` if it is local, else a temporary local path.
+
+    At the end of the `with` block, a file at the temporary path is uploaded to `path`.
+    """
     if not is_remote(path):
         yield Path(path)
         return
@@ -76,7 +79,10 @@ def written_locally(path: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def folder_written_locally(folder: Any) -> Iterator[Path]:
-    """Yields a local folder to write to; if `folder` is in a bucket, its files are uploaded."""
+    """Yields `folder` if it is local, else a temporary local folder.
+
+    At the end of the `with` block, all files in the temporary folder are uploaded to `folder`.
+    """
     if not is_remote(folder):
         yield Path(folder)
         return
@@ -88,7 +94,7 @@ def folder_written_locally(folder: Any) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
-    """Yields `folder` if it is local, else a local folder with copies of its files in `names`."""
+    """Yields `folder` if local, else a temporary folder with copies of the files in `names`."""
     if not is_remote(folder):
         yield Path(folder)
         return
@@ -101,7 +107,7 @@ def read_locally(folder: Any, names: Iterable[str]) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder and its contents."""
+    """Removes a folder, which may be in a bucket, and its contents."""
     if is_remote(folder):
         folder.rmtree()  # pyright: ignore[reportAttributeAccessIssue]
     else:

@@ -1,4 +1,4 @@
-"""Creates instances of dataclasses from JSON and checks the type of every value."""
+"""Converts JSON values to instances of dataclasses and checks the type of every value."""
 
 import dataclasses
 import math
@@ -9,18 +9,18 @@ from bertjax.files import brief
 
 
 def typed(kind: Any, value: Any, where: str) -> Any:
-    """Checks the type of a JSON value; objects become instances of dataclasses.
+    """Checks the type of a JSON value and converts JSON objects to instances of dataclasses.
 
     Args:
         kind: the expected type: a dataclass, int, float, str, bool, Any, a Literal of strings,
-            list, dict with string keys, or the union of one of these and None. Integers must not
-            be negative.
-        value: the value as `json.loads` returns it.
+            list, dict with string keys, or the union of one of these types and None. Integers must
+            not be negative.
+        value: the value that `json.loads` returned.
         where: the name of the value for error messages, such as "metadata".
 
     Raises:
-        ValueError: the value or a value in it has a wrong type, or an object lacks a field of its
-            dataclass or has an unknown one.
+        ValueError: `value` or a nested value has a wrong type, or an object lacks a required field
+            of its dataclass or has an unknown field.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:

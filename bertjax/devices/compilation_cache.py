@@ -1,4 +1,4 @@
-"""The persistent compilation cache of jax, from which a run loads programs of earlier runs."""
+"""The persistent compilation cache of jax, from which a run loads programs compiled earlier."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 def use_compilation_cache() -> None:
-    """Enables jax's persistent cache in the user's cache folder, unless jax has a folder for it."""
+    """Sets `jax_compilation_cache_dir` to a folder in the user's cache folder, unless it is set."""
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -20,7 +20,7 @@ def use_compilation_cache() -> None:
 
 @contextlib.contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """A context in which programs are compiled without reading or writing the persistent cache."""
+    """A context in which jax compiles programs without using the persistent compilation cache."""
     config: Any = jax.config
     before = config.jax_enable_compilation_cache
     config.update("jax_enable_compilation_cache", False)

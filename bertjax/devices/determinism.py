@@ -9,9 +9,10 @@ FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 
 
 def use_deterministic_operations(deterministic: bool) -> None:
-    """If `deterministic`, makes XLA use only deterministic operations on GPUs.
+    """If `deterministic`, adds flags to XLA_FLAGS that allow only deterministic operations on GPUs.
 
-    It must be called before jax lists its devices. CPUs and TPUs are always deterministic.
+    This function must be called before jax initializes its devices. Operations on CPUs and TPUs are
+    always deterministic.
     """
     flags = os.environ.get("XLA_FLAGS", "").split()
     if deterministic:

@@ -1,4 +1,4 @@
-"""FLOP of a training step and peak FLOP/s of devices, to compute MFU (model FLOP utilisation)."""
+"""FLOP of training and peak FLOP/s of the devices, to compute MFU (model FLOP utilisation)."""
 
 import time
 
@@ -29,18 +29,18 @@ PEAK_TFLOPS = {
 def train_flops_per_row(
     config: BertConfig, row_length: int, predictions: int, attended: float | None = None
 ) -> float:
-    """Counts the FLOP of the forward and the backward pass of one row.
+    """Returns the number of FLOP of the forward and the backward pass for one row of a batch.
 
-    The count includes the matrix multiplications of QKV, output and feed-forward layers, attention
-    over all pairs of tokens, and the MLM head at the predicted positions, but no embedding lookups.
-    A multiply-add counts as two FLOP.
+    Only matrix multiplications are counted: query, key, value and output projections, feed-forward
+    layers, attention to `attended` tokens per token, the projection of factorised embeddings, and
+    the MLM head at the predicted positions. A multiply-add counts as two FLOP.
 
     Args:
-        config: the architecture.
+        config: the architecture of the model.
         row_length: the number of tokens per row.
         predictions: the number of predicted tokens per row.
         attended: the mean number of tokens that a token attends to, which for packed rows is
-            E[length^2] / E[length] over their sequences; None: `row_length`.
+            E[length^2] / E[length] over the sequences in the rows; None: `row_length`.
     """
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 6 * layers * (4 * d * d + 2 * d * f)
@@ -52,10 +52,10 @@ def train_flops_per_row(
 
 
 def peak_flops(peak_tflops: float | None) -> float:
-    """Returns the peak FLOP/s of all devices together.
+    """Returns the peak FLOP/s of all devices of the run together.
 
-    The peak of one device is `peak_tflops` TFLOP/s if set; otherwise it is taken from the data
-    sheet, or measured if the device is unknown.
+    The peak of one device is `peak_tflops` TFLOP/s; if `peak_tflops` is None, the peak is looked up
+    in PEAK_TFLOPS, or measured for a device that PEAK_TFLOPS does not list.
     """
     if peak_tflops is None:
         kind = jax.devices()[0].device_kind
@@ -65,7 +65,7 @@ def peak_flops(peak_tflops: float | None) -> float:
 
 
 def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
-    """Measures the TFLOP/s of one device in the fastest of a few float32 matrix multiplications."""
+    """Measures the TFLOP/s of one device in the fastest of `repeats` float32 matrix products."""
     product = jax.jit(lambda x: x @ x)
     x = jax.device_put(jnp.ones((size, size)), jax.local_devices()[0])
     product(x).block_until_ready()

@@ -1,8 +1,8 @@
 """Watches the other hosts of a run: if one host fails, all hosts end within about a minute.
 
-The other hosts print the error of the host that failed. Without the watch, they would wait in a
-collective operation until a timeout of many minutes, and then end with a C++ stack trace. Hosts
-exchange messages through the key-value store of `jax.distributed`.
+The other hosts print the error of the host that failed. Without this watch, the other hosts would
+wait in a collective operation until a timeout of many minutes, and then end with a C++ stack trace.
+Hosts exchange messages through the key-value store of `jax.distributed`.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ _watching = False
 
 
 def _client() -> Any:
-    """Returns the client of jax's coordination service; None if there is a single process."""
+    """Returns the client of jax's coordination service, or None in a run of a single process."""
     from jax._src import distributed  # jax has no public name for it
 
     return distributed.global_state.client
 
 
 def announce(message: str) -> None:
-    """Tells the other hosts how this host ends; they end too, unless `message` is `_FINISHED`."""
+    """Tells the other hosts how this host ends; unless `message` is `_FINISHED`, all hosts end."""
     global _watching
     if _watching:
         _over.set()
@@ -57,10 +57,10 @@ def announce(message: str) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """A context in which the hosts watch each other; with a single process, it does nothing.
+    """A context in which the hosts of a run watch each other; no effect with a single process.
 
-    An error in the block ends the other hosts. With several processes, the error also ends this
-    process at once, because jax would first wait for the other processes.
+    An error in the `with` block ends the other hosts. With several processes, the error also ends
+    this process by `os._exit`, because a normal exit of jax would wait for the other processes.
     """
     _start()
     try:
@@ -76,11 +76,12 @@ def watching() -> Iterator[None]:
 def announce_error(error: BaseException) -> bool:
     """Tells the other hosts that this host ends with an error.
 
-    Call it before anything that waits for the other hosts, such as the end of a save.
+    Call this function before any operation that waits for the other hosts, such as finishing the
+    save of a checkpoint.
 
     Returns:
-        Whether the error ends other hosts: False with a single process, and if all hosts have
-        agreed to stop.
+        True if the error ends the other hosts; False in a run of a single process or if all hosts
+        have agreed to stop.
     """
     if not _watching or _over.is_set():
         return _watching
@@ -151,7 +152,7 @@ def _watch() -> None:
 
 
 def _values(client: Any, kind: str) -> dict[int, str]:
-    """Returns {rank: value} of all hosts that wrote a key of this kind, "alive" or "ended"."""
+    """Returns {rank: value} of the hosts that wrote a value for `kind` ("alive" or "ended")."""
     try:
         pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")
     except Exception as error:
@@ -166,7 +167,7 @@ def _line(error: BaseException) -> str:
 
 
 def _end_with(message: str) -> None:
-    """Prints `message` and ends this process, unless it ends by itself within `GRACE_SECONDS`."""
+    """Prints `message` and ends this process if it does not end itself within `GRACE_SECONDS`."""
     if not _over.wait(GRACE_SECONDS):
         _exit_with(message)
 

@@ -1,4 +1,4 @@
-"""Coordinates the hosts of a run: connecting, consistency checks, work that only one host does.
+"""Coordinates the hosts of a run: connection, consistency checks, work that only one host does.
 
 Every host runs the same program with the same config. Only the first host (process 0) writes files
 and prints.
@@ -33,15 +33,15 @@ MESSAGE_BYTES = 512
 
 
 def connect(config: DistributedConfig, meeting_place: Path) -> None:
-    """Connects this host with the other hosts; must be called before jax lists its devices.
+    """Connects this host with the other hosts; must be called before jax initializes its devices.
 
-    TPU pods, SLURM and Open MPI are detected automatically; on other clusters, `config` must say
-    which processes there are. A run on a single host needs no connection.
+    TPU pods, SLURM and Open MPI are detected automatically; on other clusters, all fields of
+    `config` must be set. A run on a single host needs no connection.
 
     Args:
         config: the address of process 0, the number of processes, the index of this process, and
-            the timeout; the first three are None if they are to be detected.
-        meeting_place: a folder that all hosts share. Each host keeps a file there while it waits,
+            the timeout; the address, number and index are None if jax is to detect them.
+        meeting_place: a folder that all hosts share. Each waiting host keeps a file in this folder,
             so that an error message can name a host that never connects.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
@@ -71,7 +71,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Whether this process runs in a cluster that jax detects: SLURM, Open MPI or Cloud TPUs."""
+    """Returns whether this process runs on Cloud TPUs, or with others under SLURM or Open MPI."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -79,14 +79,14 @@ def _in_a_cluster() -> bool:
 
 
 def _on_tpu() -> bool:
-    """Whether this machine has Cloud TPUs that jax may use."""
+    """Returns whether this machine has Cloud TPUs that jax may use."""
     chips = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
     wanted = os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
     return chips and wanted and importlib.util.find_spec("libtpu") is not None
 
 
 def _rank(config: DistributedConfig) -> tuple[int, int] | None:
-    """Returns (rank of this process, number of processes); None if only jax can detect them."""
+    """Returns (rank, number of processes) from `config`, SLURM or Open MPI; None if unknown."""
     if config.coordinator_address is not None:
         assert config.process_id is not None and config.num_processes is not None
         return config.process_id, config.num_processes
@@ -100,9 +100,10 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
 
 
 class Waiting:
-    """Shows which hosts are waiting: each host has a file, which it touches every few seconds.
+    """Finds the hosts that are missing at the start: every waiting host touches a file of its own.
 
-    The modification times come from the shared file system, so the hosts' clocks may differ.
+    The modification times of the files come from the shared file system, so the clocks of the hosts
+    may differ.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
@@ -138,7 +139,7 @@ def _watch(
 ) -> None:
     """Touches this host's file until all hosts are connected; ends the process after a timeout.
 
-    The error message names the missing hosts; that of jaxlib, which waits in C++, would not.
+    The error message names the missing hosts, unlike the message of jaxlib after its own timeout.
     """
     deadline = time.monotonic() + config.timeout_seconds
     while time.monotonic() < deadline:
@@ -161,12 +162,12 @@ def _watch(
 
 
 def is_first() -> bool:
-    """Whether this is the first host, the only one that writes files and prints."""
+    """Returns whether this host is process 0, the only host that writes files and prints."""
     return jax.process_index() == 0
 
 
 def say(text: str) -> None:
-    """Prints a text on the first host only."""
+    """Prints `text` on the first host only."""
     if is_first():
         print(text, flush=True)
 
@@ -175,10 +176,10 @@ def on_all(action: Callable[[], Result]) -> Result:
     """Calls `action` on every host and returns its result; an error on one host stops all hosts.
 
     Without this function, the other hosts would wait for a host that has ended. `action` must not
-    contain collective operations, in which the hosts would wait for a host that has failed.
+    contain collective operations, in which the other hosts would wait for a host that has failed.
 
     Raises:
-        BaseException: what `action` raised on this host.
+        BaseException: the exception that `action` raised on this host.
         ValueError: `action` failed on another host.
     """
     result, error = None, None
@@ -202,7 +203,10 @@ def on_all(action: Callable[[], Result]) -> Result:
 
 
 def on_first(action: Callable[[], object]) -> None:
-    """Calls `action` on the first host while the others wait; an error in it stops all hosts."""
+    """Calls `action` on the first host while the other hosts wait.
+
+    An error in `action` is raised on all hosts.
+    """
     on_all(action if is_first() else lambda: None)
 
 
@@ -213,7 +217,8 @@ def check_equal(facts: Mapping[str, str]) -> None:
         facts: {name: value on this host}, such as {"the data": hash of the data}.
 
     Raises:
-        ValueError: a value differs between hosts; the message has its name and the processes.
+        ValueError: a value differs between hosts; the message gives the name of the value and the
+            indices of the processes.
     """
     digests = [hashlib.sha256(value.encode()).digest() for value in facts.values()]
     mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
@@ -233,7 +238,7 @@ def check_equal(facts: Mapping[str, str]) -> None:
 
 
 def code_fingerprint() -> str:
-    """Computes a hash of the Python files of this package and of the versions of jax and Python."""
+    """Returns a hash of the Python files of this package and of the versions of jax and Python."""
     found = hashlib.sha256(f"{jax.__version__} {sys.version_info[:2]}".encode())
     for file in sorted(PACKAGE.rglob("*.py")):
         found.update(str(file.relative_to(PACKAGE)).encode())
@@ -242,7 +247,7 @@ def code_fingerprint() -> str:
 
 
 def fetch(tree: Any, mesh: Mesh) -> Any:
-    """Gathers a tree of arrays, which may be sharded over all hosts, into numpy on each host."""
+    """Copies a tree of jax arrays, even if sharded over all hosts, to numpy arrays on each host."""
     if jax.process_count() > 1:
         tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)
     return jax.device_get(tree)

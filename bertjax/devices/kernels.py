@@ -22,10 +22,11 @@ class Choice(NamedTuple):
 def choose_attention(
     requested: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str, dtype: str
 ) -> Choice:
-    """Chooses the attention kernel for the given row lengths and jax's `device_kind`.
+    """Chooses the attention kernel of a model for the given row lengths and jax's `device_kind`.
 
-    `requested` is "xla", a key of `FUSED`, or "auto", which chooses between "splash" and "xla". No
-    fused kernel supports attention dropout, so "xla" is chosen for a model with attention dropout.
+    `requested` is "xla", the name of a fused kernel in `FUSED`, or "auto", which chooses between
+    "splash" and "xla". No fused kernel supports attention dropout, so "xla" is chosen for a model
+    with attention dropout.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.
@@ -59,14 +60,15 @@ def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh
     """Chooses the unroll factor of the scan over layers.
 
     Args:
-        requested: the factor in the config. None: `num_layers` on CPUs without remat, where a loop
-            would copy weights, activations and gradients, and 1 in all other cases.
-        remat: the rematerialisation policy of the config.
-        num_layers: the number of layers.
+        requested: the unroll factor in the config, or None to choose `num_layers` on CPUs without
+            remat, where a loop would copy weights, activations and gradients, and 1 otherwise.
+        remat: the rematerialisation policy in the config.
+        num_layers: the number of layers of the encoder.
         mesh: the mesh, whose devices determine the platform.
 
     Raises:
-        ValueError: on CPUs, a factor above 1 would undo the rematerialisation.
+        ValueError: `requested` is above 1 on CPUs with remat, which would undo the
+            rematerialisation.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if requested is None:

@@ -1,7 +1,7 @@
-"""Measures the roofline: the time that a step's matrix multiplications take when run alone.
+"""Measures the roofline: the time of a training step's matrix multiplications when run alone.
 
-It is a lower bound on the time of a training step on this device. The roofline ratio of a step is
-the roofline divided by the time of the step.
+The roofline is a lower bound on the time of a training step on this device. The roofline ratio of a
+training step is the roofline divided by the time of the step.
 """
 
 import functools
@@ -25,9 +25,9 @@ SECONDS_OF_A_LOOP = 0.05
 
 
 class Product(NamedTuple):
-    """A matrix multiplication [batch, rows, inner] x [batch, inner, columns].
+    """The shape of a matrix multiplication [batch, rows, inner] x [batch, inner, columns].
 
-    With batch=0 the matrices have no batch axis.
+    If `batch` is 0, the matrices have no batch axis.
     """
 
     batch: int
@@ -37,17 +37,17 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """The FLOP of the multiplication; each operand's gradient needs the same number."""
+        """The FLOP of the product; the gradient of each operand needs the same number of FLOP."""
         return 2 * max(self.batch, 1) * self.rows * self.inner * self.columns
 
 
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
-    """Returns {matrix multiplication: how often it occurs} for a forward pass of `rows` rows.
+    """Returns {matrix multiplication: number of occurrences} of a forward pass of `rows` rows.
 
-    The multiplications are the same as in `devices.flops`: projections, attention over whole rows,
-    feed-forward layers, and the masked LM head at `predictions` positions per row.
+    The matrix multiplications are those that `devices.flops` counts: projections, attention over
+    whole rows, feed-forward layers, and the masked LM head at `predictions` positions per row.
     """
     d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
@@ -67,11 +67,11 @@ def forward_products(
 
 
 class Roofline:
-    """Measures all matrix multiplications of a training step on the default device.
+    """Measures the time of all matrix multiplications of a training step on the default device.
 
     Args:
-        products: {multiplication of the forward pass: how often it occurs}. The multiplications
-            that compute the gradients of its two operands are measured as well.
+        products: {matrix multiplication of the forward pass: number of occurrences}. For each
+            matrix multiplication, the gradients of the two operands are measured as well.
         dtype: the dtype of the operands.
     """
 
@@ -81,16 +81,16 @@ class Roofline:
 
     @property
     def flops(self) -> int:
-        """The FLOP of all multiplications, forward and backward."""
+        """The total FLOP of all matrix multiplications in the forward and the backward pass."""
         return sum(3 * product.flops * times for product, times in self._times.items())
 
     def seconds(self) -> float:
-        """Measures the total time in seconds of all multiplications, run one after the other."""
+        """Measures the total seconds of all matrix multiplications, run one after another."""
         return sum(times * self._loops[product]() for product, times in self._times.items())
 
 
 class _Loop:
-    """A matrix multiplication and its two gradients, repeated in one compiled program."""
+    """A compiled loop that repeats a matrix multiplication and the gradients of its operands."""
 
     def __init__(self, product: Product, dtype: DTypeLike):
         batch, m, k, n = product
@@ -104,14 +104,14 @@ class _Loop:
         self._repeats = max(1, round(SECONDS_OF_A_LOOP / once))
 
     def _time(self, program: Callable[..., Any], repeats: int) -> float:
-        """Measures the seconds per repetition after a first call, which compiles the program."""
+        """Measures the seconds per repetition of `program`, after a first call that compiles it."""
         jax.block_until_ready(program(*self._operands, 1))
         begin = time.perf_counter()
         jax.block_until_ready(program(*self._operands, repeats))
         return (time.perf_counter() - begin) / repeats
 
     def __call__(self) -> float:
-        """Returns the seconds per repetition, the median of three measurements."""
+        """Returns the median of three measurements of the seconds per repetition of the loop."""
         return statistics.median(self._time(self._program, self._repeats) for _ in range(3))
 
 
@@ -122,7 +122,10 @@ def _repeat(
     dy: jax.Array,
     repeats: jax.Array,
 ):
-    """Computes x [..., m, k] @ w [..., k, n] and the gradients of x and w, `repeats` times."""
+    """Computes x [..., m, k] @ w [..., k, n] and the gradients of x and w, `repeats` times.
+
+    The gradients are computed from `dy` [..., m, n], the gradient of the product.
+    """
 
     def products(x, w, dy):
         product, gradients_of = jax.vjp(multiply, x, w)

@@ -1,7 +1,8 @@
 """Sharding: the mesh, the shardings of parameters, and the rows of a batch on each device.
 
-Rows of a batch are sharded over the mesh axes data and fsdp, and matrices over fsdp and tensor. The
-modules of the model contain no shardings; the compiler inserts the communication.
+Rows of a batch are sharded over the mesh axes data and fsdp, and weight matrices over the mesh axes
+fsdp and tensor. The Flax modules of the model contain no sharding annotations; the XLA compiler
+inserts the communication.
 """
 
 import functools
@@ -35,7 +36,7 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Creates a mesh with the axes ("data", "fsdp", "tensor") over `devices` (None: all of jax's).
+    """Creates a mesh with axes ("data", "fsdp", "tensor") over `devices` (default: all devices).
 
     Raises:
         ValueError: the product of the axis sizes is not the number of devices.
@@ -58,7 +59,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function` so that jax traces it under the mesh, which attention kernels look up."""
+    """Wraps `function` so that its code gets `mesh` from `jax.sharding.get_abstract_mesh`."""
 
     @functools.wraps(function)
     def traced(*args: Any) -> Any:
@@ -69,7 +70,7 @@ def within(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of a batch: axis 0, the rows, is sharded over data and fsdp."""
+    """Returns the sharding of a batch: axis 0 (rows) is sharded over mesh axes data and fsdp."""
     return NamedSharding(mesh, P(("data", "fsdp")))
 
 
@@ -83,7 +84,7 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
 
     Raises:
         ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the
-            message lists all such arrays.
+            message lists all arrays with such an axis.
     """
     problems: list[str] = []
 
@@ -108,7 +109,7 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
 
 
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
-    """Checks that a batch can be split equally over devices and microbatches.
+    """Checks that a batch can be split equally over devices and gradient accumulation steps.
 
     Raises:
         ValueError: the batch cannot be split equally; the message suggests a batch size.
@@ -131,11 +132,11 @@ def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
 def to_devices(
     local: dict[str, np.ndarray], rows: np.ndarray, sharding: NamedSharding, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Creates global arrays [batch_size, ...].
+    """Returns {name: global sharded array [batch_size, ...]} with the rows of all hosts.
 
     Args:
-        local: {name: values of the rows of this host, [len(rows), ...]}.
-        rows: the indices of the rows of this host in the global batch, from `host_rows`.
+        local: {name: values of the rows on this host, [len(rows), ...]}.
+        rows: the indices, in the global batch, of the rows on this host, from `host_rows`.
         sharding: the sharding of the global arrays.
         batch_size: the number of rows of the global batch.
     """

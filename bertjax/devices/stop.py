@@ -1,4 +1,4 @@
-"""Stop signals: SIGINT, SIGTERM and SIGHUP become a request to save and stop, on all hosts."""
+"""Stop signals: SIGINT, SIGTERM or SIGHUP on a host makes all hosts save and stop together."""
 
 import functools
 import os
@@ -26,17 +26,19 @@ GRACE_SECONDS = 3.0
 
 
 class StopSignal:
-    """A context in which the first signal is a request to stop; the second one ends the process.
+    """A context in which a first signal is a request to stop, and a second signal ends the process.
 
-    Every host must call the object equally often, at the same points of the program; each call
-    tells the other hosts whether this host got a signal. So all hosts stop after the same step,
-    whichever host gets the signal. A request is never lost, because every later call repeats it.
+    Every host must call the `StopSignal` equally often, at the same points of the program; each
+    call tells the other hosts whether this host got a signal. All hosts therefore stop after the
+    same step, whichever host gets the signal. A request to stop is never lost, because every later
+    call repeats the request.
 
     Attributes:
         received: whether this process got a signal.
-        agreed: whether the hosts have agreed to stop.
-        nothing_to_lose: whether all finished steps are saved. If True, a signal ends the process at
-            once, even during compilation.
+        agreed: whether all hosts have agreed to stop.
+        nothing_to_lose: whether all finished training steps are saved in a checkpoint. If
+            `nothing_to_lose` is True, a signal ends the process within seconds, even during
+            compilation.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,10 @@ class StopSignal:
         self._over = threading.Event()
 
     def __call__(self, step: int = 0) -> bool:
-        """Returns whether to stop now; several hosts agree to stop a few calls after a signal."""
+        """Returns whether to stop now.
+
+        With several hosts, the result becomes True on all hosts a few calls after a signal.
+        """
         del step
         if jax.process_count() == 1:
             self.agreed = self.received
@@ -57,7 +62,7 @@ class StopSignal:
         return self.agreed
 
     def settle(self) -> bool:
-        """Returns whether to stop now, as `__call__` does, but waits until all hosts agree."""
+        """Returns whether any host has got a signal, after waiting for the answers of all hosts."""
         self()
         while self._unread:
             self.agreed = self.agreed or bool(self._unread.pop(0))
@@ -74,7 +79,11 @@ class StopSignal:
         self.received = True
 
     def _watch(self, pipe: int) -> None:
-        """Ends the process if a signal comes while `nothing_to_lose`, even during compilation."""
+        """Ends the process if a signal arrives while `nothing_to_lose` is True.
+
+        This method runs in a thread, so it ends the process even during compilation. `pipe` is the
+        file descriptor from which the thread reads the numbers of signals.
+        """
         while not self._over.is_set():
             number = os.read(pipe, 1)
             if not number or self._over.wait(GRACE_SECONDS):
@@ -109,7 +118,7 @@ class StopSignal:
 
 
 def _any_host(flag: bool) -> jax.Array:
-    """Starts to compute whether `flag` is True on any host; returns a scalar on every host."""
+    """Starts to compute whether `flag` is True on any host; returns the result as a jax scalar."""
     hosts, maximum = _maximum_over_hosts()
     flags = jax.make_array_from_process_local_data(hosts, np.array([flag]))
     return maximum(flags).addressable_data(0)
@@ -117,7 +126,7 @@ def _any_host(flag: bool) -> jax.Array:
 
 @functools.cache
 def _maximum_over_hosts() -> tuple[NamedSharding, Any]:
-    """Returns the sharding of an array with one flag per host, and the jitted `any` over it."""
+    """Returns (sharding of an array with one flag per host, jitted `any` over such an array)."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("hosts",))
     return NamedSharding(mesh, P("hosts")), jax.jit(jnp.any, out_shardings=NamedSharding(mesh, P()))

@@ -1,1 +1,1 @@
-"""Inference: predictions of tasks, mask filling, embeddings, and `load_pretrained`."""
+"""Inference: predictions for tasks, mask filling, embeddings, and `load_pretrained`."""

@@ -1,7 +1,8 @@
-"""Restricts inference batches to a few shapes, so that few programs are compiled.
+"""Restricts inference batches to a few shapes, so that jax compiles few programs.
 
-Rows are padded to the length that `length_bucket` returns. A batch is split into pieces with the
-numbers of rows that `piece_sizes` returns. The caller removes the padding from the outputs.
+The rows of a batch are padded to the length that `length_bucket` returns. A batch is split into
+pieces with the numbers of rows that `piece_sizes` returns. The caller of these functions removes
+the padding from the outputs of the model.
 """
 
 import functools
@@ -20,16 +21,16 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 def cached_program(build: Build) -> Build:
-    """Caches the jitted functions that `build` returns, by its arguments.
+    """Caches the jitted functions that `build` returns, with the arguments of `build` as the key.
 
-    Equal models therefore share compiled programs, which do not depend on the parameters.
+    Equal models share compiled programs, because the programs do not depend on the parameters.
     """
     cached: Any = functools.lru_cache(maxsize=32)(build)
     return cached
 
 
 def token_budget() -> int:
-    """Returns how many tokens one call of a program should compute per device to keep it busy."""
+    """Returns the number of tokens per device that one call needs to keep the device busy."""
     return 4096 if jax.default_backend() == "cpu" else 65536
 
 
@@ -38,11 +39,11 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
     Args:
         length: number of tokens of the longest row.
-        limit: the maximum length of the model. The result exceeds it only if `length` does, and is
-            then `length`.
-        smallest: the smallest bucket, a power of two.
+        limit: the maximum length of the model, which is also the largest result. If `length`
+            exceeds `limit`, the result is `length`.
+        smallest: the smallest bucket in tokens, a power of two.
         steps: number of buckets between two consecutive powers of two; consecutive buckets differ
-            by at least 8 tokens. More buckets waste fewer tokens, but compile more programs.
+            by at least 8 tokens. More buckets need less padding, but more compiled programs.
     """
     if length > smallest:
         power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
@@ -54,8 +55,9 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[int]:
     """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device; returns the rows per piece.
 
-    A piece has at most `tokens` tokens per device, unless it is a single row. Only the last piece
-    may need padding, which is less than half of its rows.
+    A piece has at most `tokens` tokens per device, unless the piece has only one row per device.
+    Only the last piece may need rows of padding; on a single device, fewer than half of the rows of
+    the last piece are padding.
     """
     rows = -(-rows // devices)
     size = 1
@@ -71,15 +73,15 @@ def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[i
 
 
 def pad_rows(values: np.ndarray, size: int) -> np.ndarray:
-    """Pads values [n, ...] to [size, ...] with rows of zeros at the end."""
+    """Pads an array `values` [n, ...] to [size, ...] with rows of zeros at the end."""
     return np.pad(values, [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1))
 
 
 def read_behind(started: Iterable[Started]) -> Iterator[Started]:
-    """Yields each item of `started` only after it has taken the next one.
+    """Yields the items of `started` in order, each item after the next item has been taken.
 
-    If taking an item starts its computation, the devices compute while the caller reads the outputs
-    of the previous item.
+    If taking an item from `started` starts a computation on the devices, the devices compute while
+    the caller reads the outputs of the previous item.
     """
     waiting: deque[Started] = deque()
     for item in started:

@@ -31,21 +31,21 @@ BUCKET_STEPS = 4
 
 
 class Embedder:
-    """Computes a vector for each text.
+    """Computes an embedding vector for each text.
 
     Args:
-        loaded: the model; its head is not used.
+        loaded: the model, whose head is not used.
         pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens.
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
 
     Attributes:
-        size: the dimension of the vectors.
-        identity: everything except the text that determines the vector of a text (model, pooling,
-            layers, ...), as JSON values.
+        size: the dimension of the embedding vectors.
+        identity: dict of JSON values with everything besides the text that determines an embedding
+            vector (model, pooling, layers, ...).
 
     Raises:
-        ValueError: `layers` is empty, or the model does not have one of the layers.
+        ValueError: `layers` is empty, or contains a layer that the model does not have.
     """
 
     def __init__(self, loaded: LoadedModel, pooling: str = "mean", layers: Sequence[int] = (-1,)):
@@ -68,7 +68,7 @@ class Embedder:
         }
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the vectors, float32 [len(texts), size]; long texts are truncated."""
+        """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
         rows = self._loaded.tokenizer.encode_prompts(texts, self._loaded.config.max_length)
         vectors = np.empty((len(texts), self.size), np.float32)
 
@@ -81,7 +81,7 @@ class Embedder:
         return vectors
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yields (indices of texts, number of rows, tokens per row) per batch, longest first."""
+        """Yields (text indices, number of rows, tokens per row) of batches, longest texts first."""
         order = np.argsort(lengths, kind="stable")[::-1]
         limit, start = self._loaded.config.max_length, 0
         sorted_lengths = np.array(lengths)[order]
@@ -106,7 +106,7 @@ class Embedder:
 def compiled_program(
     model: BertWithHead, pooling: str, layers: tuple[int, ...]
 ) -> Callable[..., jax.Array]:
-    """Returns the jitted function (params, ids [B, L], mask [B, L]) -> float32 [B, size]."""
+    """Returns a jitted function (params, ids [B, L], mask [B, L]) -> vectors float32 [B, size]."""
     depth = model.config.num_hidden_layers
     encoder = model.clone(unroll=depth)
     only_last = layers in ((-1,), (depth,))
@@ -137,14 +137,15 @@ def compiled_program(
 
 
 def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
-    """Writes a vector for each line of a text file, in order; returns the number of lines.
+    """Writes an embedding vector for each line of a text file; returns the number of lines.
 
-    A `.npy` file holds an array [lines, size], a `.jsonl` file one JSON list per line.
+    The vectors are in the order of the lines: an array [lines, size] if `output` is a `.npy` file,
+    or one JSON list per line if `output` is a `.jsonl` file.
 
     Raises:
-        ValueError: `output` does not end in .npy or .jsonl, or the text is not UTF-8.
+        ValueError: `output` does not end in .npy or .jsonl, or the text in `source` is not UTF-8.
         OSError: `source` does not exist, or the disk is full. After a full disk or a kill, `output`
-            has its old content, and the next call continues where this one stopped.
+            has its old content, and the next call continues where the failed call stopped.
     """
     if output.suffix not in (".npy", ".jsonl"):
         raise ValueError(f"--output {output}: the name must end in .npy or .jsonl.")
@@ -176,7 +177,7 @@ def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
 
 
 def _lines(source: Path) -> Iterator[str]:
-    """Yields the first LINE_CHARACTERS characters of each line."""
+    """Yields the first LINE_CHARACTERS characters of each line of the text file `source`."""
     try:
         with source.open(encoding="utf-8-sig", newline=None) as file:
             while line := file.readline(LINE_CHARACTERS):
@@ -188,7 +189,7 @@ def _lines(source: Path) -> Iterator[str]:
 
 
 def _windows(source: Path) -> Iterator[list[str]]:
-    """Yields at most WINDOW lines at a time, or fewer if the lines are long."""
+    """Yields the lines of `source` in lists of WINDOW lines, or fewer if the lines are long."""
     window: list[str] = []
     characters = 0
     for line in _lines(source):

@@ -41,29 +41,33 @@ def evaluate(
         bertjax.evaluate(result.model, data="test.csv")
 
     Args:
-        model: a model directory, the workdir of a finished run, a name on the hub, or a result of
-            `load_pretrained`.
-        task: the name of a benchmark task (GLUE, SQuAD, SWAG or CoNLL), whose labels must be those
-            of the model. "Official" means: published with the benchmark.
-        data: instead of `task`, a file with labelled examples of the task that the model was
-            fine-tuned on: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns. Instead of a CSV,
-            TSV or JSON lines file, a pandas DataFrame or a list of dictionaries can be given.
-        data_dir: folder with the official files; None: TensorFlow Datasets fetches them.
-        tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: its own default.
-        split: the split of the benchmark task.
-        text_column, pair_column, label_column, choice_columns: column names of `data`; by default
-            the names used in training, or guesses.
-        label_separator: the string between the labels of an example in `data` with several labels.
-        max_length: maximum number of tokens per sequence; if None, the value of the fine-tuning.
+        model: a model directory, the workdir of a finished run, a name on the Hugging Face hub, or
+            a result of `load_pretrained`.
+        task: the name of a benchmark task (GLUE, SQuAD, SWAG or CoNLL) that has the same labels as
+            the model; None: the examples of `data` are evaluated.
+        data: a file with labelled examples of the task that the model was fine-tuned on (CSV, TSV,
+            JSON lines, SQuAD's JSON or CoNLL's columns); a pandas DataFrame or a list of
+            dictionaries can replace a CSV, TSV or JSON lines file.
+        data_dir: folder with the published files of the benchmark task; None: TensorFlow Datasets
+            downloads the benchmark.
+        tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: the default of
+            TensorFlow Datasets.
+        split: the split of the benchmark task to evaluate.
+        text_column, pair_column, label_column, choice_columns: column names of `data`. If no column
+            name is set, the names used in fine-tuning are taken if `data` has these columns;
+            otherwise, unset column names are guessed.
+        label_separator: the string that separates the labels of an example in `data`, if examples
+            have several labels.
+        max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
 
     Returns:
-        The metrics, name -> value, as fractions (not percent). If several splits begin with
-        `split`, as MNLI's dev_matched and dev_mismatched begin with "dev", all are evaluated, and
-        the names are "dev_matched/accuracy" and so on.
+        The metrics as {name: value}, where values are fractions (not percent). If the names of
+        several splits begin with `split`, as MNLI's dev_matched and dev_mismatched begin with
+        "dev", all these splits are evaluated and the metrics are named "dev_matched/accuracy" etc.
 
     Raises:
-        ValueError: `task` and `data` are both set or both missing, the task does not have the
-            labels of the model, a row of the examples is malformed, or there are no labels.
+        ValueError: `task` and `data` are both set or both None, the labels of the task and the
+            model differ, a row of the examples is malformed, or the examples have no labels.
         FileNotFoundError: the model or the data does not exist.
     """
     if (task is None) == (data is None):
@@ -114,7 +118,7 @@ def _scores(
 def task_of_file(
     model: TaskModel, path: str | Path, columns: Columns, label_separator: str | None = None
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads the examples of a file for the model's task; returns the result of `from_file`."""
+    """Reads examples from a file; returns the task, the examples and a note on guessed columns."""
     path = Path(path).expanduser()
     return from_file(model.task, path, columns, label_separator, model.description)
 
@@ -122,11 +126,12 @@ def task_of_file(
 def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     """Creates a benchmark task (GLUE, SQuAD, SWAG or CoNLL) for the evaluation of a model.
 
-    The labels are in the model's order, and question answering has the model's `SPAN_OPTIONS`.
+    The labels of the task are put in the order of the model's labels. A question answering task
+    takes the settings in `SPAN_OPTIONS` from the model's fine-tuning.
 
     Raises:
-        ValueError: there is no benchmark task of this name, or its labels are not the model's.
-        FileNotFoundError: the data does not exist.
+        ValueError: no benchmark task has this `name`, or the labels of task and model differ.
+        FileNotFoundError: the data of the benchmark does not exist.
     """
     check_task(name)
     definition, own = TASKS[name], model.task

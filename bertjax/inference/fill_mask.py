@@ -15,16 +15,16 @@ from bertjax.weights import LoadedModel
 
 
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
-    """Predicts the `top_k` most probable tokens for each mask of `text`.
+    """Predicts the `top_k` most probable tokens for each mask token in `text`.
 
-    A mask is written as the tokenizer writes it: [MASK] for BERT, <mask> for RoBERTa.
+    The mask token depends on the model's tokenizer: [MASK] for BERT, <mask> for RoBERTa.
 
     Returns:
-        A list of (token, probability) for each mask, with the most probable token first.
+        For each mask token, a list of (token, probability) with the most probable token first.
 
     Raises:
-        ValueError: there is no mask in the text, the text is longer than the model's maximum
-            length, or the model has no masked LM head.
+        ValueError: the text has no mask token or is longer than the model's maximum length, or the
+            model has no masked LM head.
     """
     if "predictions" in loaded.absent:
         raise ValueError(
@@ -61,7 +61,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 
 @cached_program
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """Returns the jitted function (params, inputs [1, L], positions [1, P]) -> logits [P, V]."""
+    """Returns the jitted function (params, `MODEL_INPUTS`, positions [1, P]) -> logits [P, V]."""
 
     def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
         outputs: Any = model.apply({"params": params}, *inputs, masked_positions=positions)

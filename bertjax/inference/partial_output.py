@@ -1,8 +1,9 @@
-"""An output file that a later run of the same command continues after a kill or a full disk.
+"""Output files that a command continues if it is run again after a kill or a full disk.
 
-The command writes `OUTPUT.HASH.partial` beside the output file and renames it to `OUTPUT` at the
-end. HASH depends on everything that determines the content, such as the model and the input. A run
-continues the partial file with its own HASH, and removes partial files with other hashes.
+A command writes the partial file `OUTPUT.HASH.partial` beside `OUTPUT`, and renames the partial
+file to `OUTPUT` at the end. HASH is a hash of everything that determines the content, such as the
+model and the input. A command continues the partial file whose name has the command's own HASH, and
+deletes partial files of `OUTPUT` with other hashes.
 """
 
 import contextlib
@@ -22,16 +23,17 @@ from bertjax.lock import Lock
 
 
 class PartialLines:
-    """A file of JSON lines whose beginning an earlier run may have written.
+    """A partial file of JSON lines, whose first lines an interrupted run may have written.
 
     Attributes:
         path: the partial file.
-        done: the number of lines that an earlier run wrote; a multiple of `unit`.
+        done: the number of lines kept from the interrupted run, a multiple of `unit`.
 
     Args:
-        path: the partial file, which may exist.
-        unit: the number of lines that are predicted together, as one window. The lines of an
-            incomplete window are removed, so that the output is the same as without interruption.
+        path: the partial file, which is created if it does not exist.
+        unit: the number of lines per window; the examples of a window are predicted together. The
+            lines of an incomplete window are deleted from the partial file, so that the final
+            output is the same as without an interruption.
     """
 
     def __init__(self, path: Path, unit: int):
@@ -41,25 +43,25 @@ class PartialLines:
         self._file.truncate(size)
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Yields the lines of the earlier run."""
+        """Yields the first `done` lines of the file, which an interrupted run wrote, as dicts."""
         with self.path.open("rb") as file:
             for _ in range(self.done):
                 yield json.loads(file.readline())
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Appends a line."""
+        """Appends `line` to the file as one line of JSON."""
         self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the partial file."""
         self._file.close()
 
 
 def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
-    """Returns the number of lines before the first broken one, and the number of their bytes.
+    """Counts the lines, and their bytes, before the first broken line of a JSON lines file.
 
-    The lines are rounded down to a multiple of `unit`. A line is broken if it does not end with a
-    newline or is not JSON of this `kind`.
+    The number of lines is rounded down to a multiple of `unit`. A line is broken if it does not end
+    with a newline, or does not hold a JSON value of the type `kind`.
     """
     lines = size = count = position = 0
     if not path.is_file():
@@ -78,13 +80,15 @@ def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
 
 
 class PartialVectors:
-    """A .npy or .jsonl file of vectors whose beginning an earlier run may have written.
+    """A partial .npy or .jsonl file, whose first vectors an interrupted run may have written.
+
+    `keep` must be called before `write`.
 
     Attributes:
-        done: the number of whole vectors that an earlier run wrote.
+        done: the number of complete vectors that the interrupted run wrote.
 
     Args:
-        path: the partial file, which may exist.
+        path: the partial file, which is created if it does not exist.
         size: the dimension of the vectors.
         is_npy: True: the file holds a float32 array [vectors, size]; False: JSON lines.
     """
@@ -101,14 +105,14 @@ class PartialVectors:
             self.done, _ = _whole_lines(path, 1, list)
 
     def _header(self, count: int) -> bytes:
-        """Returns the .npy header for `count` vectors; its length is the same for every count."""
+        """Returns the .npy header for `count` vectors, whose length does not depend on `count`."""
         header = io.BytesIO()
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
         np.lib.format.write_array_header_1_0(header, shape)
         return header.getvalue()
 
     def keep(self, count: int) -> None:
-        """Removes all but the first `count` <= `done` vectors; `write` appends after them."""
+        """Removes all but the first `count` <= `done` vectors; `write` appends further vectors."""
         if self._is_npy:
             end = self._start + 4 * self._size * count
         else:
@@ -120,7 +124,7 @@ class PartialVectors:
         self._file.seek(end)
 
     def write(self, vectors: np.ndarray) -> None:
-        """Appends vectors [n, size]."""
+        """Appends `vectors`, an array [n, size], to the file."""
         if self._is_npy:
             self._file.write(vectors.astype("<f4").tobytes())
         else:
@@ -128,13 +132,13 @@ class PartialVectors:
             self._file.writelines(lines)
 
     def finish(self, count: int) -> None:
-        """Writes the number of vectors into the header of a .npy file."""
+        """Writes `count`, the final number of vectors, into the header of a .npy file."""
         if self._is_npy:
             self._file.seek(0)
             self._file.write(self._header(count))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the partial file."""
         self._file.close()
 
 
@@ -145,16 +149,17 @@ Partial = TypeVar("Partial", PartialLines, PartialVectors)
 def continued(
     output: str | Path, identity: Mapping[str, Any], opened: Callable[[Path], Partial]
 ) -> Iterator[Partial]:
-    """Yields the opened partial file, and renames it to `output` at the end of the block.
+    """Yields an opened partial file, and renames the file to `output` at the end of the block.
 
-    If the block raises ValueError, the input is wrong, and the partial file is removed. After any
-    other interruption the partial file is kept, and running the same command again continues it.
+    If the block raises ValueError, the input is wrong, and the partial file is deleted. After any
+    other interruption the partial file is kept, and running the same command again continues the
+    partial file.
 
     Args:
         output: the file to write.
-        identity: everything that determines the content, as JSON values; its hash is in the name of
-            the partial file.
-        opened: a function that opens the partial file at a path.
+        identity: everything that determines the content of `output`, as JSON values; the hash of
+            `identity` is part of the name of the partial file.
+        opened: a function that receives the path of the partial file and opens it.
 
     Raises:
         Locked: another process writes `output`.
@@ -189,10 +194,10 @@ def continued(
 
 
 def file_identity(path: str | Path) -> list[Any]:
-    """Returns `path`, and the name, size and modification time of each file that belongs to it.
+    """Returns [absolute path, [file name, size in bytes, modification time in ns], ...].
 
-    `path` is a file, a folder of files, or a TF1 checkpoint, whose files have names that begin with
-    the last part of `path`.
+    The list has one entry per file at `path`, which is a file, a folder of files, or the common
+    prefix of the files of a TF1 checkpoint.
     """
     path = Path(path).expanduser().resolve()
     if path.is_file():

@@ -1,4 +1,4 @@
-"""Computes the predictions for the examples of a task, in their order and in constant memory."""
+"""`Predictor` computes a model's predictions for a stream of examples in constant memory."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ PACKED_TOGETHER = 256
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
-    """Returns the settings that determine how batches store the labels of a task as arrays."""
+    """Returns the `Labels` of a task, which describe the label arrays of the task's batches."""
     return Labels(
         task.label_kind,
         num_classes=max(1, len(task.labels)),
@@ -44,16 +44,17 @@ def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Lab
 class Predictor:
     """Computes a model's predictions for the examples of a task.
 
-    Predictors with equal models and meshes share compiled programs, one per batch shape.
+    One program is compiled per batch shape; predictors with equal models and meshes share the
+    compiled programs.
 
     Args:
         task: the task, which encodes examples and decodes the model's outputs.
-        model: a model with the head of the task.
+        model: a model with the head that the task needs.
         tokenizer: the tokenizer of the model.
         max_length: maximum number of tokens per sequence.
         mesh: the device mesh that the rows are sharded over.
-        batch_size: maximum number of rows per device that are computed at once; if None, enough
-            rows to keep the devices busy.
+        batch_size: maximum number of rows per device in one call of the model; None: enough rows
+            to keep the devices busy.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Predictor:
     def __call__(
         self, params: Any, examples: Iterable[Example]
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields every example with its prediction."""
+        """Yields (example, prediction) for every example, in the order of `examples`."""
         examples = iter(examples)
         while window := list(itertools.islice(examples, WINDOW)):
             encoded = [
@@ -89,7 +90,7 @@ class Predictor:
                 yield example, self._task.predict(example, features, outputs)
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
-        """Returns the outputs of the model for each feature, in the order of `features`."""
+        """Computes the model's outputs for each feature; returns an iterator in input order."""
         order = np.argsort([len(f.input_ids) for f in features], kind="stable")
         outputs: list[Any] = [None] * len(features)
 
@@ -113,7 +114,7 @@ class Predictor:
         return {key: batch[key] for key in MODEL_INPUTS}, placements
 
     def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
-        """Starts the computation of all rows in pieces, and returns the outputs of the pieces."""
+        """Dispatches the model on pieces of a batch; returns the outputs (on device) per piece."""
         rows, length = batch["input_ids"].shape
         tokens = token_budget()
         if self._batch_size is not None:
@@ -138,7 +139,10 @@ class Predictor:
         placements: Sequence[Any],
         pieces: list[dict[str, jax.Array]],
     ) -> None:
-        """Copies the outputs of a packed batch to the host and splits them by feature."""
+        """Copies the outputs of a packed batch to the host and splits the outputs by feature.
+
+        For every index i in `members`, the model's outputs for `features[i]` become `outputs[i]`.
+        """
         joined = {
             key: np.concatenate([np.asarray(piece[key]) for piece in pieces]) for key in pieces[0]
         }
@@ -155,7 +159,7 @@ class Predictor:
 
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, batch) -> outputs of the head, replicated."""
+    """Returns the jitted function (params, batch) -> head outputs, replicated over the mesh."""
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
         outputs: Any = model.apply({"params": params}, **batch)

@@ -45,11 +45,12 @@ class Pretrained:
         model: the Flax linen module.
         params: the parameters of the model.
         config: the architecture of the model.
-        tokenizer: the tokenizer of the source; None if the source has none. Until a tokenizer is
-            assigned, the model can then be called on arrays, but not on texts.
-        labels: names of the classes; None if the model has no classifier.
+        tokenizer: the tokenizer of the source; None if the source has no tokenizer. A model without
+            a tokenizer can be called on arrays, but not on texts, until a tokenizer is assigned.
+        labels: names of the classes; None if the model has no named classes.
         head: the name of the head in `bertjax.model.HEADS`.
-        absent: names of the model's parts that the source lacks; they are initialised at random.
+        absent: names of the model's parts that the source lacks; the parameters of these parts are
+            initialised at random.
     """
 
     def __init__(self, loaded: LoadedModel):
@@ -65,10 +66,10 @@ class Pretrained:
 
     @property
     def loaded(self) -> LoadedModel:
-        """The loaded model, with its parameters on the device and its tokenizer.
+        """The model as a `LoadedModel`, with its tokenizer and with its parameters on the device.
 
         Raises:
-            ValueError: there is no tokenizer.
+            ValueError: the model has no tokenizer.
         """
         if self.tokenizer is None:
             raise ValueError(
@@ -95,27 +96,27 @@ class Pretrained:
     ) -> dict[str, np.ndarray]:
         """Applies the model without dropout.
 
-        Rows are padded to one of a few lengths and computed in pieces of one of a few sizes, so
-        that calls of different shapes share compiled programs, and the device memory limits the
-        size of a piece, not of the batch. The padding is removed from the outputs.
+        Rows are padded to one of a few lengths, and batches are split into pieces of a few sizes,
+        so that calls of different shapes share compiled programs. The device memory limits the size
+        of a piece, and not the size of the batch. The padding is removed from the outputs.
 
         Args:
-            texts: texts or pairs, which are truncated to the maximum length of the model and padded
-                to the longest one.
+            texts: texts or pairs of texts, which are truncated to the maximum length of the model
+                and padded to the length of the longest row.
             input_ids, attention_mask, token_type_ids: arrays that replace `texts`, int [B, L] as in
                 transformers ([B, C, L] for multiple choice).
             output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
             output_attentions: whether to also return "attentions" [layers, B, heads, L, L].
 
         Returns:
-            Arrays under their names in transformers: last_hidden_state, pooler_output and,
-            depending on the head, logits, prediction_logits and seq_relationship_logits, or
-            start_logits and end_logits.
+            A dict of arrays, whose keys are the names of the outputs in transformers:
+            last_hidden_state, pooler_output and, depending on the head, logits, prediction_logits
+            and seq_relationship_logits, or start_logits and end_logits.
 
         Raises:
-            ValueError: `texts` and `input_ids` are both set or both missing, ids are not in the
+            ValueError: `texts` and `input_ids` are both set or both None, ids are not in the
                 vocabulary, rows are longer than the maximum length of the model, or texts are
-                passed without a tokenizer.
+                passed to a model without a tokenizer.
         """
         if (texts is None) == (input_ids is None):
             raise ValueError("Give either texts or input_ids.")
@@ -141,7 +142,10 @@ class Pretrained:
     def _in_buckets(
         self, inputs: tuple[np.ndarray, ...], hidden: bool, attentions: bool
     ) -> dict[str, np.ndarray]:
-        """Applies the model to ids, token types and mask, int [B, L] each."""
+        """Pads `inputs`, applies the model in pieces, and removes the padding from the outputs.
+
+        The inputs are token ids, token types and attention mask, int [B, L] each.
+        """
         rows, length = inputs[0].shape
         bucket = length_bucket(length, self.config.max_length)
         fills = (self.config.pad_token_id or 0, 0, 0)
@@ -168,7 +172,11 @@ class Pretrained:
         }
 
     def _cut(self, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
-        """Removes the padding of rows and tokens from one output."""
+        """Removes padding from `values`, the output named `key` of a padded piece of a batch.
+
+        The result has the first `rows` rows and, of every row, the first `length` tokens or, if the
+        output has one entry per sequence, the only sequence.
+        """
         if key in ("pooler_output", *self.model.sequence_outputs):
             return values[:rows, 0]  # a row has one sequence: [B, 1, ...] becomes [B, ...]
         row_axis, *token_axes = AXES.get(key, (0, 1))
@@ -185,18 +193,18 @@ class Pretrained:
         batch_size: int | None = None,
         max_length: int | None = None,
     ) -> list[Prediction]:
-        """Predicts with the head of the model, as `python -m bertjax.predict` does.
+        """Computes the predictions of the model's head for texts, as `bertjax.predict` does.
 
         Args:
-            texts: texts or pairs; (question, passage) for question answering, and (text, choice,
-                choice, ...) for multiple choice.
-            batch_size: maximum number of rows computed at once; if None, enough rows to keep the
-                device busy.
-            max_length: maximum number of tokens per sequence; if None, the value of the
-                fine-tuning.
+            texts: texts or pairs of texts; (question, passage) for question answering, and (text,
+                choice, choice, ...) for multiple choice.
+            batch_size: maximum number of rows in one call of the model; None: enough rows to keep
+                the device busy.
+            max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
 
         Returns:
-            A prediction for each text: a dict with the keys that `bertjax.tasks.task` lists.
+            A prediction for each element of `texts`, as a dict whose keys are listed in
+            `bertjax.tasks.task`.
 
         Raises:
             ValueError: no task uses the head of the model, or a text is empty.
@@ -211,7 +219,7 @@ class Pretrained:
         """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
         Args:
-            texts: the texts; long ones are truncated.
+            texts: the texts; long texts are truncated to the maximum length of the model.
             pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
                 vectors of several layers are concatenated.
@@ -219,9 +227,10 @@ class Pretrained:
         return Embedder(self.loaded, pooling, layers)(texts)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
-        """Predicts the most probable tokens for each [MASK]; see `bertjax.inference.fill_mask`.
+        """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
 
-        The masked LM head is read from the source if the model was loaded with another head.
+        Arguments, result and errors are those of `bertjax.inference.fill_mask`. If the model was
+        loaded with another head, the masked LM head is read from the source of the model.
         """
         loaded = self.loaded
         if "predictions" not in self.model.parts:
@@ -237,7 +246,7 @@ class Pretrained:
         return loaded._replace(params=jax.device_put(head))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns input_ids, attention_mask and token_type_ids [B, L] of texts or pairs."""
+        """Tokenizes texts or pairs; returns input_ids, attention_mask, token_type_ids [B, L]."""
         tokenizer, limit = self.loaded.tokenizer, self.config.max_length
         if isinstance(texts, str):
             raise ValueError("texts is one string: put it in a list.")
@@ -265,7 +274,7 @@ class Pretrained:
             )
 
     def save(self, directory: str | Path) -> None:
-        """Writes a Hugging Face directory: config, weights, labels, and the tokenizer if any."""
+        """Writes a Hugging Face directory: config, weights, labels, model card and tokenizer."""
         kept = ("id2label", "label2id", "problem_type")
         source = self._loaded.source.config
         extra = {key: source[key] for key in kept if key in source}
@@ -299,8 +308,8 @@ def load_pretrained(
 ) -> Pretrained:
     """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
 
-    Prints which of the model's parts the source lacks; they are initialised at random. If the
-    source has no tokenizer, the model can be called on arrays, but not on texts.
+    The parts of the model that the source lacks are initialised at random, and their names are
+    printed. If the source has no tokenizer, the model can be called on arrays, but not on texts.
     """
     loaded = load_model(
         path_or_name,
@@ -319,7 +328,10 @@ def load_pretrained(
 def compiled_program(
     model: BertWithHead, hidden_states: bool, attentions: bool
 ) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, ids, types, mask) -> outputs; inputs are int [B, L]."""
+    """Returns the jitted function (params, ids, types, mask) -> outputs.
+
+    ids, types and mask are int [B, L].
+    """
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
         rows, length = ids.shape

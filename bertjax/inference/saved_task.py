@@ -19,14 +19,15 @@ DESCRIPTION = "task.json"
 
 
 def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Loads a model with its head; returns it, its task and the content of its `task.json`."""
+    """Loads a fine-tuned model; returns the model, its task and the content of `task.json`."""
     return with_task(load_model(model, None))
 
 
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """Restores the task of a loaded model; returns model, task and the content of `task.json`.
 
-    If the model directory contains a tagger on the frozen encoder, the tagger replaces the head.
+    If the model directory contains a tagger on the frozen encoder (see `FeatureTagger`), the tagger
+    replaces the head of the returned model.
 
     Raises:
         ValueError: no task uses the head of the model.
@@ -53,21 +54,21 @@ class TaskModel:
 
     Attributes:
         name: the path of the model.
-        task: the task that the model was fine-tuned on, without its source.
-        description: the content of `task.json`; empty for models of other libraries.
+        task: the task that the model was fine-tuned on; `task.source` is None, so the task reads no
+            examples.
+        description: the content of `task.json`; {} for models of other libraries.
     """
 
     def __init__(
         self, loaded: LoadedModel, max_length: int | None = None, batch_size: int | None = None
     ):
-        """Restores the task of a model.
+        """Restores the task of a model, and copies the parameters to the device.
 
         Args:
             loaded: the model.
-            max_length: maximum number of tokens per sequence; if None, the value of the
-                fine-tuning.
-            batch_size: maximum number of rows computed at once; if None, enough rows to keep the
-                device busy.
+            max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
+            batch_size: maximum number of rows in one call of the model; None: enough rows to keep
+                the device busy.
 
         Raises:
             ValueError: no task uses the head of the model, or the model cannot read `max_length`
@@ -88,7 +89,7 @@ class TaskModel:
     def __call__(
         self, task: Task, examples: Iterable[Example]
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields every example with its prediction; `task` must have the labels of the model."""
+        """Yields (example, prediction) per example; `task` must have the labels of the model."""
         predictor = Predictor(
             task,
             self._loaded.model,

@@ -1,4 +1,4 @@
-"""The encoder and its heads as flax.linen modules."""
+"""BERT encoders and their heads as flax.linen modules."""
 
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
 from bertjax.model.base_head import BertWithHead

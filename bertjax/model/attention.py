@@ -13,13 +13,14 @@ from bertjax.model.matmul import matmul
 
 
 class SelfAttention(nn.Module):
-    """Every token attends to the tokens of its own sequence (Vaswani et al. 2017, 3.2).
+    """Attention of every token to the tokens of its own sequence (Vaswani et al. 2017, 3.2).
 
-    If `is_decoder` is set, a token attends only to itself and to earlier tokens.
+    If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
-    `kernel` is "xla" or a key of `FUSED`. The module sows `attention_probs` [B, N, L, L] into
-    "intermediates" if that collection is mutable. A fused kernel is replaced by "xla" if the
-    probabilities are sown or have dropout, or if the kernel does not support the row length.
+    `kernel` selects the attention kernel: "xla" or a key of `FUSED`. The module sows
+    `attention_probs` [B, N, L, L] into the collection "intermediates" if the collection is mutable.
+    The kernel "xla" replaces a fused kernel if the attention probabilities are sown or have
+    dropout, or if the fused kernel does not support the row length.
     """
 
     config: BertConfig
@@ -30,9 +31,9 @@ class SelfAttention(nn.Module):
     def __call__(
         self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
     ) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L] (0 = padding) -> [B, L, D].
+        """Applies self-attention to x [B, L, D] -> [B, L, D].
 
-        `dropout_rows` is explained in `BertModel`.
+        `sequence_ids` int [B, L] and `dropout_rows` are explained in `BertModel.__call__`.
         """
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
@@ -57,7 +58,7 @@ class SelfAttention(nn.Module):
         return Linear(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """query, key [B, L, N, H] -> attention probabilities [B, N, L, L]."""
+        """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, H]."""
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
         scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
         # Padding has sequence id 0 and attends to padding, so every query has at least one key.

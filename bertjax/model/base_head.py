@@ -1,7 +1,7 @@
 """`BertWithHead`, the base class of all heads.
 
-A head contains the encoder, and the class attributes of a head describe its parameters, outputs and
-training objectives.
+A head is a Flax module that contains the encoder. The class attributes of a head describe the
+head's parameters, outputs and training objectives.
 """
 
 from collections.abc import Mapping
@@ -26,20 +26,21 @@ class Rows(NamedTuple):
     """The arrays of a batch that heads use in addition to the outputs of the encoder."""
 
     sequence_ids: jax.Array
-    """int [B, L]: the sequence that each token of a row belongs to, 1..K, or 0 for padding."""
+    """int [B, L]: which of the sequences 1..K of its row each token belongs to; 0 for padding."""
     sequence_starts: jax.Array
-    """int [B, K]: the token position in the row of each sequence's [CLS]; 0 if there is none."""
+    """int [B, K]: the position in the row of each sequence's [CLS] token; 0 for unused entries if a
+    row has fewer than K sequences."""
     masked_positions: jax.Array | None
-    """int [B, P]: the token positions that an MLM head predicts; None: all positions."""
+    """int [B, P]: the positions of the tokens that an MLM head predicts; None: all L positions."""
     dropout_rows: jax.Array | None
-    """int [B]: the index of each row in the global batch, which is folded into the PRNG key of
-    dropout; None: no dropout."""
+    """int [B]: the index of each row in the global batch, which is folded into the PRNG key
+    "dropout"; None: no dropout is applied."""
 
 
 class BertWithHead(nn.Module):
     """Base class of the heads; an instance of `BertWithHead` itself is an encoder without a head.
 
-    `num_labels` is the number of classes of a classifier; the other fields are also fields of
+    `num_labels` is the number of classes of a classifier; the other fields are those of
     `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.
     """
 
@@ -51,29 +52,30 @@ class BertWithHead(nn.Module):
     num_labels: int = 2
 
     class_suffix: ClassVar[str] = "Model"
-    """The class name in transformers after the family's prefix: "Model" of "BertModel"."""
+    """The class name in transformers without the family's prefix: "Model" for "BertModel"."""
     parts: ClassVar[tuple[str, ...]] = ()
     """Top-level keys of the head's parameters; the parameters of the encoder are under "bert"."""
     training_parts: ClassVar[tuple[str, ...]] = ()
     """Top-level keys of parameters that exist only during training and are never exported."""
     class_part: ClassVar[str | None] = None
-    """The member of `parts` whose arrays have one entry per class on the last axis, or None."""
+    """The member of `parts` whose arrays have one entry per class on the last axis; None if no part
+    has such arrays."""
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Names of the outputs that the head adds to those of `BertModel`."""
+    """Names of the outputs that the head adds to the outputs of `BertModel`."""
     sequence_outputs: ClassVar[tuple[str, ...]] = ()
-    """The `outputs` that have one entry per sequence, [B, K, ...]; the other outputs have one entry
-    per token, [B, L, ...], or per masked token, [B, P, ...]."""
+    """The members of `outputs` with one entry per sequence, [B, K, ...]; the other outputs have one
+    entry per token, [B, L, ...], or per masked token, [B, P, ...]."""
     objectives: ClassVar[Mapping[str, losses.Objective]] = {}
-    """{"pretraining" or a kind of task labels, such as "classes": the training objective}."""
+    """Maps "pretraining", or a kind of task labels such as "classes", to the training objective."""
     frozen: ClassVar[tuple[str, ...]] = ()
-    """Top-level keys of parameters that are not trained. A model with such parameters applies no
+    """Top-level keys of parameters that are not trained. A model with frozen parameters applies no
     dropout in its encoder."""
     reads_hidden_states: ClassVar[bool] = False
-    """Whether `answer` needs "hidden_states", the outputs of all encoder layers."""
+    """Whether `answer` reads "hidden_states": the embeddings and the outputs of all layers."""
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """Returns the model of a pretraining run; `training.setup` later sets dtype and kernels."""
+        """Returns a model for pretraining; `training.setup` later sets dtype, kernels and remat."""
         return cls(config.model)
 
     @property
@@ -83,17 +85,17 @@ class BertWithHead(nn.Module):
 
     @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
-        """Pairs (config of a trained encoder, whether it has an MLM head), to count FLOP."""
+        """Pairs (config of a trained encoder, has an MLM head), from which FLOP are counted."""
         return ((self.config, "predictions" in self.parts),)
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the head uses the encoder's pooler, provided that the config has a pooler."""
+        """Whether the encoder has a pooler, provided that `config.add_pooling_layer` is set."""
         return True
 
     @property
     def present_parts(self) -> set[str]:
-        """The members of `parts` that exist in a head with this `config`."""
+        """The members of `parts` that exist in the head, which depends on the head's fields."""
         return set(self.parts)
 
     def setup(self):
@@ -121,12 +123,13 @@ class BertWithHead(nn.Module):
         """Encodes a batch whose rows hold one or several sequences, and applies the head.
 
         Args:
-            input_ids, token_type_ids, position_ids: int [B, L], as in `BertModel`.
+            input_ids, token_type_ids, position_ids: int [B, L], as in `BertModel.__call__`.
             sequence_ids, sequence_starts, masked_positions, dropout_rows: the fields of `Rows`.
             output_hidden_states: whether to return "hidden_states", the outputs of all layers.
 
         Returns:
-            The outputs of `BertModel`, and the float32 arrays of the head, named in `outputs`.
+            A dict of the outputs of `BertModel`, and of the head's float32 arrays, whose keys are
+            listed in `outputs`.
         """
         encoded = self.bert(
             input_ids,
@@ -144,7 +147,7 @@ class BertWithHead(nn.Module):
         return outputs
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Computes the outputs of the head from the outputs of `BertModel`."""
+        """Computes the outputs of the head from `encoded`, the outputs of `BertModel`."""
         return {}
 
     def classifier_layer(
@@ -152,8 +155,8 @@ class BertWithHead(nn.Module):
     ) -> tuple[Dropout, Linear]:
         """Creates the dropout and the linear layer of a classifier; must be called in `setup`.
 
-        The dropout rate is the first of `own_rate` and the config's `classifier_dropout` and
-        `hidden_dropout_prob` that is not None.
+        The dropout rate is the first value that is not None among `own_rate`,
+        `config.classifier_dropout` and `config.hidden_dropout_prob`.
         """
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
@@ -161,9 +164,9 @@ class BertWithHead(nn.Module):
 
 
 class TokenHead(BertWithHead):
-    """Base class of heads that read only the hidden states of the tokens and need no pooler."""
+    """Base class of heads that read only the tokens' hidden states and need no pooler."""
 
     @property
     def needs_pooler(self) -> bool:
-        """Always False: heads that read only the tokens' hidden states do not use the pooler."""
+        """Always False: a head that reads only the tokens' hidden states needs no pooler."""
         return False

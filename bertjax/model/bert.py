@@ -21,9 +21,9 @@ MODEL_INPUTS = (
 
 
 class BertModel(nn.Module):
-    """Embeddings, encoder and pooler.
+    """The BERT encoder: embeddings, transformer layers and pooler.
 
-    `dtype` is the type of the activations; parameters are always float32. `unroll`, `remat` and
+    `dtype` is the dtype of the activations; parameters are always float32. `unroll`, `remat` and
     `attention_kernel` are explained in `Encoder`. Heads that do not need the pooler set
     `add_pooling_layer=False`.
     """
@@ -37,7 +37,7 @@ class BertModel(nn.Module):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether there is a pooler: `add_pooling_layer` is True here and in the config."""
+        """Whether the model has a pooler: `add_pooling_layer` is True in module and config."""
         return self.add_pooling_layer and self.config.add_pooling_layer
 
     def setup(self):
@@ -62,18 +62,19 @@ class BertModel(nn.Module):
         """Encodes a batch whose rows hold one or several sequences.
 
         Args:
-            input_ids, token_type_ids: int [B, L], the ids of the tokens and of their types.
+            input_ids, token_type_ids: int [B, L], the token ids and the token type ids.
             position_ids: int [B, L], the position of each token in its sequence, counted from 0.
-            sequence_ids: int [B, L], the sequence that each token of a row belongs to, 1..K, or 0
-                for padding.
-            sequence_starts: int [B, K], the token position in the row of each sequence's [CLS].
+            sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
+                0 for padding.
+            sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
             dropout_rows: int [B], the index of each row in the global batch, which is folded into
-                the PRNG key "dropout"; None: no dropout.
-            output_hidden_states: whether to return the outputs of all layers.
+                the PRNG key "dropout"; None: no dropout is applied.
+            output_hidden_states: whether to also return the outputs of all layers.
 
         Returns:
-            "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if there is a pooler; and with
-            `output_hidden_states`, "hidden_states" [layers + 1, B, L, D], the embeddings first.
+            A dict of "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if the model has a
+            pooler; and, if `output_hidden_states` is set, "hidden_states" [layers + 1, B, L, D],
+            which are the embeddings and the outputs of the layers.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
         x, layers = self.encoder(
@@ -90,5 +91,5 @@ class BertModel(nn.Module):
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the dot products of x [..., E] with all word embeddings -> [..., V]."""
+        """Computes the dot products of x [..., E] with all V word embeddings -> [..., V]."""
         return self.embeddings.attend(x)

@@ -1,4 +1,4 @@
-"""Dropout whose mask for a row depends on the row's batch index, not on devices or microbatches."""
+"""Dropout whose mask does not depend on how a batch is split over devices or microbatches."""
 
 import functools
 import math
@@ -18,16 +18,19 @@ class Dropout(nn.Module):
     """Zeroes elements with probability `rate` and divides the other elements by 1 - rate.
 
     The dropout mask of a row (Srivastava et al. 2014) depends only on the PRNG key "dropout" and on
-    the row's index in the global batch, so it is the same for any split of the batch over devices,
-    microbatches and processes. This does not hold for "rbg" keys, which are cheaper on accelerators
-    and draw the bits of all rows of an array at once.
+    the row's index in the global batch, so the mask is the same for any split of the batch over
+    devices, microbatches and processes. With an "rbg" key, which is cheaper on accelerators, the
+    mask depends on the split, because the bits for all rows of an array are drawn at once.
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """x [B, ...], indices in the global batch int [B] (None: no dropout) -> result [B, ...]."""
+        """Applies dropout to x [B, ...], whose rows have the batch indices `rows`, int [B].
+
+        If `rows` is None, x is returned unchanged.
+        """
         if rows is None or self.rate == 0.0:
             return x
         # Each element uses 16 random bits, which cost half as much as 32. So the rate is rounded
@@ -38,7 +41,7 @@ class Dropout(nn.Module):
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform integers 0..65535, uint32 [B, *shape], from a key and batch indices int [B]."""
+    """Draws uniform integers 0..65535, uint32 [B, *shape], from a PRNG key and B batch indices."""
     *lead, last = shape
     if "rbg" in str(jax.random.key_impl(key)):  # vmap does not support these keys
         word_shape = (len(rows), *lead, -(-last // 2))
@@ -62,9 +65,9 @@ def threefry2x32(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the Threefry-2x32 hash: two uint32 arrays of the arguments' broadcast shape.
 
-    The hash equals that of jax's Threefry, but jax discards 32 of the 64 bits of a block and, on
-    CPUs, loops over the rounds. Here the rounds are unrolled, so that XLA fuses them with the
-    operation that uses the bits.
+    The hash equals that of jax's Threefry PRNG. For 32-bit numbers, however, jax XORs the two words
+    of a hash into one and, on CPUs, loops over the rounds. This function returns both words and
+    unrolls the rounds, so that XLA fuses the rounds with the operation that uses the bits.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = counts[0] + keys[0], counts[1] + keys[1]

@@ -14,7 +14,7 @@ from bertjax.model.matmul import project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm with the epsilon of the config, which differs from flax's default."""
+    """Returns a LayerNorm with the epsilon `config.layer_norm_eps` instead of Flax's default."""
     return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
 
 
@@ -33,7 +33,7 @@ def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any 
 
 
 def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """x [B, L, D], token positions int [B, P] -> the vectors at these positions [B, P, D]."""
+    """Gathers the vectors [B, P, D] of x [B, L, D] at the token positions int [B, P]."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
@@ -75,7 +75,7 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Computes embeddings [B, L, D]; the arguments are explained in `BertModel`."""
+        """Computes embeddings [B, L, D]; the arguments are explained in `BertModel.__call__`."""
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:
@@ -86,6 +86,6 @@ class Embeddings(nn.Module):
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Tied decoder: dot products of x [..., E] with all word embeddings -> [..., V]."""
+        """Computes the tied decoder's logits [..., V]: x [..., E] times all word embeddings."""
         words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
         return words.astype(self.dtype)

@@ -18,7 +18,7 @@ def _gelu(x: jax.Array) -> jax.Array:
     """Computes the exact GELU: x times the cumulative distribution function of N(0, 1) at x.
 
     The formula uses erf like PyTorch; jax.nn.gelu uses erfc, which is slower. The computation is in
-    float32, because for negative x, 1 + erf(x) loses most of bfloat16's 8 bits of precision.
+    float32, because in bfloat16, 1 + erf(x) loses most of the 8 bits of precision for negative x.
     """
     y = x.astype(jnp.float32)
     return (0.5 * y * (1.0 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
@@ -45,12 +45,12 @@ REMAT_POLICIES: dict[str, Any] = {
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """Applies the activation function that Hugging Face calls `name`."""
+    """Applies to x the activation function that Hugging Face calls `name`."""
     return _ACTIVATIONS[name](x)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each with dropout, residual and LayerNorm."""
+    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm."""
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
@@ -60,7 +60,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
     ) -> jax.Array:
-        """x [B, L, D] -> [B, L, D]; the other arguments are explained in `BertModel`."""
+        """Maps x [B, L, D] to [B, L, D]; for the other arguments, see `BertModel.__call__`."""
         config = self.config
 
         rate = config.attention_output_dropout
@@ -78,15 +78,15 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`num_hidden_layers` transformer layers with parameters [groups, ...].
+    """A stack of `num_hidden_layers` transformer layers, whose parameters have shape [groups, ...].
 
-    The module scans over the groups of layers. The layers of a group share their parameters (Lan et
-    al. 2019, 3.1); if a group has several layers, an inner scan runs over them.
+    The module scans over groups of layers. The layers of a group share their parameters (Lan et al.
+    2019, 3.1); if groups have several layers, an inner scan runs over the layers of a group.
 
     `unroll` is the unroll factor of the scan: a larger factor takes longer to compile and has less
     loop overhead. `remat` is a key of `REMAT_POLICIES` and decides what the backward pass
-    recomputes. `attention_kernel` is the `kernel` of `SelfAttention`. None of the three changes the
-    parameters, and the results change by rounding errors only.
+    recomputes. `attention_kernel` is the `kernel` of `SelfAttention`. `unroll`, `remat` and
+    `attention_kernel` do not affect the parameters, and change outputs by rounding errors only.
     """
 
     config: BertConfig
@@ -104,11 +104,11 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Applies the layers to x [B, L, D].
+        """Applies the layers to x [B, L, D]; for the other arguments, see `BertModel.__call__`.
 
         Returns:
-            The output of the last layer [B, L, D], and with `output_hidden_states`, the outputs of
-            all layers [layers, B, L, D], otherwise None.
+            The output of the last layer [B, L, D], and the outputs of all layers [layers, B, L, D]
+            (None unless `output_hidden_states` is set).
         """
 
         def body(layer: EncoderLayer, x: jax.Array, _):

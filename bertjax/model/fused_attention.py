@@ -1,6 +1,6 @@
-"""Fused attention kernels, which never store the scores [B, N, L, L] (Dao et al. 2022).
+"""Fused attention kernels, which never store the attention scores [B, N, L, L] (Dao et al. 2022).
 
-The kernels are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither
+The kernels are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither kernel
 supports the dropout of `model.dropout`, whose mask depends on the batch index of each row.
 """
 
@@ -51,9 +51,9 @@ def cudnn_attention(
     causal: bool,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
-    """Computes the same as `splash_attention` with cuDNN, which supports 16-bit arrays only.
+    """Computes the same attention as `splash_attention` with cuDNN, which needs 16-bit arrays.
 
-    With implementation="xla" the function works on any device.
+    With implementation="xla", the function works on any device and with any float dtype.
     """
 
     def attend(query, key, value, ids):
@@ -70,8 +70,8 @@ class Kernel(NamedTuple):
 
     Attributes:
         attend: (query, key, value, sequence_ids, causal=...) -> context [B, L, N, H].
-        tokens: a number of tokens that must divide the row length.
-        devices: prefixes of the `device_kind` (of jax) of the devices that the kernel runs on.
+        tokens: the row length in tokens must be a multiple of this number.
+        devices: prefixes of jax's `device_kind` for the devices that the kernel runs on.
         types: the dtypes that the kernel supports.
     """
 
@@ -119,9 +119,10 @@ def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -
 
 
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Shards a kernel over the current mesh, because the compiler cannot partition the kernel.
+    """Wraps an attention kernel in `shard_map`, because XLA cannot partition the kernel.
 
-    Rows are sharded over the mesh axes "data" and "fsdp", and attention heads over "tensor".
+    Rows are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over
+    the axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]

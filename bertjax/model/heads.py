@@ -1,7 +1,7 @@
-"""The heads of tasks, named as in transformers, and `HEADS`, the table of all heads.
+"""The heads of fine-tuning tasks, named as in transformers, and `HEADS`, the table of all heads.
 
-The class attributes of a head, which other modules read, are the name of its class in transformers,
-its parameters, its outputs and the objectives that it can be trained with.
+The class attributes of a head, which other modules read, are the name of the head's class in
+transformers and descriptions of the head's parameters, outputs and training objectives.
 """
 
 from typing import ClassVar
@@ -18,7 +18,10 @@ from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 
 
 class _SequenceClassifier(BertWithHead):
-    """Computes logits [B, K, features] from the pooler's output or that of its own dense layer."""
+    """Base class of heads with logits [B, K, features], one vector of logits per sequence.
+
+    The classifier reads the output of the pooler, or of a dense layer that replaces the pooler.
+    """
 
     parts = ("classifier", "projection")
     class_part = "classifier"
@@ -30,13 +33,13 @@ class _SequenceClassifier(BertWithHead):
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the classifier reads the pooler's output."""
+        """Whether the classifier reads the output of the pooler and not of its own dense layer."""
         has_projection = self.config.classifier_activation is not None
         return not has_projection or (self.prefers_pooler and self.config.add_pooling_layer)
 
     @property
     def present_parts(self) -> set[str]:
-        """The classifier, and "projection" if that dense layer replaces the pooler."""
+        """The key "classifier", and the key "projection" if a dense layer replaces the pooler."""
         return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
 
     @property
@@ -51,7 +54,7 @@ class _SequenceClassifier(BertWithHead):
             self.projection = Linear(self.config, self.config.hidden_size, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K, features]."""
+        """Returns logits [B, K, features] for the K sequences of each row."""
         if self.needs_pooler:
             x = encoded["pooler_output"]
         else:
@@ -75,7 +78,7 @@ class BertForSequenceClassification(_SequenceClassifier):
 
 
 class BertForTokenClassification(TokenHead):
-    """Predicts a class for each token."""
+    """Predicts a class for each token: logits [B, L, num_labels]."""
 
     class_suffix = "ForTokenClassification"
     parts = ("classifier",)
@@ -90,13 +93,13 @@ class BertForTokenClassification(TokenHead):
         )
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, L, num_labels]."""
+        """Returns logits [B, L, num_labels] for the L tokens of each row."""
         x = self.dropout(encoded["last_hidden_state"], rows.dropout_rows)
         return {"logits": self.classifier(x).astype(jnp.float32)}
 
 
 class BertForQuestionAnswering(TokenHead):
-    """Predicts the first and the last token of the answer in a passage."""
+    """Predicts the first and the last token of the answer to a question in a passage."""
 
     class_suffix = "ForQuestionAnswering"
     parts = ("qa_outputs",)
@@ -109,7 +112,7 @@ class BertForQuestionAnswering(TokenHead):
         self.qa_outputs = Linear(self.config, 2, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns start_logits and end_logits [B, L]."""
+        """Returns start_logits and end_logits [B, L] for the first and last token of the answer."""
         x = self.dropout(encoded["last_hidden_state"], rows.dropout_rows)
         logits = self.qa_outputs(x).astype(jnp.float32)
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
@@ -129,7 +132,7 @@ class BertForMultipleChoice(_SequenceClassifier):
         return 1
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K]; the softmax of the loss is over the C choices of an example."""
+        """Returns logits [B, K]; the softmax in the loss runs over the C choices of an example."""
         return {"logits": super().answer(encoded, rows)["logits"][..., 0]}
 
 

@@ -13,14 +13,14 @@ from bertjax.model.matmul import project
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Returns a normal initializer, truncated at 2 sigma like that of google-research/bert."""
+    """Returns a normal initializer that is truncated at 2 sigma, as in google-research/bert."""
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
 class Linear(nn.Module):
     """A linear layer that contracts the last `axes` axes of its input.
 
-    It has the parameters of `nn.DenseGeneral`: kernel [*inputs, *features] and bias [*features].
+    The parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features].
     """
 
     config: BertConfig
@@ -31,7 +31,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x [..., *inputs] -> [..., *features]."""
+        """Applies the layer to x [..., *inputs] -> [..., *features]."""
         inputs = x.shape[x.ndim - self.axes :]
         features = (self.features,) if isinstance(self.features, int) else self.features
         flat = (math.prod(inputs), math.prod(features))

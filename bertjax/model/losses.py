@@ -1,8 +1,8 @@
 """Training objectives: functions that compute losses and metrics as sums over a batch.
 
 Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
-microbatches, devices and evaluation batches; the mean is the first sum divided by the second. The
-heads in `bertjax.model.heads` name the objectives that they can be trained with.
+microbatches, devices and evaluation batches; the mean is the sum of weighted values divided by the
+sum of weights. The `objectives` of a head are the objectives that the head can be trained with.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,17 +29,17 @@ class Objective(NamedTuple):
         sums: a function (outputs, batch) -> {name of a loss or metric: (sum of weighted values, sum
             of weights)}.
         weights: a function batch -> {name of a loss: its total weight in the batch}.
-        loss_weights: {name of a loss to minimise: its factor in the total loss}.
+        loss_weights: {name of a loss to minimise: the factor of this loss in the total loss}.
         inputs: keys of the batch arrays that the model takes in addition to `MODEL_INPUTS`.
         min_weight: lower bound of the total weights that losses are divided by, so that a batch
             without labels has loss 0 and not NaN.
-        soft_losses: a function (outputs, outputs of a teacher, batch, temperature) -> distillation
-            losses, an array of the shape of the batch's "label_weights"; None: there is no such
-            function.
+        soft_losses: a function (outputs of the student, outputs of the teacher, batch, temperature)
+            -> distillation losses, an array of the shape of the batch's "label_weights"; None if
+            the objective defines no such function.
         best_metric: the metric on held-out rows that selects the best checkpoint of a pretraining
             run; lower is better.
-        description: a phrase for the model card that says what a pretrained model has learnt.
-        metric_names: {metric: its name in the model card}.
+        description: the name of the objective in the model card of a pretrained model.
+        metric_names: {key of a metric: name of the metric in the model card}.
         named_classes: whether the last axis of the logits is over named classes, whose order may
             differ between models.
     """
@@ -56,13 +56,13 @@ class Objective(NamedTuple):
     metric_names: Mapping[str, str] = {}
 
     def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
-        """Returns the scalar to minimise: the sum of the mean losses times their loss weights.
+        """Returns the scalar to minimise: the mean losses, weighted by `loss_weights` and added up.
 
         Args:
-            sums: the sums over some rows of a batch.
-            weights: {name of a loss: its total weight in the whole batch}. Each summed loss is
-                divided by its total weight, so that the losses of the microbatches add up to the
-                loss of the batch.
+            sums: the result of the function `sums` for a batch, or for a microbatch of the batch.
+            weights: {name of a loss: total weight of the loss in the whole batch}. The sum of each
+                loss is divided by this total weight, so that the losses of the microbatches add up
+                to the loss of the batch.
         """
         terms = []
         for name, factor in self.loss_weights.items():
@@ -72,7 +72,7 @@ class Objective(NamedTuple):
 
 
 def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """Counts the masked tokens and the labelled sequences in a batch.
+    """Counts the masked tokens and the labelled sequences of a batch: the weights of both losses.
 
     Args:
         batch: masked_weights float [B, P] (0 = unused), labels int [B, K] (-1 = no label).
@@ -84,16 +84,16 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def mlm_key(outputs: Arrays) -> str:
-    """Returns the key of the MLM logits in `outputs`, which depends on the head."""
+    """Returns the key of the MLM logits in `outputs`, which depends on the head of the model."""
     return "prediction_logits" if "prediction_logits" in outputs else "logits"
 
 
 def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Computes losses and accuracies of masked language modelling and next sentence prediction.
+    """Sums losses and accuracies of masked language modelling and next sentence prediction.
 
     Args:
-        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; or, without next
-            sentence prediction, the logits [B, P, V] of a masked LM.
+        outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; or the logits
+            [B, P, V] of a masked LM, which has no next sentence prediction.
         batch: masked_labels int [B, P], masked_weights float [B, P], labels int [B, K].
     """
     mlm_loss, mlm_right = _cross_entropy(outputs[mlm_key(outputs)], batch["masked_labels"])
@@ -121,7 +121,7 @@ def _label_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums cross entropy and accuracy of logits [..., C]; labels and label_weights are [...]."""
+    """Sums cross entropy and accuracy of logits [..., C] with labels and label_weights [...]."""
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
     return _weighted(losses, batch["label_weights"]) | _weighted(
         right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy"
@@ -134,7 +134,7 @@ def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 
 
 def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the binary cross entropy, averaged over C classes; logits and labels are [B, K, C]."""
+    """Sums the binary cross entropy (mean over the C classes) of logits and labels [B, K, C]."""
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
@@ -147,13 +147,13 @@ def _soft_multi_label_losses(
 
 
 def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the squared error of logits [B, K, 1]; labels and label_weights are float [B, K]."""
+    """Sums the squared error of logits [B, K, 1] with labels and label_weights float [B, K]."""
     errors = jnp.square(outputs["logits"][..., 0] - batch["labels"])
     return _weighted(errors, batch["label_weights"])
 
 
 def _soft_regression_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float) -> jax.Array:
-    """Computes the squared difference from the teacher; the temperature `t` has no effect."""
+    """Computes squared differences of student and teacher logits; the temperature has no effect."""
     del batch, t
     return jnp.square(outputs["logits"][..., 0] - teacher["logits"][..., 0])
 
@@ -165,7 +165,7 @@ def _choice_logits(outputs: Arrays, batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _choice_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the cross entropy over the C choices of each example; logits [B, K], labels [B, K/C]."""
+    """Sums cross entropy and accuracy of choices from logits [B, K] and labels int [B, K/C]."""
     return _class_sums(_choice_logits(outputs, batch), batch)
 
 
@@ -175,15 +175,15 @@ def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: floa
 
 
 def _tokens_of_sequences(batch: Arrays) -> jax.Array:
-    """Returns a mask, bool [B, K, L]: whether token l of a row belongs to sequence k of the row."""
+    """Returns a bool mask [B, K, L]: whether token l of a row belongs to sequence k of the row."""
     sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
     return batch["sequence_ids"][:, None, :] == sequences[None, :, None]
 
 
 def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the cross entropy of the answer's first token and of its last token, averaged over both.
+    """Sums the mean of two cross entropies: those of the answer's first and last token.
 
-    Each softmax is over the tokens of one sequence.
+    The softmax of the start or end logits runs over the tokens of one sequence of a packed row.
 
     Args:
         outputs: start_logits and end_logits [B, L].
@@ -217,7 +217,7 @@ def _weighted(values: jax.Array, weights: jax.Array, name: str = "loss") -> Sums
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """logits [..., C], labels int [...] -> losses [...], and hits [...] (1.0 if argmax = label)."""
+    """Computes cross entropies [...] and hits [...] (1.0 if argmax = label) of logits [..., C]."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses, (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
 

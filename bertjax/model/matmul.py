@@ -1,13 +1,12 @@
 """Matrix multiplication with a fast bfloat16 path on CPUs.
 
-XLA's CPU backend multiplies bfloat16 matrices no faster than float32 ones, unless
+On XLA's CPU backend, a bfloat16 matrix multiplication is faster than a float32 one only if the
+multiplication and its gradients accumulate in float32 (`preferred_element_type`) and the operands
+have a row-major layout. The fast path therefore copies a transposed left operand to row-major
+layout, and contracts a transposed right operand over its last axis without a copy.
 
-- the multiplication and its gradients accumulate in float32 (`preferred_element_type`), and
-- the operands have a row-major layout. A transposed left operand is therefore copied; a transposed
-  right operand is contracted over its last axis instead.
-
-Accelerators always accumulate in float32 and choose the layouts themselves. On accelerators and
-for float32 matrices, these functions just call `jax.lax.dot_general`.
+Accelerators always accumulate in float32, and their compilers choose the layouts. On accelerators
+and for float32 matrices, `matmul` and `project` just call `jax.lax.dot_general`.
 """
 
 import functools
@@ -21,7 +20,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.Array:
     """Computes lhs [*S, M, K] @ rhs [*S, K, N] (if `transposed`, rhs is [*S, N, K]) -> [*S, M, N].
 
-    The result has the dtype of the operands, or float32 on the fast path.
+    The result has the dtype of the operands, or float32 on the fast path (bfloat16 on a CPU).
     """
     if _is_slow(lhs):
         return _fast(lhs, rhs, transposed)
@@ -33,8 +32,9 @@ def project(
 ) -> jax.Array:
     """Computes x [..., *K] @ kernel [*K, *N] -> [..., *N], where K stands for `axes` axes.
 
-    The kernel is cast to the dtype of x; if `transposed`, its shape is [N, K]. The result has the
-    dtype of x, or float32 on the fast path, so that a bias can be added before rounding.
+    The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
+    The result has the dtype of x, or float32 on the fast path (bfloat16 on a CPU), so that a bias
+    can be added before rounding.
     """
     if not _is_slow(x):
         last = tuple(range(x.ndim - axes, x.ndim))
@@ -44,7 +44,7 @@ def project(
 
 
 def _is_slow(x: jax.Array) -> bool:
-    """Whether x needs the fast path: x is bfloat16 and the computation is compiled for a CPU."""
+    """Returns whether x needs the fast path: x is bfloat16 and is multiplied on a CPU."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     platform = jax.default_backend() if device is None else device.platform
     return x.dtype == jnp.bfloat16 and platform == "cpu"
@@ -52,7 +52,7 @@ def _is_slow(x: jax.Array) -> bool:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _fast(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    """Like `matmul`, but rhs is cast to the dtype of lhs and the result is float32."""
+    """Computes `matmul` on the fast path; rhs is cast to lhs.dtype, and the result is float32."""
     return _dot(lhs, rhs.astype(lhs.dtype), transposed)
 
 
@@ -61,7 +61,7 @@ def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
 
 
 def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
-    """Rounds `gradient` to the dtype of lhs, and computes the gradients of both operands."""
+    """Casts `gradient` to the dtype of lhs, and returns the gradients of both operands."""
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)
@@ -75,7 +75,7 @@ _fast.defvjp(_forward, _gradients)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
-    """Like `project`, but the result is float32."""
+    """Computes `project` on the fast path, whose result is float32."""
     features = kernel.shape[:1] if transposed else kernel.shape[axes:]
     rows, matrix = _as_matrices(x, kernel, axes, transposed)
     y = _dot(rows, matrix.astype(x.dtype), transposed)

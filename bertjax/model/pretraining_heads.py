@@ -16,7 +16,7 @@ from bertjax.model.linear import Linear
 class MaskedLMHead(nn.Module):
     """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
 
-    The output matrix is the word embedding matrix unless `tie_word_embeddings` is false.
+    If `tie_word_embeddings` is set, the output matrix is the word embedding matrix.
     """
 
     config: BertConfig
@@ -24,9 +24,9 @@ class MaskedLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attend) -> jax.Array:
-        """x [..., D] -> float32 logits [..., V].
+        """Computes float32 logits [..., V] from hidden states x [..., D].
 
-        `attend` is the tied decoder, a function [..., E] -> [..., V].
+        `attend` is the tied decoder: a function from vectors [..., E] to logits [..., V].
         """
         config = self.config
         width = config.embedding_size or config.hidden_size
@@ -41,13 +41,13 @@ class MaskedLMHead(nn.Module):
 
 
 def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
-    """Returns the last hidden states [B, P, D] at `masked_positions` (None: all, [B, L, D])."""
+    """Returns last hidden states [B, P, D] at `rows.masked_positions` (None: [B, L, D], all)."""
     x = encoded["last_hidden_state"]
     return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
 
 
 class BertForPreTraining(BertWithHead):
-    """Masked language modelling and next sentence prediction."""
+    """A model with the heads for masked language modelling and next sentence prediction."""
 
     class_suffix = "ForPreTraining"
     parts = ("predictions", "seq_relationship")
@@ -61,9 +61,10 @@ class BertForPreTraining(BertWithHead):
         self.seq_relationship = Linear(self.config, 2, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2] (0 = next).
+        """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2].
 
-        If `rows.masked_positions` is None, prediction_logits are [B, L, V].
+        If `rows.masked_positions` is None, prediction_logits are [B, L, V]. Class 0 of
+        seq_relationship_logits means that the second segment follows the first.
         """
         x = _states_to_predict(encoded, rows)
         next_sentence = self.seq_relationship(encoded["pooler_output"])
@@ -74,7 +75,7 @@ class BertForPreTraining(BertWithHead):
 
 
 class BertForMaskedLM(TokenHead):
-    """Masked language modelling."""
+    """A model with the head for masked language modelling."""
 
     class_suffix = "ForMaskedLM"
     parts = ("predictions",)
@@ -86,7 +87,7 @@ class BertForMaskedLM(TokenHead):
         self.predictions = MaskedLMHead(self.config, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, P, V] at `rows.masked_positions`, or [B, L, V] if that is None."""
+        """Returns logits [B, P, V] at `rows.masked_positions` (None: at all tokens, [B, L, V])."""
         return {"logits": self.predictions(_states_to_predict(encoded, rows), self.bert.attend)}
 
 
@@ -102,7 +103,7 @@ class BertForNextSentencePrediction(BertWithHead):
         self.seq_relationship = Linear(self.config, 2, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K, 2] (0 = next, 1 = random)."""
+        """Returns logits [B, K, 2]; class 0: next segment of the text, class 1: random segment."""
         logits = self.seq_relationship(encoded["pooler_output"])
         return {"logits": logits.astype(jnp.float32)}
 

@@ -1,8 +1,8 @@
 """Distillation losses between the outputs of a student and those of its teacher.
 
-The loss of soft targets is the Kullback-Leibler divergence KL(teacher || student) of the two
-distributions at temperature T. It is multiplied by T^2, so that the size of its gradients does not
-depend on T (Hinton et al. 2015, 2). The cosine loss compares hidden states (Sanh et al. 2019, 3).
+The soft-target loss is the Kullback-Leibler divergence KL(teacher || student) of the distributions
+at temperature T, times T^2. The factor T^2 makes the size of the gradients independent of T (Hinton
+et al. 2015, 2). The cosine loss compares hidden states (Sanh et al. 2019, 3).
 """
 
 import functools
@@ -28,10 +28,10 @@ def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) ->
 
 
 def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
-    """Returns the loss and the residuals of its gradient: both logits and their logsumexp.
+    """Returns the loss, and the residuals for its gradient: the logits and their logsumexp.
 
-    Logits over a vocabulary are large. Apart from the logits, the residuals contain no array of
-    that size, whereas automatic differentiation of two log-softmaxes would store three such arrays.
+    Logits over a vocabulary are large. Apart from the logits, no array of their size is stored for
+    the backward pass; automatic differentiation of two log-softmaxes would store three such arrays.
     """
     s, t = student / temperature, teacher / temperature
     log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
@@ -41,7 +41,7 @@ def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: f
 
 
 def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
-    """Returns T * (q - p) * `gradient`; q and p are the student's and teacher's probabilities."""
+    """Returns T * (q - p) * `gradient` and None; q, p are probabilities of student and teacher."""
     student, teacher, log_zs, log_zt = residuals
     p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
     return temperature * gradient[..., None] * (q - p), None
@@ -53,7 +53,7 @@ _soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
 def binary_soft_targets_loss(
     student: jax.Array, teacher: jax.Array, temperature: float
 ) -> jax.Array:
-    """Like `soft_targets_loss`, but for Bernoulli distributions with logits [...] -> [...]."""
+    """Computes KL(teacher || student) * T^2 of Bernoulli distributions, logits [...] -> [...]."""
     teacher, student = teacher / temperature, student / temperature
     yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)
     no = jax.nn.log_sigmoid(-teacher) - jax.nn.log_sigmoid(-student)
@@ -61,7 +61,7 @@ def binary_soft_targets_loss(
 
 
 def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
-    """Computes 1 - the cosine of two vectors, in float32: [..., D], [..., D] -> [...]."""
+    """Computes 1 - the cosine of two vectors in float32: [..., D] and [..., D] -> [...]."""
     x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
     squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
     return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])

@@ -1,8 +1,8 @@
 """A tagger on the hidden states of a frozen encoder: the feature-based approach to BERT.
 
-The hidden states of one or several layers are the input of a two-layer BiLSTM, and its outputs are
-the input of a linear classifier. Only the BiLSTM and the classifier are trained (Devlin et al.
-2018, 5.3 and table 7).
+A two-layer BiLSTM, which is optional, reads the hidden states of one or several layers, and a
+linear classifier reads the outputs of the BiLSTM. Only the BiLSTM and the classifier are trained
+(Devlin et al. 2018, 5.3 and table 7).
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ LSTM_LAYERS = 2
 class Lstm(nn.Module):
     """One direction of an LSTM layer (Hochreiter & Schmidhuber 1997).
 
-    Its state is reset at the start of every sequence of a row, so that neither padding nor other
-    packed sequences influence a sequence. The gates, the order of their parameters and the
-    initialisation are those of `torch.nn.LSTM`.
+    The LSTM state is reset at the start of every sequence of a row, so that neither padding nor
+    other packed sequences influence a sequence. The gates, the order of the gates in the parameters
+    and the initialisation are those of `torch.nn.LSTM`.
     """
 
     size: int
@@ -33,7 +33,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L] -> [B, L, size]."""
+        """Applies the LSTM to x [B, L, D] with sequence_ids int [B, L] -> [B, L, size]."""
         bound = self.size**-0.5
 
         def dense(name: str) -> nn.Dense:
@@ -73,14 +73,14 @@ class Lstm(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """A stack of bidirectional LSTM layers; each concatenates the outputs of both directions."""
+    """Two stacked bidirectional LSTM layers, which concatenate the outputs of both directions."""
 
     size: int
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """x [B, L, D], sequence_ids int [B, L] -> [B, L, 2 size]."""
+        """Applies the layers to x [B, L, D] with sequence_ids int [B, L] -> [B, L, 2 size]."""
         for layer in range(LSTM_LAYERS):
             directions = [
                 Lstm(self.size, reverse, self.dtype, name=f"l{layer}{'_reverse' * reverse}")
@@ -93,7 +93,7 @@ class BiLstm(nn.Module):
 class FeatureTagger(BertWithHead):
     """Predicts the class of each token from the hidden states of the layers in `tagger.layers`.
 
-    The encoder keeps its pooler, which the tagger does not use, so that the whole encoder is saved.
+    The encoder has a pooler, which the tagger does not use, so that the whole encoder is saved.
     """
 
     tagger: TaggerConfig = TaggerConfig()
@@ -107,7 +107,7 @@ class FeatureTagger(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The classifier, and "lstm" if the tagger has a BiLSTM."""
+        """The key "classifier", and the key "lstm" if the tagger has a BiLSTM."""
         return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
 
     def setup(self):
@@ -117,7 +117,7 @@ class FeatureTagger(BertWithHead):
         self.dropout, self.classifier = self.classifier_layer(self.num_labels)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, L, num_labels]."""
+        """Returns logits [B, L, num_labels] for the L tokens of each row."""
         states = encoded["hidden_states"]  # [layers + 1, B, L, D]
         chosen = [jax.lax.stop_gradient(states[layer]) for layer in self.tagger.layers]
         x = sum(chosen[1:], chosen[0])

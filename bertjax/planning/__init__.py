@@ -1,1 +1,1 @@
-"""Planning: compiles the training step ahead of time for hardware that is not available."""
+"""Planning: compiles the train step ahead of time for hardware that is not available."""

@@ -1,7 +1,7 @@
 """TPU versions and slices: number of devices, memory, bandwidth and peak FLOP/s.
 
-The sources are Google's pages on each TPU version, Norrie et al. 2021 for v2, and Jouppi et al.
-2023, table 4, for the links of v3 and v4. Peak FLOP/s are taken from `devices.flops`.
+The numbers are from Google's pages on each TPU version, Norrie et al. 2021 for v2, and Jouppi et
+al. 2023, table 4, for the links of v3 and v4. Peak FLOP/s are taken from `devices.flops`.
 """
 
 import os
@@ -20,14 +20,14 @@ class Chip(NamedTuple):
     """A TPU version.
 
     Attributes:
-        kind: the `device_kind` in jax.
+        kind: the `device_kind` of the TPU version in jax.
         devices: the number of jax devices per chip.
         hbm_gib: the memory per chip in GiB.
         hbm_gb_per_s: the memory bandwidth per chip in GB/s.
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
             GB/s.
-        megacore: whether the two cores of a chip are one device; the compiler needs this setting.
-        examples: shapes of slices that exist.
+        megacore: whether the two cores of a chip form one jax device; an argument of libtpu.
+        examples: shapes of slices that exist, as numbers of chips per dimension.
     """
 
     kind: str
@@ -56,7 +56,7 @@ CHIPS = {
 
 
 class Topology(NamedTuple):
-    """A TPU slice: its name, its TPU version, and its devices as the compiler describes them."""
+    """A TPU slice: the name, the TPU version and the jax devices of a compile-only topology."""
 
     name: str
     chip: Chip
@@ -74,12 +74,12 @@ class Topology(NamedTuple):
 
     @property
     def ici_bytes_per_s(self) -> float:
-        """The link bandwidth of one device in bytes/s; the devices of a chip share its links."""
+        """The link bandwidth per device in bytes/s: an equal share of the links of its chip."""
         return self.chip.ici_gb_per_s * 1e9 / self.chip.devices
 
 
 def known_topologies() -> list[str]:
-    """Returns the names of common slices, in the form that `get_topology` accepts."""
+    """Returns the names of common TPU slices, such as v3:4x4, which `get_topology` accepts."""
     return [f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples]
 
 
@@ -97,10 +97,10 @@ def _parse(name: str) -> tuple[str, str]:
 
 
 def get_topology(name: str) -> Topology:
-    """Returns the slice VERSION:CHIPS, such as v3:4x4; CHIPS has two or three dimensions.
+    """Returns the TPU slice VERSION:CHIPS, such as v3:4x4; CHIPS has two or three dimensions.
 
     Raises:
-        ValueError: there is no such slice.
+        ValueError: no TPU slice has this `name`.
         ImportError: the compiler for TPUs is not installed.
     """
     version, _ = _parse(name)
@@ -129,7 +129,7 @@ def get_topology(name: str) -> Topology:
 
 
 def _prepare_libtpu() -> None:
-    """Sets the environment variables with which libtpu compiles on a machine without a TPU.
+    """Sets the environment variables that let libtpu compile on a machine without a TPU.
 
     Raises:
         ImportError: libtpu is not installed.

@@ -1,7 +1,7 @@
 """Lists the collectives of a compiled program: their kinds, counts and bytes.
 
-The collectives are read from the HLO text of the program. The count of collectives in the body of a
-loop is multiplied by the loop's trip count, which XLA's cost analysis does not do.
+The collectives are read from the HLO text of the program. Collectives in the body of a loop are
+counted once per iteration of the loop, whereas XLA's cost analysis counts a loop body only once.
 """
 
 import math
@@ -36,14 +36,14 @@ _AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
 
 
 class Collective(NamedTuple):
-    """Collectives of one kind over groups of one size.
+    """All collectives of a compiled step that have the same kind and the same group size.
 
     Attributes:
         kind: XLA's name of the collective, such as "all-reduce".
         group: the number of devices that take part in each collective.
-        times: the number of these collectives per step.
+        times: the number of collectives of this kind and group size per step.
         payload: the bytes of the whole arrays per device and step. The whole array is the operand
-            of an all-reduce or a reduce-scatter, and the result of an all-gather.
+            of an all-reduce or a reduce-scatter, and the result of any other collective.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Collective(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """The least number of bytes that each device sends per step, with ring algorithms."""
+        """The minimum number of bytes that each device sends per step, with ring algorithms."""
         share = (self.group - 1) / self.group if self.group > 1 else 0.0
         if self.kind == "all-reduce":
             return 2 * share * self.payload
@@ -61,7 +61,11 @@ class Collective(NamedTuple):
 
 
 def collectives(text: str, num_devices: int) -> list[Collective]:
-    """Returns the collectives in the HLO `text` of a program compiled for `num_devices` devices."""
+    """Returns the collectives in the HLO `text` of a program compiled for `num_devices` devices.
+
+    Raises:
+        ValueError: `text` is not the HLO text of a compiled program.
+    """
     computations, entry = _split(text)
     if entry is None:
         raise ValueError(
@@ -92,7 +96,10 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
 
 
 def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None]:
-    """Returns {computation: its (result type, opcode, rest) triples}, and the name of the entry."""
+    """Splits HLO text; returns {computation: instructions} and the name of the entry computation.
+
+    An instruction is a triple (result type, opcode, rest of the line).
+    """
     computations: dict[str, list[tuple[str, str, str]]] = {}
     entry = current = None
     for line in text.splitlines():
@@ -106,7 +113,7 @@ def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None
 
 
 def _sizes(result: str) -> list[int]:
-    """Returns the bytes of each array in a result type, which may be a tuple."""
+    """Returns the size in bytes of each array in an HLO result type, which may be a tuple."""
     sizes = []
     for dtype, shape in _ARRAY.findall(result):
         width = _BYTES.get(dtype)

@@ -1,4 +1,4 @@
-"""Compiles the train step of pretraining for a TPU slice and reports its memory and time."""
+"""Compiles the train step of pretraining for a TPU slice; reports the step's memory and time."""
 
 import dataclasses
 import re
@@ -37,17 +37,17 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The resources that one phase of a config needs on a slice; bytes and FLOP are per device.
+    """The resources of one phase of a config on a TPU slice; bytes and FLOP are per device.
 
     Attributes:
         fits: whether the train step fits in the memory of a device.
-        memory: {name: bytes} of `arguments` (state and batch), `temporaries`, `outputs`, `aliased`
-            (outputs that reuse the memory of arguments: the donated state), `peak` (an upper bound
-            of the memory in use) and `available`. If the step does not fit, only `peak` and
-            `available` are known.
-        flops: the FLOP of a step by the formula of `devices.flops`.
-        advice: flags with which the train step would fit, each verified by compiling the step; if
-            no tried flag suffices, one sentence that says so.
+        memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
+            `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
+            upper bound of the memory in use) and `available`. If the train step does not fit, only
+            `peak` and `available` are known.
+        flops: the FLOP of a train step by the formula of `devices.flops`.
+        advice: flags with which the train step would fit, each verified by compiling the step; or
+            one sentence that says that none of the tried flags suffices.
     """
 
     topology: str
@@ -72,16 +72,16 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """The seconds per step if communication overlaps with computation, and if it does not.
+        """The seconds per step with and without an overlap of communication and computation.
 
-        Both numbers are lower bounds, computed from the chip's peak FLOP/s and link bandwidth.
+        Both times are lower bounds, computed from the chip's peak FLOP/s and link bandwidth.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
         return max(compute, communication), compute + communication
 
 
 class DoesNotFit(Exception):
-    """The program needs more memory than the device has."""
+    """Raised if a program needs more memory (`used`, in bytes) than a device has (`available`)."""
 
     def __init__(self, used: float, available: float):
         super().__init__(f"needs {used / GB:.2f} GB, but has {available / GB:.2f} GB")
@@ -89,9 +89,10 @@ class DoesNotFit(Exception):
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
-    """Compiles the train step of phase `index` of a config for a slice.
+    """Compiles the train step of phase `index` of a config for a TPU slice; returns the plan.
 
-    If the step does not fit in device memory and `advise` is True, the plan suggests flags.
+    If the train step does not fit in device memory and `advise` is True, `Plan.advice` lists flags
+    with which the train step would fit.
 
     Raises:
         ValueError: the mesh, batch size, model or attention kernel of the config does not suit the
@@ -142,7 +143,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the program of a config, and the shapes of its train step's constant arguments."""
+    """Returns the program of a config, and the shapes of the teacher's parameters, if any."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
@@ -193,7 +194,7 @@ def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
-    """Yields flags with which the train step fits in device memory, the best flags first."""
+    """Yields flags with which the train step fits, or a sentence that no tried flag suffices."""
     fits = False
     for flags, changed in _first_that_fit(config, index, topology, plan):
         fits = True
@@ -209,7 +210,7 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """For each kind of config change, yields the flags and the plan of the first change that fits.
+    """Tries config changes; yields (flags, plan) of the first change that fits, per kind of change.
 
     A change fits if the train step of the changed config fits in device memory.
     """
@@ -227,9 +228,9 @@ def _first_that_fit(
 def _kinds_of_change(
     config: PretrainConfig, index: int, plan: Plan
 ) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
-    """Yields the (flags, changed config) pairs to try, one iterator per kind of config change.
+    """For each kind of config change, yields an iterator of the (flags, changed config) to try.
 
-    The kinds are remat, smaller microbatches, a smaller batch, and fsdp sharding.
+    The kinds of change are remat, smaller microbatches, a smaller batch, and fsdp sharding.
     """
     policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)

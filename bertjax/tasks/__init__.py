@@ -1,4 +1,4 @@
-"""Tasks for fine-tuning: their examples, features, predictions and metrics."""
+"""Fine-tuning tasks: reading examples, encoding features, decoding predictions, and metrics."""
 
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.registry import TASKS, check_task, make_task

@@ -1,4 +1,4 @@
-"""Classification and regression of a text or a pair of texts (Devlin et al. 2018, 4.1)."""
+"""Classification and regression of single texts or pairs of texts (Devlin et al. 2018, 4.1)."""
 
 import abc
 import dataclasses
@@ -14,24 +14,27 @@ from bertjax.tokenization import Tokenizer
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Computes the softmax over the last axis in float64."""
+    """Computes the softmax of `logits` over the last axis in float64."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Computes the elementwise sigmoid in float64."""
+    """Computes the elementwise sigmoid of `logits` in float64."""
     return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Base class of tasks on one sequence, `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`."""
+    """Base class of tasks whose input is one text or one pair of texts.
+
+    The input sequence is `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`.
+    """
 
     head: ClassVar[str] = "sequence_classification"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the example as one sequence of at most `max_length` tokens."""
+        """Encodes the example as one feature, a sequence of at most `max_length` tokens."""
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         ids, types = tokenizer.encode_pair(example.text, example.pair, max_length)
@@ -46,24 +49,24 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the label of the example as the array for `Feature.labels`."""
+        """Converts the label of the example to the array that `Feature.labels` stores."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationTask(TextTask):
-    """Predicts exactly one of several classes per example."""
+    """Task that predicts exactly one of several classes for each example."""
 
     label_kind: ClassVar[LabelKind] = "classes"
     problem_type: ClassVar[str | None] = "single_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the id of the example's class, int32 [1]."""
+        """Returns the index of the example's class as an array, int32 [1]."""
         return np.array([self.label_id(example.label, example.where)], np.int32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the most probable class and the probability of each class."""
+        """Returns a dict: `label`, the most probable class, and `probabilities` of all classes."""
         probabilities = softmax(outputs[0]["logits"])
         return {
             "label": self.labels[int(probabilities.argmax())],
@@ -73,7 +76,7 @@ class ClassificationTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelTask(TextTask):
-    """Predicts all classes whose probability is at least 0.5: none, one or several."""
+    """Task that predicts every class whose probability is at least 0.5: none, one or several."""
 
     metric: Metric = multi_label
     best_metric: str = "micro_f1"
@@ -82,7 +85,7 @@ class MultiLabelTask(TextTask):
     problem_type: ClassVar[str | None] = "multi_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns 1 for each class of the example and 0 for all others, float32 [C]."""
+        """Returns a multi-hot array, float32 [C]: 1 for each class of the example, else 0."""
         encoded = np.zeros(len(self.labels), np.float32)
         names: Any = example.label
         if isinstance(names, str):
@@ -97,7 +100,7 @@ class MultiLabelTask(TextTask):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the classes with a probability of at least 0.5, and each class's probability."""
+        """Returns a dict: `labels`, classes of probability >= 0.5, and `probabilities` of all."""
         probabilities = dict(zip(self.labels, sigmoid(outputs[0]["logits"]).tolist(), strict=True))
         return {
             "labels": [label for label, p in probabilities.items() if p >= 0.5],
@@ -105,13 +108,13 @@ class MultiLabelTask(TextTask):
         }
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the predicted classes as a tuple, like `Example.label`."""
+        """Returns the predicted classes as a tuple, the type of `Example.label` in this task."""
         return tuple(prediction["labels"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionTask(TextTask):
-    """Predicts a real number per example; the training loss is the squared error."""
+    """Task that predicts a real number for each example; the loss is the squared error."""
 
     metric: Metric = pearson_spearman
     best_metric: str = "pearson_spearman"
@@ -121,20 +124,20 @@ class RegressionTask(TextTask):
 
     @property
     def num_labels(self) -> int:
-        """The number of outputs of the head, which is 1 for regression."""
+        """The number of outputs of the model's head, which is 1 for regression."""
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the number to predict for the example, float32 [1]."""
+        """Returns the target number of the example as an array, float32 [1]."""
         value: Any = example.label
         return np.array([value], np.float32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the predicted number as `score`."""
+        """Returns the predicted number in a dict under the key `score`."""
         return {"score": float(outputs[0]["logits"][0])}
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the predicted number."""
+        """Returns the predicted number, which the metric compares with the label."""
         return prediction["score"]

@@ -1,4 +1,4 @@
-"""Defines `TaskDefinition`, an entry of the task registry, and `TaskOptions`, a user's settings."""
+"""Defines `TaskDefinition`, an entry of the task registry, and `TaskOptions`, a task's settings."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,17 +12,17 @@ from bertjax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """A user's settings of a task: where its data is and how it is read.
+    """The user's settings of a task: where the data of the task is and how to read it.
 
     Attributes:
         data_dir: folder of the official files; if None, TensorFlow Datasets provides the data.
-        tfds_data_dir: data folder of TensorFlow Datasets; if None, its default folder.
-        train, dev, test: the user's own file for each split, if any.
-        columns: names of the columns in the user's own files.
+        tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
+        train, dev, test: path of the user's own file for the split; None if there is no file.
+        columns: names of the text, label and other columns in the user's own files.
         label_separator: the string between the labels of an example with several labels.
-        submission: path of the zip to write for GLUE's server; if None, submission.zip in the
+        submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
             folder of the predictions.
-        span_options: {field of `SpanTask`: value}; a field that is left out has its default value.
+        span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
     """
 
     data_dir: str | None = None
@@ -37,21 +37,21 @@ class TaskOptions:
 
     @property
     def files(self) -> dict[str, str]:
-        """The paths of the user's own files, by split."""
+        """Returns {split: path} of the user's own files."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: file for split, file in files.items() if file is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
-    """Definition of a task for the command line: how to create it and which options it accepts.
+    """Registry entry of a task: how to create the task and which options the task accepts.
 
     Attributes:
         name: the name of the task on the command line.
-        kinds: the subclasses of `Task` of which `make` may return an instance.
-        make: function that creates the task, with the source of its examples, from the options.
-        metric: the metric of the task; if None, the default metric of its class.
-        own_files: whether the task reads the user's own files instead of official ones.
+        kinds: the subclasses of `Task` that `make` may instantiate.
+        make: function that creates the `Task`, with the source of its examples, from the options.
+        metric: the metric of the task; if None, the default metric of the subclass of `Task`.
+        own_files: whether the task reads the user's own files instead of official files.
         columns: the fields of `Columns` that the user may set for the task.
         label_separator: whether the task accepts the option `label_separator`.
         submission: whether the task's predictions can be submitted to GLUE's server.
@@ -73,10 +73,10 @@ class TaskDefinition:
     scores_null_odds: bool = False
 
     def check(self, options: TaskOptions) -> None:
-        """Checks that the task supports every option that is set.
+        """Checks that the task supports every option that is set in `options`.
 
         Raises:
-            ValueError: an option is set that the task does not support; the message names it.
+            ValueError: the task does not support an option that is set; the message names the flag.
         """
         unused: dict[str, Any]
         if self.own_files:

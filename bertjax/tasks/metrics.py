@@ -1,8 +1,8 @@
 """Evaluation metrics of the tasks.
 
 A metric is a function of the labels and the predicted labels of the same examples in the same
-order. It returns a dict of fractions (1.0 is perfect) or correlations, never percentages. An
-undefined value, such as the F1 without positives or the correlation with a constant, is set to 0.0.
+order. A metric returns a dict of fractions (1.0 is perfect) or correlations, never percentages.
+Undefined values, such as the F1 without positives or the correlation with a constant, are 0.0.
 """
 
 import warnings
@@ -22,7 +22,7 @@ _NOT_FRACTIONS = ("total", "_thresh")
 
 
 def in_percent(values: Mapping[str, float]) -> dict[str, float]:
-    """Converts metrics to per cent, as on leaderboards; leaves counts and thresholds unchanged."""
+    """Converts the fractions in `values` to per cent; leaves counts and thresholds unchanged."""
     return {
         name: value if name.endswith(_NOT_FRACTIONS) else 100.0 * value
         for name, value in values.items()
@@ -30,7 +30,7 @@ def in_percent(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `accuracy`, the fraction of predictions that equal their label."""
+    """Computes `accuracy`, the fraction of predictions that equal the label of their example."""
     _check_lengths(golds, predictions)
     equal = sum(gold == answer for gold, answer in zip(golds, predictions, strict=True))
     return {"accuracy": equal / len(golds)}
@@ -39,7 +39,7 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
-    """Computes GLUE's `accuracy`, `f1` of the class `positive`, and their mean `accuracy_f1`."""
+    """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`."""
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
@@ -60,9 +60,9 @@ def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 
 
 def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Computes the correlation of the values (`pearson`) and of their ranks (`spearman`).
+    """Computes the `pearson` and `spearman` correlations of labels and predictions.
 
-    The mean of both, `pearson_spearman`, is the metric by which GLUE ranks models.
+    The mean of the two correlations, `pearson_spearman`, is the metric by which GLUE ranks models.
     """
     from scipy import stats
 
@@ -86,16 +86,17 @@ def multi_label(
     *,
     labels: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """Computes the metrics of examples that each have any number of labels.
+    """Computes multi-label metrics, for examples that may have several labels or none.
 
     Args:
         golds: the labels of each example.
         predictions: the predicted labels of each example.
-        labels: the classes; if None, those that occur in `golds` or `predictions`.
+        labels: all classes; if None, the classes that occur in `golds` or `predictions`.
 
     Returns:
-        `micro_f1`, the F1 over all pairs of example and class; `macro_f1`, the mean F1 of the
-        classes; and `subset_accuracy`, the fraction of examples whose labels are all correct.
+        A dict of `micro_f1`, the F1 over all pairs of example and class; `macro_f1`, the mean F1
+        of the classes; and `subset_accuracy`, the fraction of examples whose predicted labels
+        equal the gold labels.
     """
     from sklearn.metrics import f1_score
     from sklearn.preprocessing import MultiLabelBinarizer
@@ -115,10 +116,11 @@ def multi_label(
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Returns (first word, last word + 1, type) for each entity of a sentence, as in conlleval.
+    """Returns (first word, last word + 1, type) for each entity that the tags of a sentence mark.
 
     An entity of type X starts at `B-X`, and at an `I-X` that does not continue an entity of type X.
-    This rule covers IOB1, IOB2 and inconsistent predictions. Any other tag is outside of entities.
+    Like conlleval, the function accepts IOB1, IOB2 and inconsistent tags. A word with a tag other
+    than `B-X` or `I-X` belongs to no entity.
     """
     spans = []
     start, kind = 0, ""  # The empty type means that no entity is open.
@@ -135,10 +137,10 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 def entity_f1(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes `precision`, `recall`, `f1` of entities and `accuracy` of tags, as conlleval does.
+    """Computes conlleval's metrics: `precision`, `recall`, `f1` of entities, `accuracy` of tags.
 
     Args:
-        golds: the tags of each sentence, one per word.
+        golds: the correct tags of each sentence, one per word.
         predictions: the predicted tags of each sentence, one per word.
 
     Raises:
@@ -169,7 +171,7 @@ def entity_f1(
 def word_accuracy(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes the `accuracy` of tags that mark no entities, such as parts of speech."""
+    """Computes `accuracy`, the fraction of correct tags, as for part-of-speech tagging."""
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
 
 

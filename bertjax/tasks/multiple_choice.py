@@ -14,10 +14,12 @@ from bertjax.tokenization import Tokenizer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceTask(Task):
-    """Predicts the choice whose sequence `[CLS] text [SEP] choice [SEP]` has the highest score.
+    """Task that predicts which of several choices continues a text.
+
+    The model scores one sequence `[CLS] text [SEP] choice [SEP]` per choice.
 
     Attributes:
-        num_choices: number of choices, which is the same for all examples.
+        num_choices: number of choices per example, which is the same for all examples.
     """
 
     num_choices: int
@@ -26,7 +28,7 @@ class ChoiceTask(Task):
     label_kind: ClassVar[LabelKind] = "choice"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the example as one feature that holds `num_choices` sequences."""
+        """Encodes the example as one feature with `num_choices` sequences, one per choice."""
         if len(example.choices) != self.num_choices:
             raise ValueError(
                 f"{example.where} has {len(example.choices)} choices, but other examples have "
@@ -57,6 +59,6 @@ class ChoiceTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the index of the best choice and the probability of each choice."""
+        """Returns the index of the most probable choice and the probability of each choice."""
         probabilities = softmax(outputs[0]["logits"])
         return {"label": int(probabilities.argmax()), "probabilities": probabilities.tolist()}

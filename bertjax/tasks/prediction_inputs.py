@@ -1,4 +1,4 @@
-"""Creates the examples that a model predicts for, from texts or from a user's file."""
+"""Creates the examples to make predictions for, from texts or from a user's file."""
 
 import dataclasses
 import re
@@ -20,10 +20,10 @@ _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
-    """Creates an example from a text or pair; splits the text into words if the task tags words.
+    """Creates an example from `text` and `pair`; splits `text` into words for a `TagTask`.
 
     Raises:
-        ValueError: the task needs a list of choices, or a passage in addition to the question.
+        ValueError: the task is multiple choice, or is question answering and `pair` is None.
     """
     if isinstance(task, ChoiceTask):
         raise ValueError(
@@ -39,9 +39,9 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
 
 
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
-    """Creates examples from texts, pairs, or tuples (text, choice, choice, ...).
+    """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
 
-    Returns the task (for multiple choice, with its number of choices set) and the examples.
+    Returns `task` (for multiple choice, with `num_choices` set) and the list of examples.
 
     Raises:
         ValueError: `texts` is a single string, or an element has too few or too many texts for the
@@ -75,21 +75,21 @@ def from_file(
     label_separator: str | None = None,
     description: Mapping[str, Any] | None = None,
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads the examples of a file, whose labels may be missing.
+    """Reads the examples of a user's file, with or without labels.
 
     Args:
-        task: the task of the model.
+        task: the task that the model was fine-tuned on.
         path: the file to read.
-        columns: which columns of the file hold the text, second text, label, id and choices, as set
-            by the user; unset names are guessed, or taken from `description`.
+        columns: the column names that the user sets; the names of other columns are guessed, or
+            taken from `description`.
         label_separator: the string between the labels of an example with several labels.
-        description: the content of task.json, which includes the column names used in training. If
-            `columns` sets no name and the file has the text columns of the training, the names are
-            taken from there.
+        description: the content of task.json, which includes the column names used in training. The
+            column names used in training apply if `columns` sets no name and the file has all text
+            columns used in training.
 
     Returns:
-        The task (for multiple choice, with its number of choices set); the examples; and a message
-        that names the guessed columns, "" if none was guessed.
+        The task (for multiple choice, with `num_choices` set), the examples, and a message that
+        names the guessed columns ("" if no column was guessed).
     """
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}).examples("test"), ""
@@ -110,7 +110,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the column names used in training if the text columns are in `names`, else none."""
+    """Returns the column names of training, or `Columns()` if a text column is not in `names`."""
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

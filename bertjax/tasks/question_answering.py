@@ -1,12 +1,12 @@
 """Extractive question answering as in SQuAD 1.1 and 2.0 (Devlin et al. 2018, 4.2 and 4.3).
 
-A long passage is split into overlapping windows. The windows, their labels and the selection of an
-answer follow `run_squad.py` of Google's release, with two differences:
+A long passage is split into overlapping windows. The windows, the labels of windows and the
+selection of an answer follow `run_squad.py` of Google's BERT release, with two differences:
 
-- The text of an answer is the part of the passage at the character offsets of its tokens. Google's
-  program maps word pieces back to words of the passage instead, which sometimes fails.
-- All spans of a window are candidates. Google's program only combines the 20 best start tokens with
-  the 20 best end tokens, which may leave no valid span.
+- The text of a predicted answer is cut from the passage at the character offsets of its tokens.
+  `run_squad.py` instead maps word pieces back to words of the passage, which sometimes fails.
+- All spans of a window are candidates for the answer. `run_squad.py` only combines the 20 best
+  start tokens with the 20 best end tokens, which may leave no valid span.
 """
 
 import dataclasses
@@ -38,7 +38,10 @@ LARGEST = 1e6
 
 
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs` and writes the answers and the odds of no answer for SQuAD's scripts."""
+    """Yields `pairs` unchanged and writes two JSON files for SQuAD's official scripts to `folder`.
+
+    One file maps each question id to the predicted answer, the other to the odds of no answer.
+    """
     answers, null_odds = {}, {}
     for example, prediction in pairs:
         answers[example.id] = prediction["answer"]
@@ -51,14 +54,15 @@ def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanTask(Task):
-    """Predicts the span of a passage that answers a question.
+    """Task that predicts which span of a passage answers a question.
 
     Attributes:
-        doc_stride: number of tokens between the starts of two consecutive windows.
+        doc_stride: maximum number of tokens between the starts of two consecutive windows.
         max_query_length: maximum number of question tokens; a longer question is truncated.
         max_answer_length: maximum number of tokens of an answer.
-        n_best: number of candidate answers that a prediction lists.
-        with_impossible: whether a question may have no answer (SQuAD 2.0), predicted as "".
+        n_best: number of candidate answers in the list `nbest` of a prediction.
+        with_impossible: whether a question may have no answer, as in SQuAD 2.0; the prediction for
+            such a question is "".
         null_threshold: the prediction is "" if the logit of no answer exceeds the logit of the best
             answer by more than this value.
     """
@@ -77,7 +81,7 @@ class SpanTask(Task):
     label_kind: ClassVar[LabelKind] = "span"
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of task.json, including the settings of windows and answers."""
+        """Returns the content of task.json, including settings such as `doc_stride`."""
         return super().description(max_length) | {
             "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
@@ -97,14 +101,16 @@ class SpanTask(Task):
             )
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes each window as a feature `[CLS] question [SEP] part of the passage [SEP]`.
+        """Encodes each window of the passage as a feature `[CLS] question [SEP] window [SEP]`.
 
-        `origins`, int [n, 2], holds the character offsets (start, end) of each passage token in the
-        passage, and -1 for all other tokens. The label of a window is the token span of the first
-        answer that occurs in the passage if the window contains the whole span, else (0, 0).
+        `Feature.origins`, int [n, 2], holds the character offsets (start, end) of each passage
+        token in the passage, and -1 for all other tokens. The label of a window is the first and
+        last token of the first accepted answer that occurs in the passage, or (0, 0) if the window
+        does not contain the whole answer.
 
         Raises:
-            ValueError: the question or the passage is empty, or `max_length` is too small for both.
+            ValueError: the question or the passage is empty, or `max_length` leaves no room for the
+                passage.
         """
         # Some questions of SQuAD begin with spaces, which a byte-level BPE encodes as tokens.
         question = tokenizer.encode([example.text.strip()])[0][: self.max_query_length]
@@ -142,19 +148,19 @@ class SpanTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Selects the best answer from all windows.
+        """Selects the best answer to a question over all windows of the passage.
 
         Args:
             example: the question and its passage.
             features: one feature per window.
-            outputs: for each window a dict of start_logits and end_logits, [number of tokens] each.
+            outputs: one dict per window with start_logits and end_logits, [number of tokens] each.
 
         Returns:
-            A dict with `answer` ("" for no answer); its `probability`, from a softmax over the
-            candidates; `nbest`, the candidates from best to worst, each a dict of text,
+            A dict with `answer` ("" for no answer); the answer's `probability`, from a softmax over
+            the candidates; `nbest`, the candidates from best to worst, each a dict of text,
             answer_start (-1: no answer), probability, start_logit and end_logit; and `null_odds`,
-            the logit of no answer minus that of the best answer. The logit of an answer is the sum
-            of its start_logit and end_logit.
+            the logit of no answer minus the logit of the best answer. The logit of an answer is the
+            sum of its start_logit and end_logit.
         """
         outputs = [{key: _finite(logits) for key, logits in output.items()} for output in outputs]
         nbest = self._best_answers(example.pair or "", features, outputs)
@@ -186,9 +192,9 @@ class SpanTask(Task):
     def _best_answers(
         self, passage: str, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, Any]]:
-        """Returns the `n_best` best answers with distinct texts.
+        """Returns the `n_best` answers with the highest logits and distinct texts, best first.
 
-        An answer is taken only from the window in which its first token has the most context.
+        A span is a candidate only in the window in which its first token has the most context.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
@@ -215,7 +221,7 @@ class SpanTask(Task):
         return list(entries.values())
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes SQuAD's metrics over the labelled questions; returns {} if there are none."""
+        """Computes SQuAD's metrics of the labelled questions; {} if no question is labelled."""
         golds, answers, null_odds = {}, {}, {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:
@@ -233,7 +239,7 @@ class SpanTask(Task):
 def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Splits `length` tokens into windows; returns (first token, last token + 1) of each window.
 
-    A window has at most `room` tokens, and the next one starts at most `stride` tokens after it.
+    A window has at most `room` tokens, and consecutive windows start at most `stride` tokens apart.
     """
     spans, start = [], 0
     while True:
@@ -245,14 +251,15 @@ def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
-    """Marks for each window the tokens that have more context in it than in any other window.
+    """Assigns each token of a passage to the window with the most context around the token.
 
     Args:
         lengths: number of passage tokens of each window that `windows` returns.
-        stride: number of tokens between the starts of two consecutive windows.
+        stride: maximum number of tokens between the starts of two consecutive windows.
 
     Returns:
-        A bool array [n] per window; each token of the passage is True in exactly one of them.
+        One bool array [n] per window, True at the tokens that are assigned to the window. Each
+        token of the passage is True in exactly one array.
     """
     begins = np.cumsum([0, *(min(length, stride) for length in lengths[:-1])])
     best = np.full(begins[-1] + lengths[-1], -1.0)
@@ -273,17 +280,17 @@ def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
 def best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and last tokens of the spans with the highest sum of start and end logits.
+    """Returns the first and last tokens of the spans with the highest sums of start and end logits.
 
     Args:
-        starts: start logit of each token, [n]; -inf where no span may start.
+        starts: start logit of each token, [n]; -inf at tokens where no span may start.
         ends: end logit of each token, [n].
         max_length: maximum number of tokens of a span.
-        count: maximum number of spans.
+        count: maximum number of spans to return.
 
     Returns:
-        The indices of the first tokens and of the last tokens, int [k] each with k <= count; the
-        spans are in no particular order.
+        The indices of the first tokens and of the last tokens of the spans, int [k] each with
+        k <= count, in no particular order.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])
@@ -299,22 +306,22 @@ def best_spans(
 
 @functools.lru_cache(maxsize=64)
 def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Calls `encode_with_offsets`, with a cache because consecutive questions share a passage."""
+    """Returns the ids and offsets of a passage, cached for further questions about the passage."""
     return tokenizer.encode_with_offsets(text)
 
 
 def _passage_slice(feature: Feature) -> slice:
-    """Returns the slice of a window's tokens that belongs to the passage."""
+    """Returns the positions of the passage tokens among the tokens of a window, as a slice."""
     assert feature.origins is not None
     (tokens,) = np.nonzero(feature.origins[:, 0] >= 0)
     return slice(int(tokens[0]), int(tokens[-1]) + 1)
 
 
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
-    """Returns the first and last token of the first answer that occurs in the passage.
+    """Returns the first and last passage token of the first answer that occurs in the passage.
 
-    Returns (-1, -1), which lies in no window, if the question is labelled as impossible; None if it
-    is unlabelled or none of its answers occurs in the passage.
+    Returns (-1, -1), which lies in no window, if the question is labelled as impossible. Returns
+    None if the question is unlabelled, or if no answer occurs in the passage.
     """
     for text, start in example.answers:
         if start != NOWHERE:
@@ -326,14 +333,14 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """Returns passage[begin:end] and the combining accents after it, which the tokenizer strips."""
+    """Returns passage[begin:end] plus the next combining accents, which the tokenizer strips."""
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]
 
 
 def _finite(logits: np.ndarray) -> np.ndarray:
-    """Converts logits to float64; replaces NaN and infinity, which diverged models return."""
+    """Converts logits to float64 and replaces NaN and infinite logits by +-`LARGEST`."""
     return np.nan_to_num(logits.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

@@ -1,4 +1,4 @@
-"""The table of all tasks by name; the modules in `sources` define the tasks."""
+"""The registry of all tasks by name; the modules in `sources` define the tasks."""
 
 from collections.abc import Mapping
 
@@ -17,10 +17,10 @@ TASKS: Mapping[str, TaskDefinition] = {
 
 
 def check_task(name: str) -> None:
-    """Checks that a task exists.
+    """Checks that the registry has a task named `name`.
 
     Raises:
-        ValueError: there is no such task; the message suggests the nearest name.
+        ValueError: the registry has no task named `name`; the message suggests the nearest name.
     """
     if not name:
         raise ValueError(f"No task is set: give --task, one of {', '.join(TASKS)}.")
@@ -30,10 +30,10 @@ def check_task(name: str) -> None:
 
 
 def make_task(name: str, options: TaskOptions) -> Task:
-    """Creates a task with its source.
+    """Creates the task named `name`, with the source of its examples, from the user's options.
 
     Raises:
-        ValueError: the task is unknown, or does not accept the options.
+        ValueError: no task is named `name`, or the task does not accept an option that is set.
         FileNotFoundError: the data of the task does not exist.
     """
     check_task(name)

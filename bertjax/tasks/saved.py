@@ -1,4 +1,4 @@
-"""Restores the task of a model directory, which another library may have written."""
+"""Restores the task of a saved model, which bertjax or another library may have written."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,19 +38,20 @@ def saved_task(
     description: Mapping[str, Any],
     longest: int,
 ) -> Task:
-    """Creates the task that a model was fine-tuned on.
+    """Creates the task that a saved model was fine-tuned on, from the files of the model.
 
     Args:
         head: the name of the model's head.
-        labels: class names; if None, they are LABEL_0, LABEL_1 and so on.
+        labels: class names in the order of their ids; if None, LABEL_0, LABEL_1 and so on.
         num_labels: number of classes.
-        config: the content of config.json; its problem_type tells whether a sequence classifier
+        config: the content of config.json, where problem_type tells whether a sequence classifier
             predicts one class, any number of classes, or a real number.
         description: the content of task.json; empty for a model from another library.
-        longest: maximum number of tokens that the model can read.
+        longest: maximum input length of the model, in tokens.
 
     Raises:
-        ValueError: no task has this head, or an entry of task.json has a wrong type or value.
+        ValueError: no task uses the head `head`, or an entry of task.json has a wrong type or
+            value.
     """
     _check(description)
     kind = _kind_of(head, num_labels, config, description)
@@ -76,7 +77,7 @@ def saved_task(
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raises ValueError if an entry of task.json has a wrong type or is an integer below 1."""
+    """Raises ValueError if an entry of task.json has a wrong type, or if a length is below 1."""
     for key, kinds in _TYPES.items():
         value = description.get(key, kinds[0]())
         if type(value) not in kinds or (kinds == (int,) and key in description and value < 1):
@@ -90,9 +91,10 @@ def _check(description: Mapping[str, Any]) -> None:
 def _kind_of(
     head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
 ) -> type[Task]:
-    """Selects the subclass of `Task` by the label_kind in task.json.
+    """Selects the subclass of `Task` by the entry label_kind of task.json.
 
-    Without a label_kind, it is selected by the head, the problem_type and the number of labels.
+    If task.json has no label_kind, the subclass is selected by the head, by the problem_type in
+    config.json and by the number of labels.
     """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):

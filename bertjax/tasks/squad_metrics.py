@@ -17,14 +17,14 @@ Golds = Mapping[str, Sequence[str]]
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-cases an answer and removes ASCII punctuation, articles and repeated spaces."""
+    """Lower-cases an answer and removes ASCII punctuation, a/an/the and repeated spaces."""
     # The order matters: "a.m." must become "am" before the article "a" is removed.
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """Computes the F1 of two bags of words; 0.0 if they have no word in common."""
+    """Computes the F1 of the bags of words `gold` and `answer`; 0.0 if no word is in both."""
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
@@ -33,10 +33,10 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
 
 
 def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
-    """Computes `exact_match` and `f1`; a question without a prediction counts as wrong.
+    """Computes SQuAD 1.1's `exact_match` and `f1`; questions without prediction count as wrong.
 
     Raises:
-        ValueError: there are no questions, or a question has no accepted answer.
+        ValueError: `golds` has no questions, or a question has no accepted answer.
     """
     _check_any(golds)
     exact = f1 = 0.0
@@ -60,27 +60,28 @@ def squad2(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Computes the metrics of questions that may have no answer, predicted as "".
+    """Computes SQuAD 2.0's metrics, for questions that may have no answer (predicted as "").
 
     Args:
         golds: the accepted answers of each question.
         predictions: the predicted answer of each question.
-        null_odds: a score of each question; the higher, the more likely the question has no answer.
-        threshold: if the score in `null_odds` exceeds this value, "" counts as the prediction.
+        null_odds: a score for each question; a high score means that there is probably no answer.
+        threshold: value of `null_odds` above which the prediction for a question counts as "".
 
     Returns:
         A dictionary with these keys:
-        - `exact`, `f1`, `total`: the two metrics as fractions, and the number of questions.
-        - `HasAns_exact`, `HasAns_f1`, `HasAns_total`: the same for questions with an answer, if
-          there are any.
-        - `NoAns_exact`, `NoAns_f1`, `NoAns_total`: the same for questions without an answer, if
-          there are any.
-        - `best_exact`, `best_f1`: with `null_odds`, the highest values that any threshold gives.
-        - `best_exact_thresh`, `best_f1_thresh`: with `null_odds`, the thresholds that give them.
+        - `exact`, `f1`, `total`: exact match and F1 as fractions, and the number of questions.
+        - `HasAns_exact`, `HasAns_f1`, `HasAns_total`: exact match, F1 and number of the questions
+          with an answer, if there are such questions.
+        - `NoAns_exact`, `NoAns_f1`, `NoAns_total`: exact match, F1 and number of the questions
+          without an answer, if there are such questions.
+        - `best_exact`, `best_f1`: with `null_odds`, the best exact match and F1 of any threshold.
+        - `best_exact_thresh`, `best_f1_thresh`: with `null_odds`, the thresholds that give
+          `best_exact` and `best_f1`.
 
     Raises:
-        ValueError: there are no questions, or a question has no prediction or no odds. (The
-            official script also fails in these cases.)
+        ValueError: there are no questions, or a question has no prediction or no score in
+            `null_odds`; evaluate-v2.0.py also fails on such input.
     """
     _check_any(golds)
     _check_all(golds, predictions, "prediction")
@@ -106,7 +107,10 @@ def squad2(
 
 
 def _scores(texts: Sequence[str], answer: str) -> tuple[float, float]:
-    """Returns the best exact match and F1 over the accepted answers ("" if there are none)."""
+    """Returns the highest exact match and F1 of `answer` over `texts`, the accepted answers.
+
+    An empty `texts` means that the question has no answer, so that "" is correct.
+    """
     answer = normalize_answer(answer)
     # Accepted answers that consist only of articles and punctuation are ignored.
     normalized = [text for text in map(normalize_answer, texts) if text] or [""]
@@ -129,11 +133,11 @@ def _best_threshold(
     scores: Mapping[str, float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Returns the best mean score over all thresholds, and the threshold that reaches it.
+    """Returns the best mean score over all thresholds, and the threshold of the best mean score.
 
-    The candidates for the threshold are the values of `null_odds` in ascending order. Each step to
-    the next candidate replaces "no answer" by the predicted answer for one more question. (As in
-    the official script, questions with equal odds are separate steps.)
+    The candidates for the threshold are the values of `null_odds` in ascending order. Raising
+    the threshold to the next candidate replaces "no answer" by the predicted answer for one more
+    question. As in evaluate-v2.0.py, questions with equal odds are added one after the other.
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0

@@ -17,7 +17,7 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Returns the text of a submission file: a header and one row for each item of `predictions`.
+    """Formats {id: class or score} as a submission file: a header, and one row per prediction.
 
     Raises:
         ValueError: a prediction is not a class of the task.
@@ -38,7 +38,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Returns {id: predicted class or score}; the file may hold class names or GLUE's codes.
+    """Reads {id: class or score} from a predictions file with class names or GLUE's label codes.
 
     Raises:
         ValueError: a row does not consist of an id and a prediction, an id occurs twice, or a
@@ -64,11 +64,11 @@ def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | f
 
 
 def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> None:
-    """Adds files to a zip; replaces files of the same names and keeps all others.
+    """Adds files to a zip; replaces files of the same names in the zip and keeps other files.
 
     Args:
-        zip_path: path of the zip; it is created if it does not exist, else replaced atomically.
-        files: maps file names to their text.
+        zip_path: path of the zip, which is created if missing, and replaced atomically otherwise.
+        files: {file name: text of the file}.
     """
     zip_path = Path(zip_path)
     kept: dict[str, bytes] = {}
@@ -86,10 +86,10 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
-    """Returns a function for `Task.export` that writes test predictions to a TSV file and to a zip.
+    """Returns a `Task.export` function that writes test predictions to a TSV file and to a zip.
 
     Args:
-        spec: the GLUE task.
+        spec: the `GlueSpec` of the task.
         zip_path: path of the zip; if None, submission.zip in the folder of the predictions.
     """
 
@@ -109,7 +109,7 @@ def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
 
 
 def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes the metrics of a predictions file against an official file with labels.
+    """Computes the metrics of the file `predictions` against `gold`, an official labelled file.
 
     Raises:
         ValueError: a file is not in GLUE's format, or the files contain different examples.

@@ -1,8 +1,10 @@
-"""Tag schemes that mark entities word by word, and their conversion to IOB2.
+"""Tag schemes that mark entities word by word, and the conversion of tags to IOB2.
 
-IOB1    I-X, but B-X at an entity that directly follows another one of type X (official CoNLL files)
-IOB2    every entity begins with B-X
-IOBES   IOB2, but S-X for an entity of one word, E-X for the last of several (BILOU: U-X, L-X)
+The words of an entity of type X, here of three words, have these tags in each scheme:
+
+IOB1    I-X I-X I-X, but B-X I-X I-X directly after another entity of type X (official CoNLL files)
+IOB2    B-X I-X I-X
+IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU has L-X for E-X, and U-X for S-X)
 """
 
 import re
@@ -14,10 +16,9 @@ _ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
 
 
 def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
-    """Detects the tag scheme of a file; None if its tags mark no entities.
+    """Detects the tag scheme of tagged sentences; returns None if the tags mark no entities.
 
-    An IOB2 file that begins an entity with I-X by mistake is taken for IOB1, so that `to_iob2`
-    corrects the tag.
+    An IOB2 file in which an entity begins with I-X by mistake is taken for IOB1.
     """
     scheme: Scheme = "IOB2"
     for tags in sentences:
@@ -34,7 +35,7 @@ def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
-    """Whether the tags mark entities (O, B-X, I-X...) and are not, say, parts of speech."""
+    """Returns whether the tags mark entities (O, B-X, I-X, ...), unlike parts of speech."""
     return scheme_of([tuple(tags)]) is not None
 
 
@@ -54,10 +55,10 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Returns the tags in the order of their ids: O, then B-X and I-X for each type X.
+    """Returns the tags in the order of their class ids: O, then B-X and I-X for each type X.
 
-    B-X and I-X are both included, even if `tags` contains only one of them. Tags that mark no
-    entities are sorted alphabetically.
+    For each type X, B-X and I-X are both included, even if `tags` contains only one of the two.
+    Tags that mark no entities are sorted alphabetically.
     """
     tags = set(tags)
     if not marks_entities(tags):

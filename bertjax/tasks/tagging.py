@@ -20,7 +20,10 @@ OUTSIDE = "O"
 
 
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs`; writes word, gold tag (if known) and predicted tag in lines for conlleval."""
+    """Yields `pairs` unchanged and writes SPLIT.conll, in the format of conlleval, to `folder`.
+
+    Each line of SPLIT.conll holds a word, the gold tag (if known) and the predicted tag.
+    """
     path = folder / f"{split}.conll"
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for example, prediction in pairs:
@@ -33,9 +36,10 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TagTask(Task):
-    """Predicts the tag of each word at its first word piece; other word pieces have no loss.
+    """Task that predicts one tag per word, at the first word piece of the word.
 
-    Words beyond `max_length` get the tag O, or the first label if no label is O.
+    Only the first word piece of each word contributes to the loss. Words beyond `max_length` tokens
+    get the tag O, or the first label if no label is O.
     """
 
     metric: Metric = entity_f1
@@ -47,7 +51,7 @@ class TagTask(Task):
 
     @classmethod
     def of_labels(cls, labels: tuple[str, ...], **fields: Any) -> "TagTask":
-        """Creates a task with entity F1 as metric if the tags mark entities, else with accuracy."""
+        """Creates a task whose metric is entity F1 if `labels` mark entities, else accuracy."""
         if not marks_entities(labels):
             fields = {"metric": word_accuracy, "best_metric": "accuracy", **fields}
         return cls(labels=labels, **fields)
@@ -55,9 +59,9 @@ class TagTask(Task):
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes the sentence as one feature, `[CLS] pieces of all words [SEP]`.
 
-        `origins` holds the index of a word at its first piece, and -1 elsewhere. Every word,
-        including the first, is encoded as if a space preceded it, as transformers does with
-        `is_split_into_words` (and `add_prefix_space`).
+        `Feature.origins` holds the index of a word at the first piece of the word, and -1 at all
+        other tokens. Every word, including the first, is encoded as if a space preceded the word,
+        like transformers with `is_split_into_words` (and `add_prefix_space`).
         """
         if not example.words:
             raise ValueError(f"{example.where}: the sentence has no words; remove it.")
@@ -86,7 +90,7 @@ class TagTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the most probable tag of each word and its probability."""
+        """Returns the most probable tag of each word and the probability of that tag."""
         probabilities = softmax(outputs[0]["logits"])  # [n, C]
         truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
         tags, confidences = [truncated] * len(example.words), [0.0] * len(example.words)
@@ -98,5 +102,5 @@ class TagTask(Task):
         return {"labels": tags, "probabilities": confidences}
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the predicted tags."""
+        """Returns the predicted tags, one per word."""
         return prediction["labels"]

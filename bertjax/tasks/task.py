@@ -1,9 +1,9 @@
-"""Defines `Task`, `Example` and `Source`, the interface of tasks to training and prediction.
+"""Defines `Task`, `Example` and `Source`, the interface of tasks for training and prediction.
 
 A `Task` turns labelled examples into features for the model, outputs of the model into predictions,
-and predictions into metrics. Its subclasses, one per kind of prediction, are in `classification`,
-`tagging`, `question_answering` and `multiple_choice`. A `Source` reads the examples; there is one
-per file format, in `sources`.
+and predictions into metrics. The subclasses of `Task`, one per kind of prediction, are in
+`classification`, `tagging`, `question_answering` and `multiple_choice`. A `Source` reads examples;
+the package `sources` has one class per file format.
 """
 
 import abc
@@ -42,13 +42,13 @@ class Example:
         where: the file and row of the example, for error messages.
         text: the text, the first text of a pair, the question, or the text before every choice.
         pair: the second text, or the passage that a question is about.
-        words: the words of a sentence to tag.
-        choices: the endings to choose from.
+        words: the words of a sentence whose words are to be tagged.
+        choices: the endings to choose from in multiple choice.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
-        answers: (text, index of its first character in the passage, or -1 if the text does not
-            occur there) for each accepted answer; empty, with `label="impossible"`, if the passage
-            does not answer the question.
+        answers: (text, start) for each accepted answer, where start is the index of the text's
+            first character in the passage, or -1 if the text is not in the passage; empty, with
+            `label="impossible"`, if the passage does not answer the question.
     """
 
     id: str
@@ -62,7 +62,7 @@ class Example:
 
 
 class Source(Protocol):
-    """Reads the examples of a task."""
+    """Interface of the classes that read the examples of a task."""
 
     splits: tuple[str, ...]
     """The names of the existing splits, such as "train", "dev", "test" or (MNLI) "dev_matched"."""
@@ -82,12 +82,12 @@ class Task(abc.ABC):
 
     Attributes:
         name: the name of the task on the command line.
-        source: reads the examples; None if the task only predicts for the caller's texts.
+        source: reads the examples; None if the task only makes predictions for given texts.
         labels: class names in the order of their ids; empty if there are no classes.
-        metric: function (labels, predicted labels) -> metrics. `SpanTask` uses SQuAD's metrics
-            instead.
+        metric: function (labels, predicted labels) -> metrics; unused by `SpanTask`, which computes
+            SQuAD's metrics.
         best_metric: name of the metric that selects the best checkpoint; higher is better.
-        max_length: maximum number of tokens per sequence, unless the run sets another value.
+        max_length: default of the maximum number of tokens per sequence.
         export: function (folder, split, pairs) that yields the pairs unchanged and writes them in
             the format of the official scorer; None if the task has no such format.
     """
@@ -103,9 +103,10 @@ class Task(abc.ABC):
     head: ClassVar[str]
     """The name of the model head that the task needs."""
     label_kind: ClassVar[LabelKind]
-    """The kind of labels, which determines how features and batches store them."""
+    """The kind of labels, which determines how features and batches store the labels."""
     problem_type: ClassVar[str | None] = None
-    """`problem_type` in config.json, by which transformers distinguishes sequence classifiers."""
+    """The `problem_type` in config.json, by which transformers chooses the loss of a classifier;
+    None if config.json has no `problem_type`."""
 
     @abc.abstractmethod
     def features(
@@ -124,7 +125,7 @@ class Task(abc.ABC):
         """Converts the model's outputs for the features of one example to a prediction."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
+        """Computes the metrics of the labelled examples, as fractions; {} if no label is known."""
         labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
         return self.metric(*zip(*labelled, strict=True)) if labelled else {}
 
@@ -134,15 +135,15 @@ class Task(abc.ABC):
 
     @property
     def num_labels(self) -> int | None:
-        """The number of classes; None if there are no classes, as for spans and choices."""
+        """The number of classes; None for tasks without classes, such as multiple choice."""
         return len(self.labels) or None
 
     def write_predictions(
         self, folder: Path, split: str, pairs: Pairs
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields the pairs unchanged and writes the predictions to `folder`/`split`.jsonl.
+        """Yields `pairs` unchanged and writes the predictions to `folder`/`split`.jsonl.
 
-        If the task has an `export`, it also writes them in the format of the official scorer.
+        The function `export` of the task, if set, writes further files for the official scorer.
         """
         path = folder / f"{split}.jsonl"
         if self.export is not None:
@@ -169,7 +170,7 @@ class Task(abc.ABC):
         return {"task": self.name, "label_kind": self.label_kind, "max_length": max_length}
 
     def label_id(self, label: Any, where: str) -> int:
-        """Returns the id of a class.
+        """Returns the id of a class, its index in `labels`.
 
         Raises:
             ValueError: the class is not in `labels`.

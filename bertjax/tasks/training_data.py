@@ -18,11 +18,11 @@ class TrainingData(NamedTuple):
     """The file with the encoded train split, and its statistics.
 
     Attributes:
-        path: the file, with one record per feature.
+        path: the path of the file, which has one record per feature.
         sizes: number of tokens of each feature, int [n].
         class_counts: number of examples (in tagging, words) of each class, int [C]; empty unless
             every example or word has exactly one class.
-        fingerprint: hexadecimal SHA-256 of all records.
+        fingerprint: hexadecimal SHA-256 of all records in the file.
     """
 
     path: Path
@@ -34,11 +34,11 @@ class TrainingData(NamedTuple):
 def write_training_data(
     task: Task, tokenizer: Tokenizer, max_length: int, path: Path
 ) -> TrainingData:
-    """Encodes the train split and writes its features to `path`, in constant memory.
+    """Encodes the train split and writes the features to `path`, one at a time.
 
     Raises:
-        ValueError: the train split does not exist or is empty, or an example of it is damaged or
-            has no label.
+        ValueError: the train split does not exist or is empty, or an example in the train split is
+            malformed or has no label.
     """
     sizes, digest = array.array("I"), hashlib.sha256()
     has_one_class = task.label_kind in ("classes", "tokens")
@@ -66,10 +66,10 @@ def write_training_data(
 
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
-    """Encodes all splits but train once, so that damaged rows are reported before the training.
+    """Encodes every split except train, so that malformed rows are reported before the training.
 
     Raises:
-        ValueError: a row is damaged or has a label that does not occur in training (the message
+        ValueError: a row is malformed or has a label that does not occur in training (the message
             names the row), or a split is empty.
     """
     assert task.source is not None
@@ -82,7 +82,7 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
 def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
-    """Encodes a split, and prints at its end how many texts have `max_length` tokens or more."""
+    """Yields (example, feature) of a split; prints how many features have `max_length` tokens."""
     assert task.source is not None
     count, first = 0, ""
     for example in task.source.examples(split):

@@ -1,4 +1,4 @@
-"""Tokenizers, which convert text to token ids and back; they do not need jax."""
+"""Tokenizers, which convert text to token ids and back; the package does not import JAX."""
 
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe

@@ -27,7 +27,7 @@ class SpecialTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a model family arranges the tokens of an input.
+    """The arrangement of text and special tokens in an input of a model family.
 
     A text A becomes `cls A sep`; a pair (A, B) becomes `cls A sep B sep`, or `cls A sep sep B sep`
     if `separators` is 2.
@@ -40,7 +40,7 @@ class Layout:
     """Token type of the second text and the `sep` after it; all other tokens have type 0."""
 
     def num_special_tokens(self, pair: bool) -> int:
-        """Returns the number of special tokens in a pair or in a single text."""
+        """Returns the number of special tokens of a pair (if `pair`) or of a single text."""
         return 2 + pair * self.separators
 
 
@@ -52,7 +52,7 @@ class Tokenizer(abc.ABC):
         layout: the special tokens, and their positions in texts and pairs.
         do_lower_case: whether to lower-case the text.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
+        model_input_names: names of the arrays that the tokenizer of transformers returns; if None,
             input_ids, attention_mask, and token_type_ids if the layout has two token types.
 
     Raises:
@@ -60,7 +60,7 @@ class Tokenizer(abc.ABC):
     """
 
     tokenizer_class: str
-    """The name of the class in transformers that loads the saved files."""
+    """The name of the class in transformers that loads the files of a saved tokenizer."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """Builds the tokenizer as transformers does: "[MASK]" in a text is the mask token."""
+        """Builds the `tokenizers.Tokenizer` in which "[MASK]" in a text is the mask token."""
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, not the mask token.
@@ -102,15 +102,15 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def word_starts(self) -> np.ndarray:
-        """bool [vocab_size]: whether each piece starts a word; False: it continues a word."""
+        """bool [vocab_size]: True for pieces that start a word, False for pieces inside a word."""
 
     @abc.abstractmethod
     def _identity(self) -> Any:
-        """Returns everything that determines the ids of a text, as JSON values."""
+        """Returns the vocabulary and settings that determine the ids of a text, as JSON values."""
 
     @abc.abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """Returns the fields of `tokenizer_config.json` that only this kind of tokenizer has."""
+        """Returns the fields of `tokenizer_config.json` that are specific to the subclass."""
 
     @abc.abstractmethod
     def _vocabulary_files(self) -> Mapping[str, str | bytes]:
@@ -128,7 +128,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that determines the ids of a text."""
+        """A hash of the vocabulary and settings that determine the ids of a text."""
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -137,9 +137,9 @@ class Tokenizer(abc.ABC):
         return [encoding.ids for encoding in encodings]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text as if a space preceded it.
+        """Returns the ids of each text as if a space preceded the text.
 
-        Only byte-level BPE encodes a text after a space differently from one without a space.
+        Only the byte-level BPE tokenizer encodes a text differently after a space.
         """
         return self.encode(texts)
 
@@ -148,8 +148,8 @@ class Tokenizer(abc.ABC):
 
         Returns:
             The ids, int32 [n], and the start and end (exclusive) of each token in characters, int32
-            [n, 2]. If several tokens encode one character, such as a Korean syllable, they have
-            the same position.
+            [n, 2]. Several tokens that encode one character, such as a Korean syllable, all
+            have the position of that character.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -171,11 +171,11 @@ class Tokenizer(abc.ABC):
     def encode_pair(
         self, text: str, pair: str | None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Encodes like `encode_prompt`, but special tokens in the texts are ordinary text."""
+        """Encodes a text or pair like `encode_prompt`, but "[MASK]" in a text is ordinary text."""
         return self._encode(self._text_backend, text, pair, max_length)
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Encodes many texts like `encode_prompt`, in several threads; returns only the ids."""
+        """Encodes each text like `encode_prompt`, in several threads; returns only the ids."""
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(encoding.ids[:room])[0] for encoding in encodings]
@@ -183,7 +183,7 @@ class Tokenizer(abc.ABC):
     def join(
         self, first: Sequence[int], second: Sequence[int] | None = None
     ) -> tuple[list[int], list[int]]:
-        """Adds the special tokens to the ids of one or two texts; returns ids and token types."""
+        """Adds special tokens to the ids of one or two texts; returns the ids and token types."""
         head = [self.cls_token_id, *first, self.sep_token_id]
         if second is None:
             return head, [0] * len(head)
@@ -198,8 +198,8 @@ class Tokenizer(abc.ABC):
     def save(self, directory: str | Path) -> None:
         """Writes the vocabulary, `tokenizer.json` and `tokenizer_config.json` for transformers.
 
-        `tokenizer_config.json` is required: with the vocabulary alone, transformers lower-cases
-        text for a cased BERT, and returns no token types for ALBERT.
+        Without `tokenizer_config.json`, transformers would lower-case text for a cased BERT, and
+        return no token types for ALBERT.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ class Tokenizer(abc.ABC):
 def _cut(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:
-    """Truncates both texts to `room` tokens in total, like "longest_first" in transformers."""
+    """Truncates the ids of one or two texts to `room` in total; the longer text is cut first."""
     if second is None:
         return first[:room], None
     if len(first) + len(second) <= room:
@@ -280,7 +280,8 @@ def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:
 def _explaining_the_library() -> Iterator[None]:
     """Converts errors of the tokenizers library to ValueError.
 
-    The library raises plain Exceptions and Rust panics, which are no subclass of Exception.
+    The tokenizers library raises plain Exceptions, and Rust panics, which do not subclass
+    Exception.
     """
     try:
         yield
@@ -294,7 +295,7 @@ def _explaining_the_library() -> Iterator[None]:
 
 
 def _write_if_changed(path: Path, content: bytes) -> None:
-    """Writes a file if its content changes; atomically, because other processes may read it."""
+    """Writes `content` to `path` atomically, unless the file already has this content."""
     if path.is_file() and path.read_bytes() == content:
         return
     write_bytes(path, content, unique=True)  # several machines may share the directory

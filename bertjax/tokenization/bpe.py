@@ -1,6 +1,7 @@
-"""The byte-level BPE tokenizer of RoBERTa, which merges pairs of pieces in order of rank.
+"""The byte-level BPE tokenizer of RoBERTa, and the training of a byte-level BPE vocabulary.
 
-It encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019, 4.4).
+Byte-level BPE encodes any text without unknown tokens (Radford et al. 2019, 2.2; Liu et al. 2019,
+4.4).
 """
 
 import json
@@ -21,23 +22,25 @@ ROBERTA = Layout(
     second_type=0,
 )
 SPACE = "Ġ"
-"""The character that represents a space in the vocabulary."""
+"""The character that stands for a space in the tokens of a byte-level BPE vocabulary."""
 
 
 class ByteLevelBPETokenizer(Tokenizer):
-    """The tokenizer of RoBERTa: inputs are `<s> A </s>` or `<s> A </s></s> B </s>`, all of type 0.
+    """The tokenizer of RoBERTa, which encodes pairs as `<s> A </s></s> B </s>`.
+
+    All token type ids are 0.
 
     Args:
         vocab: maps each token to its id; the ids must be 0..n-1.
-        merges: the pairs of pieces to merge, in order of rank.
+        merges: the BPE merges, each a pair of tokens, in order of rank.
         add_prefix_space: whether to encode the first word of a text as if a space preceded it.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
+        model_input_names: names of the arrays that the transformers tokenizer returns; None:
             input_ids and attention_mask.
 
     Raises:
-        ValueError: a special token is missing, the ids have gaps, or the vocabulary lacks a piece
-            of a merge or the result of a merge.
+        ValueError: a special token is missing, the ids have gaps, or the vocabulary lacks a token
+            of a merge or the token that results from a merge.
     """
 
     tokenizer_class = "RobertaTokenizer"
@@ -90,15 +93,19 @@ class ByteLevelBPETokenizer(Tokenizer):
         return backend
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text with a space before it, as part of the first piece."""
+        """Returns the token ids of each text, encoded with a space before its first word.
+
+        Empty texts and texts that begin with a space are encoded unchanged.
+        """
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
         return self.encode(spaced)
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Whether a piece begins with a space or is a special token, bool [vocab_size].
+        """Whether each token begins with a space or is a special token, bool [vocab_size].
 
-        The first piece of a text lacks the space, but masking treats it as the start of a word.
+        The first token of a text may begin without a space, but whole-word masking always treats
+        the first token as the start of a word.
         """
         special = set(self.layout.special_tokens)
         return np.array([token.startswith(SPACE) or token in special for token in self.tokens])
@@ -126,16 +133,17 @@ def train_bpe(
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> ByteLevelBPETokenizer:
-    """Learns a byte-level BPE vocabulary of at most `vocab_size` entries, including 256 bytes.
+    """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
-    The vocabulary does not depend on the order of the texts, because the trainer breaks ties
-    between pairs by their ids. The exception is a corpus with so many words that
-    `counting.count_words` drops rare ones, and then calls `report`. The first four special tokens
-    have the same ids as in RoBERTa.
+    The vocabulary includes one token for each of the 256 bytes. The tokens <s>, <pad>, </s> and
+    <unk> have the ids 0 to 3, as in RoBERTa. The vocabulary does not depend on the order of the
+    texts, because the trainer breaks ties between pairs of tokens by the ids of the tokens. If
+    `counting.count_words` drops rare words to bound memory, however, the vocabulary may depend on
+    the order, and `report` is called with a message.
 
     Raises:
-        ValueError: `vocab_size` is too small for the special tokens and the bytes, or the texts
-            contain no word.
+        ValueError: `vocab_size` is too small for the special tokens and the byte tokens, or the
+            texts contain no word.
     """
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -167,7 +175,11 @@ def train_bpe(
 
 
 def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yields the words of each text and the space before them, a printable character per byte."""
+    """Splits each text that is not blank into words; yields one list of words per text.
+
+    A word includes the space before it. Each byte of a word is written as one printable character,
+    as in the tokens of a byte-level BPE vocabulary.
+    """
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in texts:
         if text.strip():

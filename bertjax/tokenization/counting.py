@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 Report = Callable[[str], None]
 
 MOST_CHARACTERS = 10_000_000
-"""Maximum total length of the distinct words in memory, in characters: about 1.2 million English
-words. Counting and training then take about 1 GB, mostly for the trainers' index of pairs."""
+"""Default limit on the total length, in characters, of the distinct words that `count_words` keeps
+in memory. The limit corresponds to about 1.2 million English words, for which counting and training
+take about 1 GB of memory, mostly for the trainers' index of token pairs."""
 SHARE_KEPT = 0.5
-"""Rare words are dropped until the other words have at most this share of `most_characters`."""
+"""`count_words` drops rare words until the total length of the other words is at most this fraction
+of `most_characters`."""
 
 
 def count_words(
@@ -17,19 +19,19 @@ def count_words(
     report: Report | None = None,
     most_characters: int = MOST_CHARACTERS,
 ) -> Counter[str]:
-    """Counts the words of all texts.
+    """Counts how often each word occurs in the texts; returns {word: count}.
 
     When the distinct words have more than `most_characters` characters in total, words counted once
-    so far are dropped, then words counted twice, and so on until the remaining words have at most
-    half of `most_characters`. If a dropped word occurs again, its count starts from 0, so a count
-    may be too small by about the largest dropped count. The result is deterministic, and depends on
-    the order of the texts only if words are dropped.
+    so far are dropped, then words counted twice, and so on until the total length of the remaining
+    words is at most half of `most_characters`. If a dropped word occurs again, counting restarts at
+    0 for this word, so the returned count of the word lacks all occurrences before the drop.
+    The returned counts depend on the order of the texts only if words are dropped.
 
     Args:
         texts_of_words: the words of each text.
-        report: called once, at the end, with a message if words were dropped.
-        most_characters: the maximum total length of the distinct words in memory. It is checked
-            between texts, so the words of one text may exceed it.
+        report: a function that is called with a message after all texts, if words were dropped.
+        most_characters: the maximum total length of the distinct words in memory, in characters.
+            The limit is checked between texts, so the words of a single text may exceed the limit.
     """
     counts: Counter[str] = Counter()
     checked = size = dropped = highest = 0
@@ -59,9 +61,10 @@ def _last(counts: Counter[str], number: int) -> Iterator[str]:
 
 
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
-    """Returns the lowest n such that the words counted more than n times fit in `room` characters.
+    """Returns the highest count of the words to drop, and the total length of the words to keep.
 
-    Also returns the total length of these words in characters.
+    The highest count to drop is the lowest n for which all words that were counted more than n
+    times have at most `room` characters in total.
     """
     characters: Counter[int] = Counter()
     for word, count in counts.items():
@@ -75,9 +78,10 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
 
 
 def repeated(counts: Counter[str]) -> Iterator[str]:
-    """Yields texts that repeat every word as often as it was counted, in alphabetical order.
+    """Yields texts that contain each word of `counts` as often as counted, in alphabetical order.
 
-    Trainers that accept no counts need such texts. A text repeats one word at most 1000 times.
+    The trainers of the tokenizers library accept texts, but no word counts. Each text that this
+    function yields consists of one word, repeated at most 1000 times.
     """
     at_once = 1000
     for word in sorted(counts):

@@ -1,4 +1,4 @@
-"""Downloads files from the Hugging Face hub, or finds them in its local cache."""
+"""Downloads model files from the Hugging Face hub, or finds the files in the hub's local cache."""
 
 import re
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def may_be_hub_name(name: str | Path) -> bool:
-    """Whether `name` is a valid name on the hub, and no local file has this name."""
+    """Whether `name` is a valid hub name (model or owner/model) and not an existing local path."""
     return not Path(name).exists() and _NAME.fullmatch(str(name)) is not None
 
 
 def fetch(name: str, patterns: Sequence[str]) -> Path:
-    """Downloads the files of a model on the hub and returns their folder in the local cache.
+    """Downloads the files of hub model `name` that match `patterns`; returns the cache folder.
 
     Raises:
-        FileNotFoundError: neither the hub nor the cache has the model.
+        FileNotFoundError: the model is neither on the hub nor in the local cache of the hub.
     """
     import huggingface_hub  # a slow import, and most models are local
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

@@ -1,4 +1,4 @@
-"""Loads a tokenizer from a model directory, from a vocabulary file, or from the hub."""
+"""Loads a tokenizer from a model directory, a vocabulary file, or the Hugging Face hub."""
 
 import dataclasses
 from pathlib import Path
@@ -25,36 +25,37 @@ _KIND_OF_FILE = {
     "sentencepiece.bpe.model": "Unigram",
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", *_KIND_OF_FILE)
-"""The names of all files that a tokenizer may consist of."""
+"""The names of all files from which tokenizers are loaded."""
 _KIND_OF_CLASS = {
     "BertTokenizer": "WordPiece",
     "DistilBertTokenizer": "WordPiece",
     "RobertaTokenizer": "BPE",
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
-# Generic classes of transformers, which say nothing about the kind of tokenizer.
+# Generic tokenizer classes of transformers, which do not determine the tokenization algorithm.
 _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The files of a tokenizer: `json` (tokenizer.json), `bare` (e.g. vocab.txt), or both."""
+    """The files of a tokenizer: `json` (tokenizer.json), `bare` (such as vocab.txt), or both."""
 
     directory: Path
     json: TokenizerJson | None
     bare: Path | None
     config: dict[str, Any]
     tokenizer_class: str | None
-    """The class that tokenizer_config.json names; None: it names none, or a generic class."""
+    """The transformers class that tokenizer_config.json names, without the suffix "Fast"; None if
+    the file names no class or a generic class."""
 
     @property
     def config_file(self) -> Path:
-        """The path of tokenizer_config.json, which may not exist."""
+        """The path of tokenizer_config.json; this file need not exist."""
         return self.directory / "tokenizer_config.json"
 
     @property
     def vocabulary_file(self) -> Path:
-        """The path of tokenizer.json if there is one, else of the other vocabulary file."""
+        """The path of tokenizer.json, or of `bare` if the tokenizer has no tokenizer.json."""
         file = self.json.file if self.json else self.bare
         assert file is not None
         return file
@@ -68,7 +69,7 @@ class _Source:
         return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
 
     def common(self) -> dict[str, Any]:
-        """Returns the settings that all kinds of tokenizers have."""
+        """Reads the settings `model_max_length` and `model_input_names` of any tokenizer class."""
         # transformers writes 1e30 for "no limit".
         length = self.config.get("model_max_length", 512)
         names = self.config.get("model_input_names")
@@ -90,22 +91,24 @@ class _Source:
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Tokenizer:
-    """Loads a tokenizer from a directory, a vocabulary file, or the hub.
+    """Loads a tokenizer from a directory, a vocabulary file, or the Hugging Face hub.
 
-    The files determine the kind: `vocab.txt` is WordPiece, `vocab.json` with `merges.txt` is
-    byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` are unigram, and `tokenizer.json`
-    names its kind. `tokenizer.json` takes precedence over the other files.
+    The files determine the tokenization algorithm: `vocab.txt` means WordPiece, `vocab.json` with
+    `merges.txt` means byte-level BPE, `spiece.model` and `sentencepiece.bpe.model` mean unigram,
+    and `tokenizer.json` names the algorithm. `tokenizer.json` takes precedence over the other
+    vocabulary files.
 
     Args:
         path: the directory or file, or the name of a model on the hub.
-        do_lower_case: whether to lower-case text; None: as the files say. If they do not say, a
-            WordPiece tokenizer lower-cases text unless its vocabulary has capital letters.
+        do_lower_case: whether to lower-case text; None: the setting in the files. If the files
+            contain no such setting, ALBERT's tokenizer lower-cases text, and a WordPiece tokenizer
+            lower-cases text unless `looks_cased` is True for the vocabulary.
 
     Raises:
-        FileNotFoundError: there is no vocabulary at `path`, or one of vocab.json and merges.txt is
-            missing.
+        FileNotFoundError: there is no vocabulary at `path` or on the hub, or only one of vocab.json
+            and merges.txt exists.
         ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
-            each other, or the tokenizer cannot lower-case text, but `do_lower_case` is True.
+            each other, or `do_lower_case` is True for a tokenizer that keeps capital letters.
     """
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
         path = fetch(str(path), TOKENIZER_FILES)
@@ -142,7 +145,10 @@ def _find(path: Path) -> _Source:
 
 
 def _refuse_other_kinds(source: _Source, kinds: dict[str, str]) -> None:
-    """Raises ValueError for unknown kinds, and for files of different kinds in one directory."""
+    """Raises ValueError if the tokenization algorithm is unsupported or differs between the files.
+
+    `kinds` maps the names of the vocabulary files in the directory to WordPiece, BPE or Unigram.
+    """
     config_file, name = source.directory / "tokenizer_config.json", source.tokenizer_class
     if name and name not in _KIND_OF_CLASS:
         raise ValueError(
@@ -220,10 +226,10 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
 
 
 def _prefix_space_of(read: TokenizerJson) -> bool:
-    """Returns `add_prefix_space` of a byte-level BPE.
+    """Returns the setting `add_prefix_space` in the tokenizer.json of a byte-level BPE tokenizer.
 
     Raises:
-        ValueError: the file has other preprocessing steps than RoBERTa.
+        ValueError: the preprocessing steps in the file differ from those of RoBERTa.
     """
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
@@ -273,7 +279,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """Returns the name of the class in transformers for a unigram tokenizer."""
+    """Returns the name of the transformers class of the unigram tokenizer in the files `source`."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -297,10 +303,11 @@ def _unigram_class(source: _Source) -> str:
 
 
 def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
-    """Returns the settings in the preprocessing steps of a tokenizer.json.
+    """Reads `do_lower_case` and `keep_accents` from the normalizers in a unigram tokenizer.json.
 
     Raises:
-        ValueError: the file has other preprocessing steps than the model family.
+        ValueError: the file has preprocessing steps that the model family (ALBERT if `is_albert`,
+            else XLM-RoBERTa or CamemBERT) does not use.
     """
     types = [step["type"] for step in read.normalizers]
     known = {"Replace", "Precompiled"} | (
@@ -316,7 +323,7 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
 
 
 def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
-    """Raises ValueError if an added token is not special, or not in the model's vocabulary."""
+    """Raises ValueError if an added token of tokenizer.json is not special or not in `vocab`."""
     more = [
         t
         for t, token in read.added_tokens.items()
@@ -333,9 +340,10 @@ def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
 def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
-    """Returns `settings`, completed with the values of `names` in tokenizer_config.json.
+    """Merges the `settings` in tokenizer.json with the fields `names` of tokenizer_config.json.
 
-    If `do_lower_case` is not None, it overrides the value in both.
+    The values in `settings` take precedence over those in tokenizer_config.json. The argument
+    `do_lower_case`, unless None, overrides the value in both files.
     """
     configured = {name: source.config[name] for name in names if name in source.config}
     for name, value in configured.items():
@@ -350,7 +358,10 @@ def _with_config(
 
 
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
-    """Raises ValueError if tokenizer_config.json and tokenizer.json differ in one of `names`."""
+    """Raises ValueError if tokenizer_config.json and tokenizer.json differ in a setting in `names`.
+
+    `settings` holds the settings that were read from tokenizer.json.
+    """
 
     def value(fields: dict, name: str) -> object:
         if name == "strip_accents" and fields.get(name) is None:

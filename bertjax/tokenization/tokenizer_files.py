@@ -1,4 +1,4 @@
-"""Reads vocabulary files; `load_tokenizer` creates tokenizers from their content."""
+"""Reads the vocabulary files from which `load_tokenizer` creates tokenizers."""
 
 import base64
 import dataclasses
@@ -11,14 +11,15 @@ from bertjax.files import MAX_JSON_BYTES, brief, explained, read_bytes, read_jso
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerJson:
-    """The content of a `tokenizer.json`, the format of the tokenizers library.
+    """The parsed content of a `tokenizer.json`, the file format of the tokenizers library.
 
     Attributes:
         file: the path of the file.
-        kind: the type of the model: WordPiece, BPE, Unigram or another type of the library.
+        kind: the model type in the file: WordPiece, BPE, Unigram or another type of the library.
         model: the section "model" of the file, which contains "vocab".
-        normalizers, pre_tokenizers: the preprocessing steps; nested sequences are flattened.
-        added_tokens: maps each added token to its id and settings.
+        normalizers, pre_tokenizers: the normalizers and the pre-tokenizers in the file, as lists;
+            nested sequences are flattened.
+        added_tokens: maps each added token to its entry in the file, with its id and settings.
     """
 
     file: Path
@@ -29,17 +30,20 @@ class TokenizerJson:
     added_tokens: dict[str, dict[str, Any]]
 
     def normalizer(self, kind: str) -> dict[str, Any] | None:
-        """Returns the first normalizer of a type; None if there is none."""
+        """Returns the first normalizer of the type `kind`; None if no normalizer has this type."""
         return next((step for step in self.normalizers if step["type"] == kind), None)
 
     def charsmap(self) -> bytes:
-        """Returns the normalization table of SentencePiece; b"" if there is none."""
+        """Returns SentencePiece's precompiled normalization table; b"" if the file has no table."""
         step = self.normalizer("Precompiled")
         with explained(self.file):
             return base64.b64decode(step["precompiled_charsmap"]) if step else b""
 
     def merges(self) -> list[tuple[str, str]]:
-        """Returns the pairs of pieces that a BPE model merges; older files hold them as strings."""
+        """Returns the merges of a BPE model as pairs of tokens, in order of rank.
+
+        Older files store each merge as one string, newer files as a list of two strings.
+        """
         with explained(self.file):
             merges = [
                 _pair(m, self.file) if isinstance(m, str) else (m[0], m[1])
@@ -49,12 +53,12 @@ class TokenizerJson:
         return merges
 
     def vocab(self) -> dict[str, int]:
-        """Returns {token: id} of a WordPiece or BPE model."""
+        """Returns the vocabulary of a WordPiece or BPE model as {token: id}."""
         with explained(self.file):
             return dict(self.model["vocab"].items())
 
     def pieces(self) -> list[tuple[str, float]]:
-        """Returns (piece, log probability) of each id of a unigram model."""
+        """Returns the (piece, log probability) pairs of a unigram model, in order of ids."""
         with explained(self.file):
             pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
             _check_texts((piece for piece, _ in pieces), "a piece")
@@ -62,10 +66,10 @@ class TokenizerJson:
 
 
 def read_tokenizer_json(file: Path) -> TokenizerJson:
-    """Reads a `tokenizer.json`.
+    """Reads a `tokenizer.json`, the file format of the tokenizers library.
 
     Raises:
-        ValueError: the file does not have the library's format, or has no vocabulary.
+        ValueError: the file is not in the format of the tokenizers library, or has no vocabulary.
     """
     content = read_json(file)
     model = content.get("model")
@@ -90,10 +94,10 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
 
 
 def read_vocab_txt(file: Path) -> dict[str, int]:
-    """Reads `vocab.txt`, in which the line number of a token, from 0, is its id.
+    """Reads a `vocab.txt` with one token per line; returns {token: line number from 0}.
 
     Raises:
-        ValueError: an entry occurs twice.
+        ValueError: a token occurs twice.
     """
     tokens = _lines(file)
     while tokens and not tokens[-1]:
@@ -109,10 +113,10 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
 
 
 def read_merges(file: Path) -> list[tuple[str, str]]:
-    """Reads the pairs of pieces in `merges.txt`, in order of rank.
+    """Reads a `merges.txt`; returns the BPE merges as pairs of tokens, in order of rank.
 
     Raises:
-        ValueError: a line does not consist of two pieces.
+        ValueError: a line does not consist of two tokens.
     """
     lines = _lines(file)
     if lines[0].startswith("#version"):
@@ -138,7 +142,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _check_texts(values: Iterable[Any], what: str) -> None:
-    """Raises ValueError unless all values are strings that can be encoded in UTF-8."""
+    """Raises ValueError if a value is not a string or cannot be encoded in UTF-8."""
     for value in values:
         if not isinstance(value, str):
             raise ValueError(f"{what} is {brief(repr(value))}, not a text")

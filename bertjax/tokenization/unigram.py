@@ -1,8 +1,8 @@
 """The SentencePiece unigram tokenizer of ALBERT, XLM-RoBERTa and CamemBERT.
 
-A text is split into the most probable sequence of pieces (Kudo 2018). Ids and special tokens are
-those of transformers; for XLM-RoBERTa and CamemBERT, the ids differ from those in the
-SentencePiece file.
+The tokenizer splits a text into the most probable sequence of pieces (Kudo 2018); a piece is a
+token of the vocabulary. Token ids and special tokens are those of transformers; for XLM-RoBERTa and
+CamemBERT, the ids differ from the ids in the SentencePiece file.
 """
 
 import base64
@@ -34,32 +34,37 @@ MODEL_FILES = {
     "CamembertTokenizer": "sentencepiece.bpe.model",
 }
 SPACE = "▁"
-"""The character that represents a space in the vocabulary."""
+"""The character that stands for a space in the pieces of a SentencePiece vocabulary."""
 # The number of threads is fixed, because the rounding of sums in training depends on it.
 _TRAINING_THREADS = 4
 # Maximum length of a word in bytes; the library skips longer words.
 _LONGEST_WORD = 1 << 20
 _UNIGRAM = 1
-"""`model_type` of a unigram model in SentencePiece's files."""
+"""The value of `model_type` in the SentencePiece file of a unigram model."""
 
 
 class UnigramTokenizer(Tokenizer):
-    """Encodes pairs as `[CLS] A [SEP] B [SEP]` for ALBERT, else as `<s> A </s></s> B </s>`.
+    """The unigram tokenizer of ALBERT, XLM-RoBERTa or CamemBERT.
+
+    Pairs of texts are encoded as `[CLS] A [SEP] B [SEP]` for ALBERT, and as
+    `<s> A </s></s> B </s>` for XLM-RoBERTa and CamemBERT.
 
     Args:
-        pieces: the (piece, log probability) pairs, in the order of ids.
+        pieces: the (piece, log probability) pairs, in order of ids.
         tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
-        charsmap: the normalization table of a SentencePiece file; b"" if there is none.
+        charsmap: the precompiled normalization table of a SentencePiece file; b"": no table.
         do_lower_case: whether to lower-case the text; must be False except for ALBERT.
         keep_accents: whether to keep accents; must be True except for ALBERT.
-        model_file: the content of the SentencePiece file that `save` writes; None: no such file.
+        model_file: the content of the SentencePiece file that `save` writes; None: `save` writes no
+            SentencePiece file.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
-            those of the family.
+        model_input_names: names of the arrays that the transformers tokenizer returns; None:
+            input_ids, attention_mask and, for ALBERT only, token_type_ids.
 
     Raises:
-        ValueError: a special token is missing, a piece is empty, occurs twice or has no finite
-            score, or another family than ALBERT is to lower-case text or to strip accents.
+        ValueError: a special token is missing; a piece is empty, occurs twice or has no finite
+            score; or `do_lower_case` is True or `keep_accents` is False for a class other than
+            AlbertTokenizer.
     """
 
     def __init__(
@@ -150,10 +155,11 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """Whether a piece starts a word, bool [vocab_size].
+        """Whether each piece of the vocabulary starts a word, bool [vocab_size].
 
-        Pieces that begin with a letter or digit, not with a space, continue the word before them.
-        Punctuation marks are separate words, as in google-research/albert.
+        A piece whose first character is a letter or digit continues the previous word. All other
+        pieces start a word: special tokens, pieces that begin with a space, and punctuation marks,
+        which are separate words as in google-research/albert.
         """
         special = set(self.layout.special_tokens)
         return np.array([t in special or not t[0].isalnum() for t in self.tokens])
@@ -189,11 +195,11 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
 def read_sentencepiece(
     file: str | Path, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Reads a SentencePiece file for a `tokenizer_class` of transformers.
+    """Reads the SentencePiece file of a tokenizer whose transformers class is `tokenizer_class`.
 
     Returns:
-        The (piece, score) pairs in the order of ids in transformers, the normalization table, and
-        the content of the file.
+        The (piece, score) pairs in the order of the ids in transformers, the precompiled
+        normalization table, and the content of the file.
 
     Raises:
         ValueError: the file is not a unigram model of SentencePiece.
@@ -205,7 +211,10 @@ def read_sentencepiece(
 def parse_sentencepiece(
     content: bytes, file: str, tokenizer_class: str
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
-    """Parses the content of the SentencePiece file `file`; see `read_sentencepiece`."""
+    """Parses the content of a SentencePiece file; returns the same as `read_sentencepiece`.
+
+    `file` names the source of the content in error messages.
+    """
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -233,9 +242,10 @@ def parse_sentencepiece(
 def _in_order_of_ids(
     pieces: list[tuple[str, float]], tokenizer_class: str
 ) -> list[tuple[str, float]]:
-    """Returns the pieces of a SentencePiece file in the order of their ids in transformers.
+    """Returns the (piece, score) pairs of a SentencePiece file in the order of transformers' ids.
 
-    XLM-RoBERTa and CamemBERT have the ids of fairseq, with additional special tokens.
+    The token ids of XLM-RoBERTa and CamemBERT are those of fairseq, which has additional special
+    tokens.
     """
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
@@ -247,7 +257,10 @@ def _in_order_of_ids(
 
 
 def _without_number_comma(piece: str, score: float) -> float:
-    """Lowers the score of pieces such as "9,", because ALBERT splits them into "9" and ","."""
+    """Returns the score of a piece, lowered by 100 if the piece ends with a digit and a comma.
+
+    ALBERT splits a piece such as "9," into "9" and ",".
+    """
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 
 
@@ -259,10 +272,10 @@ def train_unigram(
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> UnigramTokenizer:
-    """Learns a unigram vocabulary like ALBERT's, of at most `vocab_size` entries.
+    """Learns an ALBERT unigram vocabulary of at most `vocab_size` pieces from an iterable of texts.
 
-    The vocabulary does not depend on the order of the texts, unless there are so many words that
-    `counting.count_words` drops rare ones, and then calls `report`.
+    The vocabulary does not depend on the order of the texts, unless `counting.count_words` drops
+    rare words to bound memory; `report` is then called with a message.
 
     Raises:
         ValueError: the texts are empty, or contain more distinct characters than `vocab_size`

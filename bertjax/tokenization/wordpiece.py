@@ -1,7 +1,7 @@
-"""The WordPiece tokenizer of BERT, which splits text into words, and words greedily into pieces.
+"""The WordPiece tokenizer of BERT, which splits text into words, and each word into subword tokens.
 
-As in transformers, a word longer than 100 characters becomes [UNK]; in Google's release, the limit
-is 200 characters.
+As in transformers, a word longer than 100 characters becomes [UNK]; in google-research/bert, the
+limit is 200 characters.
 """
 
 from collections import Counter
@@ -27,16 +27,16 @@ class WordPieceTokenizer(Tokenizer):
 
     Args:
         vocab: maps each token to its id; the ids must be 0..n-1.
-        do_lower_case: whether to lower-case the text and strip its accents.
+        do_lower_case: whether to lower-case the text.
         tokenize_chinese_chars: whether to put spaces around CJK characters.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
         model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the tokenizer of transformers returns; None:
-            those of BERT, with token_type_ids.
+        model_input_names: names of the arrays that the transformers tokenizer returns; None:
+            input_ids, token_type_ids and attention_mask.
 
     Raises:
-        ValueError: a special token is missing, the ids have gaps, or `do_lower_case` is set for a
-            cased vocabulary, whose capitalised entries could never be produced.
+        ValueError: a special token is missing, the ids have gaps, or `do_lower_case` is True for a
+            cased vocabulary, whose capitalised tokens would never be produced.
     """
 
     tokenizer_class = "BertTokenizer"
@@ -90,7 +90,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def word_starts(self) -> np.ndarray:
-        """bool [vocab_size]: whether a piece starts a word; pieces like `##ing` continue one."""
+        """Whether each token starts a word, bool [vocab_size]; tokens with `##` continue a word."""
         return np.array([not token.startswith("##") for token in self.tokens])
 
     def _identity(self) -> Any:
@@ -108,7 +108,10 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:
-    """Whether over 1 % of the entries, not counting [UNK], [unused0] etc., have capital letters."""
+    """Returns whether over 1 % of the tokens in `vocab` contain a capital letter A-Z.
+
+    Tokens in square brackets, such as [UNK] and [unused0], are left out of the count.
+    """
     words = [token for token in vocab if not (token.startswith("[") and token.endswith("]"))]
     capitalised = sum(any("A" <= character <= "Z" for character in word) for word in words)
     return capitalised > CASED_SHARE * len(words)
@@ -123,10 +126,10 @@ def train_wordpiece(
     model_max_length: int = 512,
     report: Report | None = None,
 ) -> WordPieceTokenizer:
-    """Learns a WordPiece vocabulary of at most `vocab_size` entries from an iterable of texts.
+    """Learns a WordPiece vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
-    The vocabulary does not depend on the order of the texts, unless there are so many words that
-    `counting.count_words` drops rare ones, and then calls `report`.
+    The vocabulary does not depend on the order of the texts, unless `counting.count_words` drops
+    rare words to bound memory; `report` is then called with a message.
 
     Raises:
         ValueError: the texts contain no word.
@@ -152,11 +155,13 @@ def _words_of(texts: Iterable[str], do_lower_case: bool) -> Iterator[list[str]]:
 
 
 def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> list[str]:
-    """Returns special tokens, characters, `##` characters, then merged pieces, in order of ids.
+    """Learns the tokens of a WordPiece vocabulary from word counts; returns them in order of ids.
 
-    The trainer of the library would assign ids to the `##` characters in the order of a hash table
-    with a random seed, and it breaks ties between pairs by these ids. Passing all characters in a
-    fixed order makes the vocabulary deterministic.
+    The special tokens come first, then single characters, then single characters with the prefix
+    `##`, and then longer tokens. By default, the trainer of the tokenizers library assigns ids to
+    the `##` characters in the random order of a hash table, and breaks ties between pairs of tokens
+    by these ids. To make the vocabulary deterministic, this function passes all characters to the
+    trainer in a fixed order.
     """
     characters: Counter[str] = Counter()
     for word, count in words.items():

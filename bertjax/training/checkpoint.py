@@ -27,8 +27,9 @@ class Checkpointer:
     The best checkpoint is the one with the best `metric` among the evaluated checkpoints of the
     latest phase. A checkpoint whose metric is NaN or infinite is never the best.
 
-    If a save in the background fails, the next method call raises the error, so that a run does not
-    rely on a checkpoint that was not written. A checkpoint whose save was interrupted is not used.
+    If a save in the background fails, the next method call raises an OSError, so that a run does
+    not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
+    interrupted, are never restored.
     """
 
     def __init__(
@@ -65,16 +66,17 @@ class Checkpointer:
             self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def _seal(self) -> None:
-        """Writes checksums into a checkpoint's temporary folder, before Orbax renames it."""
+        """Writes checksums into a checkpoint's temporary folder before Orbax renames the folder."""
         if hosts.is_first():
             for folder in self._directory.glob(f"*{TEMPORARY}*"):
                 add_checksums(folder)
 
     def _badness(self, metrics: Any) -> float:
-        """Returns a number that is lower for a better checkpoint, from the checkpoint's metrics.
+        """Computes from a checkpoint's metrics a number that is lower for a better checkpoint.
 
-        A later phase is always better, because losses depend on the row length, which differs
-        between phases. The number is infinite if the metric is missing, NaN or infinite.
+        A checkpoint of a later phase always ranks as better, because losses depend on the row
+        length and are therefore not comparable between phases. The returned number is infinite if
+        the metric is missing, NaN or infinite.
         """
         value = metrics.get(self._metric)
         if value is None or not math.isfinite(value):
@@ -82,7 +84,7 @@ class Checkpointer:
         return self._sign * value - 1e3 * metrics.get("phase", 0)
 
     def _graded(self) -> list[tuple[float, int]]:
-        """Returns (badness, -step) of each stored checkpoint whose metric is known and finite."""
+        """Returns a pair (`_badness`, -step) for each stored checkpoint with a finite metric."""
         with self._explained():
             self._manager.wait_until_finished()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
@@ -91,27 +93,30 @@ class Checkpointer:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best stored checkpoint; of equally good ones, the last.
+        """The step of the best stored checkpoint; None if no stored checkpoint has a finite metric.
 
-        It is None if no stored checkpoint has a finite metric.
+        If several checkpoints are equally good, the last of them counts as the best.
         """
         known = self._graded()
         return -min(known)[1] if known else None
 
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
-        """Whether a checkpoint with `metrics` would be at least as good as all stored ones."""
+        """Returns whether `metrics` are at least as good as those of all stored checkpoints."""
         badness = self._badness(metrics)
         return badness < math.inf and all(badness <= other for other, _ in self._graded())
 
     @property
     def latest_step(self) -> int | None:
-        """The step of the newest complete checkpoint; None if there is none."""
+        """The step of the newest complete checkpoint; None if there is no complete checkpoint."""
         with self._explained():
             self._manager.wait_until_finished()
         return self._manager.latest_step()
 
     def delete_superseded(self) -> None:
-        """Deletes the checkpoints that a run keeps no longer, which a kill after a save left."""
+        """Deletes all stored checkpoints except the last `keep` checkpoints and the best one.
+
+        Superseded checkpoints remain if a process is killed between a save and Orbax's deletion.
+        """
         best, steps = self.best_step, sorted(self._manager.all_steps())
         for step in steps[: -self._keep]:
             if step != best:
@@ -119,7 +124,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _explained(self, what: str = "Writing a checkpoint") -> Iterator[None]:
-        """Turns errors of Orbax and of the file system into an OSError with a one-line message."""
+        """Converts any exception in the block to an OSError whose message begins with `what`."""
         try:
             yield
         except Exception as error:
@@ -136,10 +141,10 @@ class Checkpointer:
         progress: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts writing a checkpoint in the background; `progress` is stored as JSON.
+        """Starts to write a checkpoint of `state` in the background; stores `progress` as JSON.
 
         Raises:
-            OSError: this save or the previous one failed, for example because the disk is full.
+            OSError: this save or the previous save failed, for example because the disk is full.
         """
         # The arrays are copied first: the next train step donates them, and on CPUs it would
         # overwrite the memory that Orbax reads in the background.
@@ -157,9 +162,10 @@ class Checkpointer:
     def replace(
         self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> None:
-        """Replaces the newest checkpoint by one that also stores the metrics of its evaluation.
+        """Replaces the newest checkpoint, that of `step`, by one that also stores `metrics`.
 
-        The old one is kept until the new one is complete, so that a kill loses neither.
+        The old checkpoint is kept until the new checkpoint is complete, so that no checkpoint is
+        lost if the process is killed.
 
         Raises:
             OSError: the new checkpoint cannot be written.
@@ -174,9 +180,9 @@ class Checkpointer:
         hosts.on_first(lambda: restore_replaced(self._directory))
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reads the state and progress of the checkpoint at `step` (None: the newest).
+        """Returns the state and the progress in the checkpoint of `step` (None: the newest one).
 
-        `like` is a tree with the shapes, dtypes and shardings of the state.
+        `like` is a tree with the shapes, dtypes and shardings of the state to restore.
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.
@@ -210,11 +216,11 @@ class Checkpointer:
             )
 
     def abandon(self) -> None:
-        """Makes `close` return at once, because the hosts it would wait for may have ended."""
+        """Makes a later call of `close` return at once, without waiting for the other hosts."""
         self._is_closed = True
 
     def close(self) -> None:
-        """Waits for the save in progress and raises its error if it failed."""
+        """Waits for the save in progress and closes Orbax's manager; raises OSError on failure."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -225,11 +231,11 @@ class Checkpointer:
 
 
 def _single(x: jax.Array) -> jax.Array:
-    """Returns the copy on one device of an array that is replicated over this process's devices.
+    """Returns one device's copy of an array that is replicated over the devices of this process.
 
     Orbax would cut a replicated array into one slice per device and write the slices slowly, one
-    after another. Sharded arrays are returned unchanged. So are arrays that span several processes:
-    there the slices are useful, because each process writes only its own.
+    after another. Sharded arrays and arrays that span several processes are returned unchanged; of
+    an array that spans several processes, each process writes only its own slices.
     """
     whole = x.is_fully_addressable and x.is_fully_replicated
     return x.addressable_data(0) if whole else x

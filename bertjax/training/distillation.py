@@ -1,7 +1,7 @@
-"""Training objectives of a student that learns from a teacher, in pretraining and fine-tuning.
+"""Objectives for distillation, in which a student learns from a teacher's outputs.
 
-An objective gets the outputs of the student for a batch as `outputs`, and the outputs of the
-teacher for the same batch as `outputs[TEACHER]`.
+The functions of an objective take the outputs of the student for a batch as `outputs`, and the
+outputs of the teacher for the same batch as `outputs[TEACHER]`.
 """
 
 import jax
@@ -62,10 +62,11 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
 
 
 def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> Objective:
-    """Adds a distillation loss to `hard`, an objective that learns from labels alone.
+    """Adds a distillation loss to the fine-tuning objective `hard`, which uses only the labels.
 
-    The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss. Both losses
-    are means over the labelled sequences or tokens, weighted by "label_weights".
+    The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss. The label
+    loss and the distillation loss are means over the labelled sequences or tokens, weighted by the
+    array "label_weights" of the batch.
     """
     assert hard.soft_losses is not None
     soft_losses = hard.soft_losses

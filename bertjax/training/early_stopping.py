@@ -4,12 +4,13 @@ from typing import Any
 
 
 class EarlyStopping:
-    """Counts the consecutive evaluations that did not improve the best value of a metric.
+    """Counts the consecutive evaluations in which a metric did not exceed its best value so far.
 
     Args:
-        patience: the number of evaluations without improvement after which to stop; 0: never stop.
+        patience: the number of consecutive evaluations without improvement after which the run
+            should stop; 0: the run never stops early.
         metric: the name of the metric that should improve; higher is better.
-        state: the attribute `state` as a checkpoint stored it; None: no evaluation so far.
+        state: the value of the attribute `state` that a checkpoint stored; None: a new run.
     """
 
     def __init__(self, patience: int, metric: str, state: dict[str, Any] | None = None):
@@ -17,7 +18,7 @@ class EarlyStopping:
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Counts an evaluation, given its metrics by name, and returns the metrics unchanged."""
+        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged."""
         value = evaluation.get(self._metric)
         if value is not None:
             better = self.state["best"] is None or value > self.state["best"]
@@ -29,5 +30,5 @@ class EarlyStopping:
         return evaluation
 
     def __call__(self) -> bool:
-        """Whether the run should stop."""
+        """Returns whether the run should stop, after `patience` evaluations without improvement."""
         return 0 < self._patience <= self.state["stale"]

@@ -12,11 +12,11 @@ BATCHES_AHEAD = 2
 def evaluate(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, float]:
-    """Returns the mean of each metric: its sum over all batches, divided by its total weight.
+    """Evaluates `params` on `batches`; returns {metric: weighted mean over all batches}.
 
-    `eval_step(params, batch)` returns {metric: (sum of weighted values, sum of weights)}.
-
-    The sums are copied to the host once, at the end, so that the device never waits for the host.
+    `eval_step(params, batch)` returns {metric: (sum of weighted values, sum of weights)}. The sums
+    of all batches are copied to the host once, at the end, so that the device never waits for the
+    host.
     """
     sums: list[Any] = []
     for batch in batches:
@@ -28,7 +28,7 @@ def evaluate(
 
 
 def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Adds up the pairs (sum, weight) of each metric in double precision, in the given order."""
+    """Adds up dictionaries {metric: (sum, weight)} in float64; returns a dictionary of totals."""
     total: dict[str, tuple[float, float]] = {}
     for item in sums:
         for key, (value, weight) in item.items():
@@ -38,5 +38,5 @@ def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def means(total: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """Returns sum / weight of each metric in {metric: (sum, weight)}, without those of weight 0."""
+    """Converts {metric: (sum, weight)} to {metric: sum / weight}, without metrics of weight 0."""
     return {key: value / weight for key, (value, weight) in total.items() if weight}

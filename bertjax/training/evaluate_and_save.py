@@ -1,4 +1,4 @@
-"""The training hook that evaluates and saves checkpoints, also when a stop signal ends a run."""
+"""The training hook that runs evaluations and saves checkpoints, also after a stop signal."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class EvaluationStopped(Exception):
-    """Raised inside of an evaluation when a stop signal has come."""
+    """Raised to end an evaluation early because a stop signal (such as SIGTERM) has come."""
 
 
 def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[Item]:
@@ -30,32 +30,43 @@ def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[It
 def check_stop(stop: StopSignal | None) -> None:
     """Raises `EvaluationStopped` if a stop signal has come.
 
-    All hosts must call this equally often, because they agree on whether to stop.
+    All hosts must call this function equally often, because every call exchanges the hosts' stop
+    flags. If `stop` is None, nothing is checked.
     """
     if stop is not None and stop():
         raise EvaluationStopped
 
 
 class EvaluateAndSave:
-    """Evaluates every `eval_every` steps, saves every `save_every` steps, and both at `last_step`.
+    """A training hook that evaluates every `eval_every` and saves every `save_every` steps.
 
-    A step whose evaluation is the best so far is saved as well. On a stop signal, the state is
-    saved at once; an evaluation due at that step runs when training resumes. If the evaluation is
-    not compiled yet, the state is saved before it, because a signal cannot stop the compiler.
+    <<<<<<< HEAD
+        A step whose evaluation is the best so far is saved as well. On a stop signal, the state is
+        saved at once; an evaluation due at that step runs when training resumes. If the evaluation is
+        not compiled yet, the state is saved before it, because a signal cannot stop the compiler.
+    =======
+        At `last_step`, the hook both evaluates and saves. A checkpoint is also saved after each
+        evaluation that is the best so far. After a stop signal, the current step is saved without an
+        evaluation; if an evaluation was due at that step, the evaluation runs when training resumes.
+    >>>>>>> prose
 
-    Args:
-        checkpointer: writes the checkpoints.
-        logger: logs the metrics; its clock is stopped during evaluations and saves.
-        skipped: reports skipped updates, and raises NotFinite after too many consecutive ones.
-        evaluate: a function params -> {metric: value}.
-        progress: a function step -> the JSON values that the checkpoint of the step stores, such as
-            the position in the data.
-        stop: a function that returns whether a stop signal has come.
-        phase: the index of the phase; checkpoints of later phases count as better.
+        Args:
+            checkpointer: writes the checkpoints.
+            logger: logs the metrics; the training time that it measures excludes evaluations and saves.
+            skipped: reports skipped updates; raises NotFinite after too many consecutive skipped ones.
+            evaluate: a function params -> {metric: value}.
+            progress: a function step -> the JSON values that the checkpoint of the step stores, such as
+                the position in the data.
+            stop: a function that returns whether a stop signal has come.
+    <<<<<<< HEAD
+            phase: the index of the phase; checkpoints of later phases count as better.
 
-    Attributes:
-        is_compiled: whether the evaluation has been compiled.
-        evaluation_due: whether a stop signal prevented the last evaluation.
+        Attributes:
+            is_compiled: whether the evaluation has been compiled.
+            evaluation_due: whether a stop signal prevented the last evaluation.
+    =======
+            phase: the index of the phase; `checkpointer` ranks checkpoints of later phases as better.
+    >>>>>>> prose
     """
 
     def __init__(
@@ -105,7 +116,11 @@ class EvaluateAndSave:
         self.make_due_evaluation(step, state)
 
     def _evaluation(self, step: int, state: TrainState) -> dict[str, float] | None:
-        """Evaluates and logs the metrics; if a stop signal comes, `evaluation_due` remains True."""
+        """Evaluates `state`; logs and returns the metrics, or returns None after a stop signal.
+
+        After a stop signal, `evaluation_due` is True; after an evaluation, `evaluation_due` is
+        False.
+        """
         self.evaluation_due = True
         if self._stop():
             return None
@@ -119,12 +134,12 @@ class EvaluateAndSave:
         return evaluation
 
     def make_due_evaluation(self, step: int, state: TrainState) -> bool:
-        """Evaluates a step whose evaluation a stop signal prevented in an earlier process.
+        """Runs the evaluation of `step` that a stop signal prevented before the run was resumed.
 
-        The checkpoint of the step is then replaced by one that also stores the metrics.
+        Afterwards, the checkpoint of `step` is replaced by one that also stores the metrics.
 
         Returns:
-            False if another stop signal came, so that the evaluation remains due.
+            True if the evaluation is done; False if another stop signal came before its end.
         """
         evaluation = self._evaluation(step, state)
         if self.evaluation_due:
@@ -134,14 +149,17 @@ class EvaluateAndSave:
         return True
 
     def save_and_stop(self, step: int, state: TrainState) -> None:
-        """Saves a checkpoint after a stop signal, unless `step` has been saved already."""
+        """Saves a checkpoint of `state` after a stop signal, unless `step` is saved already."""
         self._skipped.read_all()
         if not self.is_saved(step):
             with self._logger.paused():
                 self._save(step, state, None)
 
     def is_saved(self, step: int) -> bool:
-        """Whether the newest checkpoint is that of `step`; waits for a save in progress."""
+        """Returns whether the newest checkpoint is that of `step`; True at step 0 of a new run.
+
+        The method waits for a save in progress.
+        """
         return (self._checkpointer.latest_step or 0) == step
 
     def _is_best(self, evaluation: dict[str, float]) -> bool:

@@ -50,12 +50,12 @@ class FinetuningRun(Run):
         config: the config of a single run, in which `seeds` is 1 and `sweep` is False.
         task: the task, with the source of its examples.
         loaded: the model to start from, with the head of the task.
-        data: the encoded train split.
+        data: the train split, encoded as features.
         teacher: the teacher for distillation, if any.
 
     Raises:
-        ValueError: the config's class weights, mesh, attention kernel or warm-up do not fit this
-            task, model, data or devices.
+        ValueError: the class weights, mesh, attention kernel or warm-up in the config cannot be
+            used with this task, model, data or devices.
     """
 
     higher_is_better = True
@@ -110,20 +110,20 @@ class FinetuningRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json."""
+        """The config as it is stored in run.json, with a hash of the weights of any teacher."""
         return identity_of(self.config, self.teacher)
 
     @property
     def data_fingerprint(self) -> str:
-        """A hash of the features of the train split."""
+        """A hash of the train split, encoded as features."""
         return self.data.fingerprint
 
     def initial_params(self) -> Any:
-        """Returns the parameters of the model that --init names."""
+        """Returns the parameters to start from: those of the model that --init names."""
         return self.loaded.params
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields global batches on the devices, beginning with the batch of index `first_batch`."""
+        """Yields global training batches on the devices, from batch index `first_batch` on."""
         del phase_index
         source = FeatureBatches(
             str(self.data.path),
@@ -141,33 +141,33 @@ class FinetuningRun(Run):
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
     def accumulation_steps(self, phase: Phase) -> int:
-        """Returns the number of microbatches per update.
+        """Returns the number of microbatches per update, which is a field of the config.
 
-        The phase does not hold this number: its batch size counts examples, but microbatches split
-        the rows of a batch, and a row holds several examples.
+        `phase` cannot hold the number of microbatches, because `phase.batch_size` counts examples,
+        but microbatches split the rows of a batch, and a row holds several examples.
         """
         del phase
         return self.config.accumulation_steps
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """The numbers of steps between evaluations and between checkpoints, which are equal."""
+        """Returns (steps between evaluations, steps between checkpoints), which are equal."""
         every = max(1, round(self.batches_per_epoch / self.config.evals_per_epoch))
         return every, every
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns the index of the next batch and the state of early stopping."""
+        """Returns values for a checkpoint: index of the next batch and state of early stopping."""
         del phase_index
         return {"batch": next_batch, "patience": self.early_stopping.state}
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores the state of early stopping."""
+        """Restores the state of early stopping from the `progress` that a checkpoint stored."""
         if progress.get("patience"):
             self.early_stopping.state = dict(progress["patience"])
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns all differences from the saved config, as none of them allows the run to resume.
+        """Returns all of `changed`, because any difference from the saved config prevents resuming.
 
-        If the number of steps differs, an explanation is appended.
+        If `num_epochs` or `max_steps` differs, a reason is appended to the list.
         """
         refused = super().refused_changes(changed, saved, step)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
@@ -178,14 +178,14 @@ class FinetuningRun(Run):
         return refused
 
     def is_finished(self) -> bool:
-        """Whether the metric on the dev split has stopped improving, so that training ends."""
+        """Returns whether early stopping ends training, because the dev metric did not improve."""
         return self.early_stopping()
 
     def evaluate(self, params: Any, phase: Phase | None = None) -> dict[str, float]:
-        """Returns the metrics of all dev splits, named such as "eval/accuracy".
+        """Predicts all dev splits; returns {metric: value} with names such as "eval/accuracy".
 
-        The suffix of a split such as "dev_mismatched" precedes the name of the metric:
-        "eval/mismatched_accuracy".
+        The metrics of a split such as "dev_mismatched" have names with the suffix of the split,
+        such as "eval/mismatched_accuracy".
         """
         del phase
         self.dev_scores = {
@@ -199,7 +199,7 @@ class FinetuningRun(Run):
         return self.early_stopping.see(evaluation)
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
-        """Writes the predictions for a split; returns its metrics, or {} if it has no labels."""
+        """Predicts a split, writes the predictions, and returns the metrics ({} without labels)."""
         assert self.task.source is not None
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
@@ -215,7 +215,8 @@ class FinetuningRun(Run):
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state with the best dev score, or the last state if there is no dev split.
 
-        Afterwards, `dev_scores` and the prediction files of dev splits are those of this state.
+        Afterwards, `dev_scores` and the prediction files of dev splits belong to the returned
+        state.
         """
         best = checkpointer.best_step
         if best not in (None, int(state.step)):
@@ -228,7 +229,7 @@ class FinetuningRun(Run):
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:
-        """Writes test predictions, the scores of all splits and the model; returns the scores."""
+        """Writes test predictions, the scores and the model; returns {split/metric: score}."""
         splits = dict(self.dev_scores or {})
         for split in splits_of(self.task, "test"):
             splits[split] = self.predict_split(state.params, split)
@@ -300,7 +301,9 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """Loads the model of --init with the task's head or a new tagger, and sets its dropout rate.
+    """Loads the model that --init names, with the head of the task or a new tagger.
+
+    If `config.dropout` is not None, the dropout rates of the model are set to this value.
 
     Raises:
         ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
@@ -347,9 +350,9 @@ def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
 
 
 def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Returns the model after initialising with `seed` the parts that its checkpoint lacks.
+    """Initialises again, with `seed`, those parameters of a model that its checkpoint lacks.
 
-    The result is the same as loading the model again with `seed`.
+    The returned model equals the model that is loaded from the same checkpoint with `seed`.
     """
     flat: Any = flatten_dict(loaded.params, sep="/")
     paths = frozenset(path for path in flat if path.startswith(tuple(loaded.absent)))

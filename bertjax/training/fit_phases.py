@@ -1,4 +1,4 @@
-"""`FitPhases`: trains the phases of a run, each with its batches, evaluations and checkpoints."""
+"""`FitPhases`: trains the phases of a run one by one, with evaluations and checkpoints."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FitPhases:
-    """The loop over the phases of a run.
+    """Trains the phases of a run one by one, with evaluations and checkpoints.
 
     Args:
         run: the run, which provides the batches, the train step and the evaluation of each phase.
@@ -46,7 +46,11 @@ class FitPhases:
         )
 
     def fit(self, state: TrainState, step: int) -> tuple[TrainState, int, bool]:
-        """Trains from `step` on; returns (last state, its step, whether the run is complete)."""
+        """Trains all phases from `step` on, until the end of the run or a stop signal.
+
+        Returns:
+            The last state, the number of its step, and whether the run is complete.
+        """
         run, start = self._run, 0
         for index, phase in enumerate(run.phases):
             end = start + phase.num_steps
@@ -62,9 +66,9 @@ class FitPhases:
         return state, step, finished and not self._evaluation_due
 
     def rows_of_step(self, step: int) -> tuple[int, int, int]:
-        """Returns (index of the phase, first row, last row) of the batch of a step.
+        """Returns (index of the phase, first row, last row) of the batch that `step` trains on.
 
-        The rows are indices in the order in which the phase reads the rows.
+        Rows are numbered from 0 in the order in which the phase reads them from the data.
         """
         run, index, start = self._run, 0, 0
         while step > start + run.phases[index].num_steps:
@@ -74,14 +78,15 @@ class FitPhases:
         return index, batch * batch_size, (batch + 1) * batch_size - 1
 
     def _batch(self, index: int, step: int, start: int) -> int:
-        """Returns the index, in phase `index`, of the batch that follows step `step`.
+        """Returns the index, within phase `index`, of the first batch after step `step`.
 
-        The phase begins after step `start`. Batches that rollbacks left out are counted as well.
+        Phase `index` begins after step `start`. The returned index also counts the batches that
+        rollbacks left out.
         """
         return step - start + self._run.rollbacks.left_out(index, step)
 
     def _saving(self, index: int, start: int) -> EvaluateAndSave:
-        """Returns the hook that evaluates and saves in phase `index`, after step `start`."""
+        """Returns the evaluate-and-save hook of phase `index`, which begins after step `start`."""
         run = self._run
         phase = run.phases[index]
         eval_every, save_every = run.eval_and_save_every()
@@ -101,7 +106,10 @@ class FitPhases:
     def _fit_phase(
         self, index: int, state: TrainState, step: int, start: int, save: EvaluateAndSave
     ) -> tuple[TrainState, int]:
-        """Trains from `step` to the end of phase `index`, which begins after step `start`."""
+        """Trains from `step` to the end of phase `index`, or until a signal or early stopping.
+
+        Phase `index` begins after step `start`. The method returns the last state and its step.
+        """
         run = self._run
         phase = run.phases[index]
         flops = run.flops_per_step(phase)

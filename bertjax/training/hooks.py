@@ -15,17 +15,17 @@ from bertjax.training.writers import MetricWriter
 
 
 class MetricLogger:
-    """Writes the mean metrics of every `every` steps to files and to the terminal.
+    """Logs the mean of each training metric over every `every` steps, to files and the terminal.
 
     Args:
-        writer: writes the files; None on hosts other than the first.
+        writer: writes the metric files; None on hosts other than the first.
         every: the number of steps between two log lines.
         num_steps: the number of steps of the whole run, for the progress bar.
         name: the name of the run, for the progress bar.
         step: the step at which the run starts or resumes.
-        pending: the property `pending` as a checkpoint stored it; None: no sums.
-        loss_weights: {name of a loss: its factor in the total loss}; "loss" is computed from these
-            if the metrics have no "loss".
+        pending: the value of the property `pending` that a checkpoint stored; None: a new run.
+        loss_weights: {name of a loss: its factor in the total loss}; the metric "loss" is computed
+            with these factors if the train step does not return a metric of that name.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class MetricLogger:
         self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Sets the FLOP per step of a phase and the peak FLOP/s of all devices together.
+        """Sets the FLOP per step of a new phase and the peak FLOP/s of all devices together.
 
-        The next step is not timed, because it includes compilation.
+        The first step of the phase is not timed, because that step includes compilation.
         """
         self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
@@ -93,7 +93,7 @@ class MetricLogger:
 
     @property
     def pending(self) -> dict[str, Any]:
-        """{metric: (sum, weight)} over all steps since the last log line; checkpoints store it."""
+        """The metric sums since the last log line, {metric: (sum, weight)}, for a checkpoint."""
         unread = jax.device_get([metrics["sums"] for metrics in self._unread])
         return add_sums([self._sums, *unread])
 
@@ -116,12 +116,12 @@ class MetricLogger:
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Syncs the log files to the disk, so that they are never older than a checkpoint."""
+        """Syncs the metric files to disk, so that the files are as new as the next checkpoint."""
         if self._writer is not None:
             self._writer.flush()
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Writes {name: number} of a step to the files, and as one line to the terminal."""
+        """Writes the metrics of a step, {name: number}, to the metric files and the terminal."""
         if self._writer is None:
             return
         self._writer.write(step, values)
@@ -138,7 +138,7 @@ class MetricLogger:
             self._since = time.perf_counter()
 
     def close(self) -> None:
-        """Stops the progress bar and closes the files."""
+        """Stops the progress bar and closes the metric files."""
         self._bar.stop()
         if self._writer is not None:
             self._writer.close()

@@ -1,6 +1,6 @@
 """LAMB's trust ratio, which scales a tensor's update to the tensor's norm (You et al. 2019).
 
-The parameters of all encoder layers are stacked along axis 0; each layer has its own ratio.
+The parameters of all encoder layers are stacked along axis 0; each layer has its own trust ratio.
 """
 
 from typing import Any
@@ -22,9 +22,11 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """Multiplies each update by norm(parameters) / norm(update), or by 1 where a norm is 0.
+    """Returns a transformation that multiplies each update by norm(parameter) / norm(update).
 
-    Unlike in `optax.scale_by_trust_ratio`, each stacked layer has its own norms.
+    If the norm of the parameter or of the update is 0, the update is unchanged. Unlike in
+    `optax.scale_by_trust_ratio`, the norms of a stacked parameter are computed for each encoder
+    layer separately.
     """
 
     def update(updates: Any, state: Any, params: Any = None):

@@ -1,4 +1,4 @@
-"""The training loop: one step per batch, followed by the hooks."""
+"""The training loop: for each batch, one train step and then a call of each hook."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def fit(
     """Trains from `step` to `num_steps`, or until `should_stop(step)` is true after a step.
 
     Returns:
-        The state, and the number of steps whose update and hooks are done.
+        The last state, and the number of the last step whose update and hooks are done.
     """
     in_flight: list[Any] = []
     for batch in batches if step < num_steps else ():

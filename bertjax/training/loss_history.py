@@ -1,4 +1,4 @@
-"""The losses and gradient norms of the last steps, and the rule that detects spikes in them."""
+"""The history of recent losses and gradient norms, and the rule that detects spikes of both."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,17 @@ HISTORY = 128
 
 
 class LossHistory(NamedTuple):
-    """The losses and gradient norms of the last finite steps, which checkpoints store.
+    """The losses and gradient norms of the last `HISTORY` steps in which both were finite.
+
+    The history is a part of the train state, so checkpoints store it.
 
     Attributes:
         losses: the loss of each recorded step, float [HISTORY].
         grad_norms: the gradient norm of each recorded step, float [HISTORY].
-        sigma: a loss or gradient norm that exceeds the mean by more than this number of standard
-            deviations is a spike, float scalar; 0: no step is a spike. It is an array, so that one
-            compiled program serves all its values.
-        num_steps: the number of recorded steps, int32 scalar; recorded step i is at index
+        sigma: the number of standard deviations by which a loss or gradient norm must exceed the
+            mean to count as a spike, float scalar; 0: no step counts as a spike. `sigma` is an
+            array, so that a change of its value needs no recompilation.
+        num_steps: the total number of recorded steps, int32 scalar; recorded step i is at index
             i % HISTORY.
     """
 
@@ -30,7 +32,7 @@ class LossHistory(NamedTuple):
 
 
 def empty_history(skip_spikes: float) -> LossHistory:
-    """Returns the history before the first step; `skip_spikes` is the value of `sigma`."""
+    """Returns a `LossHistory` without recorded steps, whose `sigma` is `skip_spikes`."""
     # `losses` and `grad_norms` must be separate arrays, because the train step donates both.
     losses, grad_norms = (jnp.zeros(HISTORY, jnp.float32) for _ in range(2))
     sigma = jnp.asarray(skip_spikes, jnp.float32)
@@ -38,9 +40,11 @@ def empty_history(skip_spikes: float) -> LossHistory:
 
 
 def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
-    """Whether loss or gradient norm exceeds its recorded mean by over `sigma` standard deviations.
+    """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
 
-    This is the rule of OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
+    A value is a spike if it exceeds its mean in `history` by more than `history.sigma` standard
+    deviations. While fewer than HISTORY // 2 steps are recorded, no value is a spike. The rule is
+    that of OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
     """
     known = jnp.arange(HISTORY) < history.num_steps
     size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
@@ -55,7 +59,7 @@ def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
 
 
 def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
-    """Returns the history with one more step, or unchanged if `is_finite` is False.
+    """Returns `history` with the step's loss and gradient norm added if `is_finite` is True.
 
     Spikes are recorded as well, so that a loss that stays at a higher level soon no longer counts
     as a spike.

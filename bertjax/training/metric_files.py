@@ -1,8 +1,8 @@
 """Reads and repairs the metric files of a run: `metrics.jsonl` and TensorBoard's event files.
 
-A failing disk or a crash may leave NUL bytes, garbage or a truncated last line in these files. Then
-the readable entries are kept, the damaged file is copied to another name, and a printed line says
-so: damaged metric files never stop a run.
+A failing disk or a crash may leave NUL bytes, garbage or a truncated last line in a metric file. A
+damaged metric file never stops a run: the readable entries are kept, the damaged file is copied to
+another name, and a message is printed.
 """
 
 import bisect
@@ -24,7 +24,7 @@ from bertjax.files import set_aside, write_bytes
 
 @contextlib.contextmanager
 def _without(module: str) -> Iterator[None]:
-    """A context in which importing `module` raises ImportError, unless it is imported already."""
+    """Makes imports of `module` in the block raise ImportError, unless it is imported already."""
     if module in sys.modules:
         yield
         return
@@ -52,7 +52,8 @@ class Lines(NamedTuple):
 
     Attributes:
         lines: the complete lines, each as {"step": step, metric: value}.
-        damaged: whether the file contains anything else, apart from a truncated last line.
+        damaged: whether the file contains anything other than complete lines and a truncated last
+            line.
     """
 
     lines: list[dict[str, Any]]
@@ -60,7 +61,7 @@ class Lines(NamedTuple):
 
 
 def read_lines(path: Path) -> Lines:
-    """Reads the complete lines of metrics.jsonl; returns no lines if the file does not exist."""
+    """Reads the complete lines of metrics.jsonl; a missing file counts as an empty file."""
     if not path.is_file():
         return Lines([], False)
     *whole, last = path.read_bytes().split(b"\n")
@@ -89,7 +90,7 @@ def _may_be_half_a_line(text: bytes) -> bool:
 
 
 def to_line(step: int, metrics: Mapping[str, Any]) -> str:
-    """Returns a line of metrics.jsonl, in which NaN and infinity, which JSON lacks, are null."""
+    """Formats the metrics of a step as a line of metrics.jsonl; NaN and infinity become null."""
     values = {key: _in_json(value) for key, value in metrics.items()}
     return json.dumps({"step": step, **values}, allow_nan=False) + "\n"
 
@@ -105,7 +106,10 @@ def _in_json(value: Any) -> Any:
 
 
 def cut_json_lines(path: Path, step: int) -> list[dict[str, Any]]:
-    """Removes lines of steps after `step` and a truncated last line; returns the kept lines."""
+    """Removes the lines of steps after `step` from metrics.jsonl; returns the remaining lines.
+
+    A truncated last line and damaged content are removed as well.
+    """
     lines, damaged = read_lines(path)
     kept = [line for line in lines if line["step"] <= step]
     if damaged:
@@ -127,12 +131,16 @@ def _say_damaged(path: Path) -> None:
 
 
 def scalar_event(step: int, tag: str, value: float, wall_time: float) -> bytes:
-    """Returns the TFRecord of a TensorBoard event with one scalar."""
+    """Returns the TFRecord of a TensorBoard event with one scalar, as bytes."""
     return to_record(Event(wall_time=wall_time, step=step, summary=scalar(tag, value)))
 
 
 def to_record(event: Any) -> bytes:
-    """Returns a TFRecord: length (8 bytes), its CRC (4 bytes), the event, its CRC (4 bytes)."""
+    """Returns the TFRecord of a TensorBoard event, as bytes.
+
+    A TFRecord consists of the length of the event (8 bytes), the CRC of the length (4 bytes), the
+    serialized event, and the CRC of the event (4 bytes).
+    """
     data = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return length + _masked_crc(length) + data + _masked_crc(data)
@@ -153,10 +161,10 @@ class EventRecord(NamedTuple):
 
 
 def read_events(path: Path) -> tuple[list[EventRecord], bool]:
-    """Reads the intact events of a file; also returns whether the file is damaged.
+    """Reads the intact events of an event file; also returns whether the file is damaged.
 
-    A truncated last event, as a killed process leaves it, does not count as damage. Events after a
-    damaged length field cannot be read.
+    A truncated last event, which a killed process may leave, does not count as damage. Events after
+    a damaged length field cannot be read.
     """
     content = path.read_bytes()
     events, damaged, at = [], False, 0
@@ -189,14 +197,14 @@ def _parsed_event(record: bytes) -> EventRecord | None:
 
 
 def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> None:
-    """Removes the events of steps after `step` and restores lost events from `lines`.
+    """Removes the events of steps after `step` from the event files, and restores lost events.
 
-    A restored event is inserted in the order of steps, and gets the wall time of the event before
-    it.
+    Every metric in `lines` that has no event is restored. A restored event is inserted in the order
+    of steps, and gets the wall time of the preceding event.
 
     Args:
         directory: the folder of the event files.
-        lines: the lines of metrics.jsonl, none of a step after `step`.
+        lines: the lines of metrics.jsonl, all of which are of steps up to `step`.
         step: the step from which the run resumes.
     """
     paths = sorted(directory.glob(EVENT_FILES))
@@ -228,7 +236,7 @@ def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> No
 def _missing(
     lines: list[dict[str, Any]], files: list[list[EventRecord]]
 ) -> list[tuple[int, str, float]]:
-    """Returns (step, name, value) of each metric value in `lines` that has no event in `files`."""
+    """Returns (step, metric, value) for each value in `lines` that has no event in `files`."""
     present = {(event.step, tag) for events in files for event in events for tag in event.tags}
     missing = []
     for line in lines:
@@ -243,14 +251,14 @@ def _missing(
 
 @functools.cache
 def _tag_of(key: str) -> str:
-    """Returns the TensorBoard tag of a metric: its name with special characters replaced."""
+    """Returns the TensorBoard tag of a metric: the name `key` with special characters replaced."""
     return scalar(key, 0.0).value[0].tag
 
 
 def _in_order(events: list[EventRecord]) -> Iterator[bytes]:
     """Yields the TFRecords of events, sorted by step.
 
-    An event whose wall time is 0 gets the wall time of the event before it.
+    An event whose wall time is 0 gets the wall time of the preceding event.
     """
     events = sorted(events, key=lambda event: event.step)
     last = next((event.wall_time for event in events if event.wall_time), time.time())
@@ -270,15 +278,15 @@ def _first_event(wall_time: float) -> EventRecord:
 
 
 def new_event_file(directory: Path, step: int) -> Path:
-    """Returns a path for a new event file, which TensorBoard reads after the older ones.
+    """Returns the path of a new event file, which TensorBoard reads after the older event files.
 
-    The name begins with the time in seconds, and ends with the process id and `step`, so that a run
-    that is resumed within the same second does not overwrite a file.
+    The file name contains the time in seconds, the process id and `step`, so that a run that is
+    resumed within the same second does not overwrite a file.
     """
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
     return directory / f"{name}.{os.getpid()}.{step}"
 
 
 def first_record() -> bytes:
-    """Returns the TFRecord with which every event file begins: the version of the format."""
+    """Returns the first TFRecord of an event file, which holds the version of the file format."""
     return _first_event(time.time()).content

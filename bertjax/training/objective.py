@@ -1,4 +1,4 @@
-"""Creates the loss function of a model and an objective, for the train and evaluation steps."""
+"""Combines a model and an objective into the loss function of the train and evaluation steps."""
 
 from typing import Any
 
@@ -16,13 +16,17 @@ TEACHER = "teacher"
 def make_loss_fn(
     model: BertWithHead, objective: Objective | None = None, teacher: BertWithHead | None = None
 ):
-    """Returns `loss_fn(params, batch, weights, dropout) -> (loss, sums)`, a `step.LossFn`.
+    """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
+
+    The arguments of the returned function are those of `step.LossFn`; `sums` is the result of
+    `objective.sums`.
 
     Args:
         model: the model to train.
         objective: the objective to minimise; None: the pretraining objective of the model's head.
-        teacher: a model that reads the same batch without dropout. Its parameters are
-            `params[TEACHER]`, and `objective.sums` receives its outputs as `outputs[TEACHER]`.
+        teacher: the teacher for distillation, which reads the same batch without dropout; None: no
+            distillation. The teacher's parameters are `params[TEACHER]`, and `objective.sums`
+            receives the teacher's outputs as `outputs[TEACHER]`.
     """
     objective = objective or model.objectives["pretraining"]
     keys = (*MODEL_INPUTS, *objective.inputs)

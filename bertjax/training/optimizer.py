@@ -1,9 +1,9 @@
 """Optimizers (AdamW with and without bias correction, LAMB) and learning-rate schedules.
 
 The Adam of google-research/bert does not correct the bias of the moments, so its first updates are
-three to seven times as large as AdamW's. LAMB adds a trust ratio for each tensor; the ratio is 1
-for parameters without weight decay. NVIDIA's LAMB corrects the bias of the moments;
-google-research/albert's does not.
+three to seven times as large as AdamW's. LAMB multiplies the update of each tensor by a trust
+ratio; the trust ratio is 1 for parameters without weight decay. NVIDIA's LAMB corrects the bias of
+the moments; the LAMB of google-research/albert does not.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ Schedule = Callable[[Any], jax.Array]
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
-    """Chains clipping, Adam, decoupled weight decay, LAMB's trust ratio and the learning rate.
+    """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
-    The weight decay is added to Adam's update; the trust ratio and the learning rate then multiply
-    the sum.
+    The optimizer clips the gradients, computes Adam's update and adds the weight decay to this
+    update; the sum is multiplied by LAMB's trust ratio (for LAMB only) and by the learning rate.
     """
     corrected = config.recipe in ("adamw", "lamb")
     adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam
@@ -41,19 +41,22 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.Gradien
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns a tree of bools: False for biases and LayerNorm scales, which are not decayed."""
+    """Returns the weight-decay mask, a tree of bools: False for biases and LayerNorm scales."""
     return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
 
 
 class UncorrectedAdamState(NamedTuple):
-    """The first and second moments of the gradients."""
+    """The state of Adam without bias correction: first and second moments of the gradients."""
 
     mu: Any
     nu: Any
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam as in google-research/bert: no bias correction, and eps is added to the square root."""
+    """Returns the Adam transformation of google-research/bert, which has no bias correction.
+
+    The update is mu / (sqrt(nu) + eps), where mu and nu are the moments of the gradients.
+    """
 
     def init(params: Any) -> UncorrectedAdamState:
         return UncorrectedAdamState(
@@ -80,13 +83,14 @@ class _Curve(NamedTuple):
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
     """Returns the learning-rate schedule of all phases, a function step -> learning rate.
 
-    In a curve of N steps with W warm-up steps, the rate at step s is peak * s / W during the
-    warm-up, and then peak * d ** `decay_power`, where d is 1 - s / N (`schedule` "google") or
-    (N - s) / (N - W) ("hf"). A phase with learning_rate_curve="restart" begins a new curve, and one
-    with "continue" extends the curve of the previous phase.
+    The schedule consists of one or more curves, each with a linear warm-up and a decay. A phase
+    with learning_rate_curve="restart" begins a new curve; a phase with "continue" extends the curve
+    of the previous phase. In a curve of N steps with W warm-up steps, the learning rate at step s
+    of the curve is peak * s / W during the warm-up, and then peak * d ** `decay_power`, where d is
+    1 - s / N (`schedule` "google") or (N - s) / (N - W) (`schedule` "hf").
 
     Raises:
-        ValueError: a curve does not have more steps than its warm-up.
+        ValueError: the warm-up of a curve has as many steps as the curve, or more.
     """
     curves: list[_Curve] = []
     warmups: list[int | None] = []
@@ -133,10 +137,10 @@ def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
 def difference_before(
     config: OptimizerConfig, before: Sequence[Phase], after: Sequence[Phase], step: int
 ) -> str | None:
-    """Describes how `before` and `after` differ in the first `step` steps; None if they do not.
+    """Describes how the phases `before` and `after` differ within the first `step` steps.
 
-    Each step's learning rate is compared, and what determines its rows: the index of the phase,
-    `max_length`, `batch_size` and `max_predictions`.
+    The result is None if the steps have the same learning rates and the same rows. The rows of a
+    step depend on the index of the phase, `max_length`, `batch_size` and `max_predictions`.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:

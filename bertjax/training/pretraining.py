@@ -1,4 +1,4 @@
-"""Pretraining: a run from prepared data to a model directory."""
+"""Pretraining: trains an encoder on prepared data and writes a model directory."""
 
 import contextlib
 import dataclasses
@@ -82,9 +82,10 @@ class PretrainingRun(Run):
         self._eval_step = program.eval_step()
 
     def _with_model_of_init(self, config: PretrainConfig, resumes: bool) -> PretrainConfig:
-        """Replaces the architecture by that of --init, except for `DROPOUT_OF_THE_RUN`.
+        """Returns the config with the architecture of the model that --init names.
 
-        If the run resumes, the architecture is read from run.json instead.
+        The dropout rates in `DROPOUT_OF_THE_RUN` remain those of the config. If the run resumes
+        from a checkpoint, the whole model config is read from run.json.
         """
         if resumes:
             saved = Workdir(Path(config.workdir)).read()["config"]["model"]
@@ -98,16 +99,17 @@ class PretrainingRun(Run):
         return dataclasses.replace(config, model=model)
 
     def _check_model(self) -> None:
-        """Checks, before hours of training, that the model can be saved in the end."""
+        """Checks before training that the model can be exported in the Hugging Face format."""
         config_to_hf(self.config.model)
         with self._explained_head():
             architecture(self.config.model, str(self.config.head))
 
     @contextlib.contextmanager
     def _explained_head(self) -> Iterator[None]:
-        """Replaces the message of a `MissingHead`, which names heads that --head does not accept.
+        """Converts a `MissingHead` error in the block to a ValueError that suggests a --head.
 
-        Every family has the head masked_lm, so the missing head is the one for sentence pairs.
+        The message of `MissingHead` names heads that --head does not accept. The missing head is
+        always the head for sentence pairs, because every model family has the head masked_lm.
         """
         try:
             yield
@@ -147,7 +149,7 @@ class PretrainingRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json."""
+        """The config as it is stored in run.json, with a hash of the teacher in "distillation"."""
         identity = identity_of(self.config, self.teacher)
         weights = identity.pop("teacher_weights", None)
         distillation = identity["distillation"] | {"teacher_weights": weights}
@@ -159,9 +161,10 @@ class PretrainingRun(Run):
         return hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
 
     def initial_params(self) -> Any:
-        """Returns the parameters of --init, or those taken from the teacher; None: random ones.
+        """Returns the parameters to start from; None: the run starts from random parameters.
 
-        To free memory, `initial` is then set to None.
+        The parameters are those of the model that --init names, or those copied from the teacher.
+        To free memory, the attribute `initial` is set to None.
         """
         initial, self.initial = self.initial, None
         if initial is None:
@@ -172,7 +175,7 @@ class PretrainingRun(Run):
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields a phase's global batches on the devices, from index `first_batch` in the phase."""
+        """Yields the global batches of a phase on the devices, from index `first_batch` on."""
         phase = self.config.phases[phase_index]
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
@@ -189,16 +192,16 @@ class PretrainingRun(Run):
             yield self._to_devices(batch, host_rows, phase.batch_size)
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns the index of the phase, and the index of its next row in the training order."""
+        """Returns the position in the data: the phase and the index of the phase's next row."""
         row = next_batch * self.config.phases[phase_index].batch_size
         return {"phase": phase_index, "row": row}
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """The numbers of steps between evaluations and between checkpoints."""
+        """Returns (steps between evaluations, steps between checkpoints)."""
         return self.config.eval_every, self.config.save_every
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns the differences from the saved config that prevent resuming, with the reason.
+        """Returns those differences in `changed` that prevent the run from resuming, with a reason.
 
         The phases may differ if the rows and learning rates of all finished steps stay the same.
         """
@@ -210,7 +213,7 @@ class PretrainingRun(Run):
         return refused
 
     def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
-        """Returns the masking and the row format that turn the records of a phase into rows."""
+        """Returns the masking and the row format with which records become the rows of a phase."""
         max_sequences = self.metadata.max_sequences
         masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
@@ -218,7 +221,8 @@ class PretrainingRun(Run):
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
         """Returns the mean losses and metrics over held-out rows, and the rows' unigram entropy.
 
-        The held-out rows have the maximum length of the phase; without such rows, the result is {}.
+        The held-out rows have the length of the rows in the phase; the result is {} if the data has
+        no held-out rows of this length.
         """
         batches = self._eval_batches(phase)
         if batches is None:
@@ -233,13 +237,13 @@ class PretrainingRun(Run):
         return {f"eval/{key}": value for key, value in means.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation step by evaluating one batch; returns True."""
+        """Compiles the evaluation step by evaluating one batch of held-out rows; returns True."""
         for batch in itertools.islice(self._eval_batches(phase) or (), 1):
             jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
         return True
 
     def _eval_batches(self, phase: Phase) -> Iterator[Any] | None:
-        """Returns batches of held-out rows of the phase's length; None if the data has none."""
+        """Returns an iterator over batches of held-out rows; None if there are none for `phase`."""
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return None
@@ -259,13 +263,13 @@ class PretrainingRun(Run):
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def flops_per_row(self, phase: Phase) -> float:
-        """Returns the FLOP per row of an update, counting attention only within each sequence."""
+        """Returns the FLOP per row of an update, with attention only within each sequence."""
         content = self.metadata.splits["train"].lengths[str(phase.max_length)]
         attended = content.attended if self.metadata.max_sequences > 1 else None
         return self.program.flops_per_row(phase, attended)
 
     def flops_per_step(self, phase: Phase) -> float:
-        """Returns the FLOP per update."""
+        """Returns the FLOP (floating-point operations) of one update in a phase."""
         return self.flops_per_row(phase) * phase.batch_size
 
 
@@ -319,7 +323,7 @@ def pretrain(config: PretrainConfig) -> Path:
 
 
 def export(workdir: str | Path) -> Path:
-    """Writes the model of a run's newest checkpoint, even while the run is in progress.
+    """Exports the model of a run's newest checkpoint, even while the run is in progress.
 
     Returns:
         The path of the model directory.
@@ -338,7 +342,7 @@ def export(workdir: str | Path) -> Path:
 def _write_model(
     workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, head: str, step: int
 ) -> None:
-    """Writes the model directory, with a model card that says how many steps are done."""
+    """Writes the model directory, with a model card that states the number of training steps."""
     check_finite(params, f"The model of step {step}")
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
     card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)

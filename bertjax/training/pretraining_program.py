@@ -1,4 +1,4 @@
-"""Builds the model, objective, masking and FLOP count of a pretraining config without its data."""
+"""Builds what a pretraining config defines without data: model, objective, masking, FLOP count."""
 
 import dataclasses
 from typing import Any
@@ -26,10 +26,11 @@ CLS, SEP, MASK = 1, 2, 3
 
 
 class PretrainingProgram(Program):
-    """The program of a `PretrainConfig` whose `head` is set; see `Program` for the arguments.
+    """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
 
     Raises:
-        ValueError: a batch does not divide over the devices and microbatches; or see `Program`.
+        ValueError: a batch cannot be split equally over the devices and microbatches, or `Program`
+            raises an error.
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
@@ -43,9 +44,9 @@ class PretrainingProgram(Program):
         self.config: PretrainConfig = config
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
-        """Returns the FLOP per row of an update, including a teacher's forward pass.
+        """Returns the FLOP per row of an update, including the forward pass of any teacher.
 
-        `attended` is the mean number of tokens that a token attends to; None: the whole row.
+        `attended` is the mean number of tokens that a token attends to; None: all tokens of a row.
         """
         predictions = max_predictions(self.config, phase)
         if not self.objective.inputs:  # without masked positions, all tokens have logits
@@ -68,7 +69,7 @@ def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
 
 
 def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
-    """Returns the largest number of predicted tokens per row."""
+    """Returns the maximum number of predicted tokens in a row of `max_sequences` sequences."""
     if config.predict == "next_token":
         return phase.max_length
     if phase.max_predictions is not None:
@@ -81,7 +82,7 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
 def make_masking(
     config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
 ) -> Masking:
-    """Returns how a phase masks tokens for prediction, in rows of at most `max_sequences` texts."""
+    """Returns the masking settings of a phase whose rows hold at most `max_sequences` sequences."""
     whole_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
         probability=config.mlm_probability,
@@ -97,7 +98,7 @@ def make_masking(
 
 
 def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
-    """Creates `count` rows of one sequence of random token ids, without padding, and masks them."""
+    """Creates a batch of `count` masked rows, each a sequence of random ids without padding."""
     rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
     masking = Masking(
         probability=config.mlm_probability,
@@ -117,7 +118,10 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 
 
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
-    """Returns the shapes and dtypes of a global batch, one sequence per row, sharded as `rows`."""
+    """Returns the arrays of a global batch as `jax.ShapeDtypeStruct`s with the sharding `rows`.
+
+    The shapes are those of batches with one sequence per row.
+    """
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)
         for key, value in random_rows(config, phase, 1).items()
@@ -125,14 +129,15 @@ def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, A
 
 
 def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
-    """Returns the config with `head` set.
+    """Returns the config with the field `head` set to "pretraining" or "masked_lm".
 
     Args:
-        config: the config; if its `head` is None, it depends on `has_pairs` or the distillation.
+        config: the config of the run; if `config.head` is None, the head is chosen by `has_pairs`
+            or, with a teacher, by the loss weight `config.distillation.nsp`.
         has_pairs: whether the data has sentence pairs.
 
     Raises:
-        ValueError: the distillation does not train the head that the config names.
+        ValueError: `config.head` is not the head that the distillation trains.
     """
     distillation = config.distillation
     if distillation.teacher is None:

@@ -1,8 +1,8 @@
-"""Rollback: continues from an earlier checkpoint and leaves out batches that led to bad steps.
+"""Rollback: resumes a run from an earlier checkpoint without the batches that led to bad steps.
 
-PaLM was trained this way (Chowdhery et al. 2022, section 5.1): after a spike of the loss, training
-was restarted from a checkpoint about 100 steps earlier, and the batches around the spike were
-skipped.
+PaLM was trained with rollbacks (Chowdhery et al. 2022, section 5.1): after a spike of the loss,
+training was restarted from a checkpoint about 100 steps earlier, and the batches around the spike
+were skipped.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,13 @@ class Rollbacks:
     """The rollbacks of a run, which are stored in `rollbacks.json` in the workdir.
 
     Attributes:
-        records: one dictionary per rollback, with these keys:
+        records: one dictionary per rollback. A rollback replaces the records of all earlier
+            rollbacks to the same or a later step. The keys of each dictionary are:
             to_step: the step of the checkpoint that the run returned to (0: the start).
             from_step: the last bad step, whose update was skipped.
             phase: the index of the phase that contains `from_step`.
-            batches: how many batches of that phase are left out when training continues from
-                `to_step`.
+            batches: the number of batches of phase `phase` that are left out when training
+                continues from `to_step`.
     """
 
     def __init__(self, workdir: Path):
@@ -41,7 +42,7 @@ class Rollbacks:
             self.records = read_json(self._file, remedy)["rollbacks"]
 
     def left_out(self, phase: int, step: int) -> int:
-        """Returns how many batches of a phase the rollbacks to `step` or earlier steps left out."""
+        """Returns how many batches of `phase` the rollbacks to `step` or earlier steps left out."""
         return sum(
             r["batches"] for r in self.records if r["phase"] == phase and r["to_step"] <= step
         )
@@ -52,12 +53,12 @@ class Rollbacks:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
         `first_bad` and `last_bad` are the first and the last of the consecutive skipped steps.
-        Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
-        this method; only the first host changes files.
+        Checkpoints newer than the one returned to are moved to the folder `rolled_back` in the
+        workdir. Every host must call this method; only the first host changes files.
 
         Returns:
-            The step of the checkpoint, or 0 if training starts again; None if the run has already
-            been rolled back `MAX_ROLLBACKS` times.
+            The step of the checkpoint, or 0 if training restarts from the beginning; None if the
+            attribute `records` already holds `MAX_ROLLBACKS` rollbacks.
         """
         if len(self.records) >= MAX_ROLLBACKS:
             return None

@@ -1,4 +1,4 @@
-"""Prints the scores of fine-tuning runs, and collects the facts for their model card."""
+"""Prints the scores of fine-tuning runs, and collects the facts for model cards."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,30 +19,44 @@ Scores = Mapping[str, Mapping[str, float]]
 
 
 def splits_of(task: Task, kind: str) -> list[str]:
-    """Returns the names of a task's splits of one kind, "dev" or "test"."""
+    """Returns the names of all dev splits (`kind` "dev") or test splits ("test") of a task."""
     splits = task.source.splits if task.source else ()
     return [split for split in splits if split.split("_")[0] == kind]
 
 
 def split_prefix(split: str) -> str:
-    """Returns the prefix of a dev split's metrics: empty, or for example "mismatched_"."""
+    """Returns the prefix of a dev split's metric names: "mismatched_" for "dev_mismatched".
+
+    The prefix of the split "dev" is empty.
+    """
     return "" if split == "dev" else split.removeprefix("dev_") + "_"
 
 
 def best_metric(task: Task) -> str:
-    """Returns the metric that selects the best checkpoint, such as "accuracy" on the dev split."""
+    """Returns the name of the dev metric that selects the best checkpoint, such as "accuracy".
+
+    If the task has several dev splits, the name has the prefix of the first one, as in
+    "matched_accuracy".
+    """
     dev = splits_of(task, "dev")
     return (split_prefix(dev[0]) if dev else "") + task.best_metric
 
 
 def grading_metric(task: Task) -> str | None:
-    """Returns the key of `best_metric` in the scores of a run; None if there is no dev split."""
+    """Returns the key of the best metric in a run's scores, such as "dev/accuracy".
+
+    The result is None if the task has no dev split.
+    """
     dev = splits_of(task, "dev")
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
 
 def print_scores(scores: Scores, task: Task) -> None:
-    """Prints the scores of each run; for several runs, also mean, standard deviation and best."""
+    """Prints a table with the scores of each run.
+
+    For several runs, also prints the mean and standard deviation of each score and the name of the
+    best run.
+    """
     names = sorted({key for run in scores.values() for key in run})
     if not names:
         return
@@ -61,14 +75,14 @@ def print_scores(scores: Scores, task: Task) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats a score as a percentage, except SQuAD 2.0's counts and thresholds."""
+    """Formats a score as a percentage, except the counts and thresholds of SQuAD 2.0."""
     return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
 
 
 def counted(
     pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
 ) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs` unchanged, and counts each (label, predicted label) in `counts`."""
+    """Yields (example, prediction) pairs unchanged; counts (label, predicted label) in `counts`."""
     for example, prediction in pairs:
         if example.label is not None:
             counts[example.label, prediction["label"]] += 1
@@ -95,8 +109,8 @@ def model_facts(
     Args:
         config: the config of the run.
         updates: the number of updates with which the exported parameters were trained.
-        features: the number of training features.
-        scores: {split/metric: score}.
+        features: the number of training features (encoded examples).
+        scores: the scores of the model, {split/metric: score}.
     """
     return [
         ("task", config.task),

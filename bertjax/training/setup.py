@@ -1,4 +1,4 @@
-"""`Program`: the model, optimizer and compiled steps of a config on a mesh; it needs no data."""
+"""`Program`: the model, optimizer and compiled steps of a config on a mesh, without any data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,24 +21,26 @@ from bertjax.weights import init_params
 
 
 class Program:
-    """The model of a run, its optimizer and its compiled steps, for the devices of a mesh.
+    """The model, the optimizer and the compiled steps of a run, for the devices of a mesh.
 
     Args:
         config: the config, which sets the precision, kernels and optimizer of the run.
-        model: the model to train; its precision and kernels are replaced by the config's.
+        model: the model to train; the config replaces the model's precision and kernels.
         objective: the objective to minimise.
         phases: the phases, which determine the learning-rate schedule and the row lengths.
-        mesh: a mesh of local devices, or of a topology for which programs are only compiled.
+        mesh: a mesh of the run's devices, or of a device topology for which programs are compiled
+            ahead of time and not run.
         teacher: the teacher for distillation, if any.
 
     Attributes:
-        rows: the sharding of a batch, whose axis 0 are the rows.
+        rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
         attention: the chosen attention kernel and the reason for the choice.
         state_sharding, state_shapes: the shardings and the shapes of the `TrainState`.
 
     Raises:
         ValueError: the attention kernel, unrolling or warm-up of the config cannot be used with
-            the model, phases and devices, or the mesh does not divide the parameters.
+            the model, phases and devices, or the size of a parameter axis is not a multiple of the
+            size of its mesh axis.
     """
 
     def __init__(
@@ -87,10 +89,11 @@ class Program:
         return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
 
     def new_state(self, params: Any = None) -> TrainState:
-        """Creates the state before the first step, on the devices of the mesh.
+        """Creates the initial `TrainState`, before the first step, on the devices of the mesh.
 
         Args:
-            params: numpy arrays to start from; None: random parameters from the config's seed.
+            params: the parameters to start from, as numpy arrays; None: random parameters from the
+                seed in the config.
         """
         if params is None:
             return jax.jit(self._random_state, out_shardings=self.state_sharding)()
@@ -98,12 +101,12 @@ class Program:
         return create(jax.device_put(params, self.state_sharding.params))
 
     def train_step(self, accumulation_steps: int, *constants: Any) -> Any:
-        """Returns the jit-compiled update (state, batch, seed, *constants) -> (state, metrics).
+        """Returns the jitted train step (state, batch, seed, *constants) -> (state, metrics).
 
         Args:
             accumulation_steps: the number of microbatches per update.
-            constants: the shardings of the update's `constants`: for a run with a teacher,
-                {TEACHER: the shardings of the teacher's parameters}.
+            constants: the shardings of the arguments `constants` of the train step: for a run with
+                a teacher, {TEACHER: the shardings of the teacher's parameters}.
         """
         train_step = make_train_step(
             self.loss_fn,
@@ -119,13 +122,13 @@ class Program:
         return compile_train_step(within, self.state_sharding, self.rows, *constants)
 
     def eval_step(self) -> Any:
-        """Returns the jitted evaluation (params, batch, *constants) -> {metric: (sum, weight)}."""
+        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}."""
         eval_step = make_eval_step(self.loss_fn, self.objective.weights)
         return jax.jit(sharding.within(self.mesh, eval_step))
 
 
 def with_sharding(shapes: Any, shardings: Any) -> Any:
-    """Adds the shardings in one tree to the shapes in another, as `jax.ShapeDtypeStruct`s."""
+    """Returns a tree of `jax.ShapeDtypeStruct`s from a tree of shapes and a tree of shardings."""
     return jax.tree.map(
         lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), shapes, shardings
     )

@@ -1,6 +1,8 @@
-"""Reports skipped updates: those that are not finite and, with `skip_spikes`, spikes.
+"""The hook that reports skipped updates, and the check that arrays to be saved are finite.
 
-The compiled train step decides whether an update is skipped, so the host need not wait for it.
+The compiled train step skips an update whose loss or gradient norm is not finite or, with
+`skip_spikes`, a spike. To report skipped updates, the host reads the metric "skipped" of each step
+a few steps later.
 """
 
 from collections.abc import Callable
@@ -13,11 +15,11 @@ from bertjax.training.loop import STEPS_AHEAD
 
 
 class NotFinite(ValueError):
-    """Raised when a run cannot go on because its losses, gradients or parameters are not finite.
+    """Raised if too many consecutive updates were skipped, or arrays to be saved are not finite.
 
     Attributes:
-        first_step, last_step: the steps of the first and the last skipped update. `last_step` is
-            None if the error is not caused by skipped updates.
+        first_step, last_step: the first and the last of the consecutive steps whose updates were
+            skipped. `last_step` is None if the cause of the error is an array that is not finite.
     """
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
@@ -26,18 +28,20 @@ class NotFinite(ValueError):
 
 
 class SkippedUpdates:
-    """A hook that reports skipped updates, and ends the run after too many consecutive ones.
+    """A training hook that reports skipped updates, and ends the run after too many in a row.
 
-    It reads the metrics of a step a few steps later, when the device has computed them, so that
-    the device never waits for the host.
+    The hook reads the metrics of a step up to `STEPS_AHEAD` steps later, when the device has
+    computed the step, so that the device never waits for the host.
 
     Args:
-        report: a function (step, {name: number}) that logs the numbers.
-        rows_of: a function step -> (index of the phase, first row, last row) of the step's batch.
-        log_every: the number of steps between two log lines of the training metrics; a skipped
-            update is reported before the next of these lines.
-        max_bad_steps: the number of consecutive skipped updates that ends the run; 0: none does.
-        in_a_row: the number of consecutive skipped updates just before the first call.
+        report: a function (step, {metric: value}) that logs the metrics of a step.
+        rows_of: a function that maps a step to (index of the phase, first row, last row) of the
+            batch that the step trains on.
+        log_every: the number of steps between two log lines of the training metrics; skipped
+            updates are reported before the next log line.
+        max_bad_steps: the number of consecutive skipped updates after which the run ends; 0: the
+            run never ends because of skipped updates.
+        in_a_row: the number of consecutive skipped updates just before the run was resumed.
     """
 
     def __init__(
@@ -64,10 +68,10 @@ class SkippedUpdates:
             self.read_all()
 
     def read_all(self) -> None:
-        """Waits for all steps so far and reports those that were skipped.
+        """Waits until all steps so far are computed, and reports their skipped updates.
 
         Raises:
-            NotFinite: too many consecutive updates were skipped.
+            NotFinite: at least `max_bad_steps` consecutive updates were skipped.
         """
         while self._unread:
             self._read(*self._unread.pop(0))
@@ -110,10 +114,10 @@ def check_finite(params: Any, what: str) -> None:
     Args:
         params: a tree of numpy or jax arrays. If arrays are sharded over several hosts, all hosts
             must call this function.
-        what: what is to be written, with which the message begins: "The model of step 40".
+        what: the subject of the error message, such as "The model of step 40".
 
     Raises:
-        NotFinite: a number is infinite or NaN; the message names the first array that contains one.
+        NotFinite: an array contains infinity or NaN; the message names the first such array.
     """
     paths = jax.tree_util.tree_leaves_with_path(params)
     finite = jax.device_get(_are_finite([leaf for _, leaf in paths]))

@@ -1,4 +1,4 @@
-"""The training state: step, parameters and optimizer state."""
+"""`TrainState`: step, parameters, optimizer state and recent losses of a training run."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,18 +13,18 @@ from bertjax.training.loss_history import LossHistory, empty_history
 
 @flax.struct.dataclass
 class TrainState:
-    """A pytree of everything that an update changes."""
+    """The state that a train step updates, as a pytree of arrays."""
 
     step: jax.Array
-    """The number of updates so far, an int32 scalar."""
+    """The number of train steps so far, including skipped updates; an int32 scalar."""
     params: Any
     opt_state: Any
     history: LossHistory
-    """The losses and gradient norms of the last steps, and the threshold for spikes."""
+    """The losses and gradient norms of the last finite steps, and the threshold for spikes."""
 
 
 def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits parameters by their top-level names: (the trained parts, the `frozen` parts)."""
+    """Splits `params` by top-level keys; returns (trained parameters, `frozen` parameters)."""
     trained = {name: part for name, part in params.items() if name not in frozen}
     return trained, {name: part for name, part in params.items() if name in frozen}
 
@@ -36,13 +36,14 @@ def create_train_state(
     *,
     skip_spikes: float = 0.0,
 ) -> TrainState:
-    """Creates the state before the first step.
+    """Creates the training state before the first step.
 
     Args:
-        params: the parameters to start from.
+        params: the initial parameters.
         tx: the optimizer.
-        frozen: the top-level names of parameters that are not trained, so have no optimizer state.
-        skip_spikes: see `loss_history.LossHistory.sigma`.
+        frozen: the top-level keys of parameters that are not trained and have no optimizer state.
+        skip_spikes: the number of standard deviations by which a loss or gradient norm must exceed
+            the mean of the last steps to count as a spike; 0: nothing counts as a spike.
     """
     opt_state = tx.init(split_params(params, frozen)[0])
     step = jnp.zeros((), jnp.int32)

@@ -1,4 +1,4 @@
-"""The train step and the evaluation step as jit-compiled functions over all devices."""
+"""Creates the train step and the evaluation step of a loss function for the devices of a mesh."""
 
 import itertools
 from collections.abc import Callable, Collection
@@ -19,10 +19,10 @@ Batch = dict[str, jax.Array]
 
 
 class DropoutKey(NamedTuple):
-    """The randomness of dropout.
+    """The PRNG key and the row indices that determine the dropout masks of a batch.
 
     Attributes:
-        key: the PRNG key of the step.
+        key: the PRNG key of the train step.
         rows: the index of each row in the global batch, int [B], which is folded into `key`.
     """
 
@@ -50,18 +50,20 @@ def make_train_step(
     frozen: Collection[str] = (),
     dropout_prng: str = "threefry2x32",
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Any]]]:
-    """Returns `train_step(state, batch, seed, *constants) -> (state, metrics)`, not yet compiled.
+    """Returns the uncompiled `train_step(state, batch, seed, *constants) -> (state, metrics)`.
 
     The loss is the mean over the global batch, and the dropout mask of a row depends only on the
-    seed, the step and the index of the row in the global batch, so neither depends on how rows are
-    split over devices and microbatches. (With `dropout_prng` "rbg", dropout is faster, but its
-    masks depend on the split.) The seed is an argument, so that runs with different seeds share a
-    compiled program. Parameters whose top-level names are in `frozen` have neither gradients nor
-    optimizer state. `constants` is empty, or one dictionary of frozen parameters that are not in
-    the state: those of a teacher.
+    seed, the step and the index of the row in the global batch. Therefore, loss and masks do not
+    depend on how the rows are split over devices and microbatches. With `dropout_prng` "rbg",
+    dropout is faster, but the masks do depend on how the rows are split. The seed is an argument of
+    `train_step`, so that runs with different seeds share one compiled program. Parameters whose
+    top-level keys are in `frozen` have neither gradients nor optimizer state. `constants` is empty
+    or, in distillation, one dictionary with the frozen parameters of the teacher, which the state
+    does not contain.
 
-    If the loss or the gradient norm is not finite or a spike (see `loss_history.is_spike`),
-    parameters and optimizer state stay as they are, and the metric "skipped" is true.
+    If the loss or the gradient norm is not finite or a spike (see `loss_history.is_spike`), the
+    update is skipped: the parameters and the optimizer state, except for the step count of the
+    learning-rate schedule, stay the same, and the metric "skipped" is true.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -96,10 +98,10 @@ def make_train_step(
 
 
 def _where(condition: jax.Array, new: Any, old: Any) -> Any:
-    """Returns the tree `new` if `condition` holds, and `old` if not.
+    """Returns the pytree `new` if `condition` is true, and the pytree `old` if not.
 
-    The step count of the learning-rate schedule always comes from `new`, so that skipped updates
-    are counted as well.
+    The step count of the learning-rate schedule always comes from `new`, so that the schedule also
+    counts skipped updates.
     """
 
     def choose(new: Any, old: Any) -> Any:
@@ -112,10 +114,10 @@ def _where(condition: jax.Array, new: Any, old: Any) -> Any:
 
 
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
-    """Returns a function like `row_grads` that accumulates over the global batch's microbatches.
+    """Extends `row_grads` to a global batch: sums losses, metrics and gradients of microbatches.
 
-    If the mesh shards only over the data axis, each device first adds up the gradients of its
-    microbatches, and one all-reduce follows.
+    If only the "data" axis of the mesh has more than one device, each device first adds up the
+    gradients of its own microbatches, and then one all-reduce sums the gradients over devices.
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
@@ -151,10 +153,10 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 
 
 def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
-    """Returns `row_grads(params, batch, weights, key, rows) -> (loss, sums, gradients)`."""
+    """Returns a function that computes loss and gradients of all parameters except `frozen`."""
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Computes loss, sums and gradients of a microbatch; `rows` int [b] as in `DropoutKey`."""
+        """Computes loss, metric sums and gradients of b rows; `rows` int [b]: see `DropoutKey`."""
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
@@ -169,7 +171,7 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
-    """Returns eval_step(params, batch, *constants) -> {metric: (sum, weight)}, without dropout."""
+    """Returns `eval_step(params, batch, *constants) -> {metric: (sum, weight)}` without dropout."""
 
     def eval_step(params, batch: Batch, *constants: dict[str, Any]):
         return loss_fn(with_constants(params, *constants), batch, weights_fn(batch), None)[1]
@@ -178,14 +180,14 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
 
 
 def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
-    """Merges the parameters of the state with those of a teacher, for the loss function."""
+    """Merges the parameters of the state and of a teacher into one dict for the loss function."""
     return dict(itertools.chain(*(part.items() for part in (params, *constants))))
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
-    """Jits a train step with the shardings of the state, the batch (`rows`) and the constants.
+    """Applies `jax.jit` to a train step, with the shardings of its state, batch and constants.
 
-    The jitted function donates its argument `state`.
+    The sharding of the batch is `rows`. The jitted function donates its argument `state`.
     """
     return jax.jit(
         train_step,
@@ -198,5 +200,5 @@ def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: 
 def with_seed(
     compiled_step: Any, seed: int, *constants: dict[str, Any]
 ) -> Callable[[TrainState, Batch], Any]:
-    """Binds seed and constants of a train step; returns (state, batch) -> (state, metrics)."""
+    """Returns `compiled_step` with fixed seed and constants: (state, batch) -> (state, metrics)."""
     return lambda state, batch: compiled_step(state, batch, np.uint32(seed), *constants)

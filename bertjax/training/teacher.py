@@ -1,4 +1,7 @@
-"""Loads the teacher for distillation whenever a run starts, as checkpoints do not contain it."""
+"""Loads the teacher model of a distillation run, and initialises a student from its teacher.
+
+Checkpoints do not contain the teacher, so a run that resumes loads the teacher again.
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +15,7 @@ from bertjax.weights.student import fingerprint, student_params
 
 
 class Teacher(NamedTuple):
-    """A teacher: its model, its parameters (numpy arrays), and a hash of the parameters."""
+    """The teacher of a run: its Flax module, parameters (numpy), and a hash of the parameters."""
 
     model: BertWithHead
     params: dict[str, Any]
@@ -20,12 +23,13 @@ class Teacher(NamedTuple):
 
 
 def load_masked_lm_teacher(config: PretrainConfig, tokenizer: Tokenizer) -> Teacher | None:
-    """Loads the teacher of a pretraining run; returns None if the config names none.
+    """Loads the masked-LM teacher of a pretraining run; returns None if `config` names no teacher.
 
     Raises:
         FileNotFoundError: the directory or hub name of the teacher does not exist.
-        ValueError: the teacher has no MLM head, reads fewer tokens than a phase has, or differs
-            from the data in its tokenizer or from the student in its sizes.
+        ValueError: the teacher has no MLM head, accepts fewer tokens than the rows of a phase have,
+            has another tokenizer than the data, or has another vocab_size or, with the cosine loss,
+            another hidden_size than the student.
     """
     if config.distillation.teacher is None:
         return None
@@ -68,10 +72,10 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
 
 
 def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
-    """Initialises a student with the embeddings, chosen layers and heads of its teacher.
+    """Initialises the student `model` with embeddings, head and selected layers of its teacher.
 
     Raises:
-        ValueError: a chosen layer does not exist, or the sizes of teacher and student differ.
+        ValueError: the teacher lacks a selected layer, or the sizes of teacher and student differ.
     """
     distillation = config.distillation
     teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
@@ -82,13 +86,14 @@ def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedMod
 def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) -> Teacher | None:
     """Loads the teacher of a fine-tuning run, or returns None if the config names no teacher.
 
-    The outputs of its classifier are put in the order of the task's classes.
+    If the task has named classes, the outputs of the teacher's classifier are put in the order of
+    the task's classes.
 
     Raises:
         FileNotFoundError: the model of the teacher does not exist.
-        ValueError: the teacher differs from the task in its kind of labels or its classes, or from
-            the student in its tokenizer; it reads too few tokens; or a regression has a
-            temperature.
+        ValueError: the teacher was trained on another kind of labels or on other classes, has
+            another tokenizer than the student, or accepts fewer tokens than the maximum length of
+            the run; or `config` sets a temperature for a regression task.
     """
     if config.teacher is None:
         return None
@@ -126,7 +131,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
 def _reordered(
     classifier: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
 ) -> dict[str, Any]:
-    """Returns the parameters of a classifier with its classes in the order of `labels`."""
+    """Reorders the classes in a classifier's parameters from `teacher_labels` to `labels`."""
     if sorted(teacher_labels) != sorted(labels):
         raise ValueError(
             f"{name} has the classes {', '.join(teacher_labels)}, but the task has "

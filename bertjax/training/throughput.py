@@ -1,4 +1,8 @@
-"""Measures a pretraining step: tokens per second, MFU, roofline ratio and memory."""
+"""Measures tokens per second, MFU, roofline ratio and peak memory of a pretraining step.
+
+The roofline ratio is the time of the step's matrix multiplications, when run alone, over the time
+of the step.
+"""
 
 import dataclasses
 import importlib.metadata
@@ -36,13 +40,17 @@ ROUNDS = 5
 def measure(
     config: PretrainConfig, index: int, steps: int, profile: str | None = None
 ) -> dict[str, Any]:
-    """Measures a phase in several rounds; returns {name of a measurement: median over the rounds}.
+    """Measures the train step of one phase in `ROUNDS` rounds of `steps` steps.
 
     Args:
-        config: the config of the run; if it names no data, the rows are random.
+        config: the config of the run; if the config names no data, the batches are random.
         index: the index of the phase, from 0.
         steps: the number of steps per round.
         profile: the directory for a profiler trace of one additional round; None: no trace.
+
+    Returns:
+        {name: value}, where times and rates, such as "tokens_per_second", are medians over the
+        rounds, and other entries describe the config, the device and the library versions.
 
     Raises:
         ValueError: the config has no phase `index`, or cannot be used with the data and devices.
@@ -68,9 +76,9 @@ def measure(
 
 
 class Subject:
-    """The train step and the batches that are measured.
+    """The compiled train step, training state and batches of the phase that is measured.
 
-    If the config names no data, the batches are random rows without padding.
+    If the config names no data, the batches are rows of random token ids without padding.
 
     Raises:
         ValueError: the config cannot be used with the data and the devices.
@@ -107,11 +115,11 @@ class Subject:
         return itertools.repeat(placed)
 
     def block(self, steps: int) -> dict[str, float]:
-        """Runs `steps` steps in the training loop.
+        """Runs `steps` steps of the training loop and measures their time.
 
         Returns:
-            "seconds" and "tokens" (without padding) per step, and "waited", the fraction of the
-            time in which the loop waits for the next batch.
+            A dictionary: "seconds" and "tokens" (without padding) are means per step, and "waited"
+            is the fraction of the time in which the loop waited for the next batch.
         """
         waited, tokens = 0.0, []
 
@@ -140,7 +148,7 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Returns one device's roofline; None for a run with a teacher or with tensor parallelism."""
+    """Returns the `Roofline` of one device; None with a teacher or with tensor parallelism."""
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:
         return None
@@ -156,7 +164,7 @@ def _figures(
     rounds: list[dict[str, Any]],
     first: float,
 ) -> dict[str, Any]:
-    """Returns the result of `measure`; `first` is the time of the first step in seconds."""
+    """Returns the result of `measure`; `first` is the first step's seconds with compilation."""
 
     def median(key: str) -> float:
         return statistics.median(values[key] for values in rounds)
@@ -183,7 +191,7 @@ def _figures(
 
 
 def _peak_memory() -> int:
-    """Returns the peak memory in bytes of the first device; on CPUs, that of this process."""
+    """Returns the peak memory in bytes: that of the first device or, on CPUs, of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(stats.get("peak_bytes_in_use", in_kib * 1024))

@@ -1,7 +1,7 @@
-"""`Run`: one training run, from its newest checkpoint or its start to the end of its last phase.
+"""`Run`, the base class of training runs: trains from the newest checkpoint to the last step.
 
-`Run` holds what pretraining and fine-tuning share: workdir, checkpoints, metrics, resuming and
-stopping. Its subclasses define what differs: data, objective, evaluation and results.
+`Run` implements what pretraining and fine-tuning have in common: workdir, checkpoints, metrics,
+resuming and stopping. The subclasses of `Run` define data, objective, evaluation and results.
 """
 
 import abc
@@ -36,11 +36,11 @@ PER_HOST = ("data", "workdir", "distributed", "reader_threads")
 
 
 class Run(abc.ABC):
-    """One training run.
+    """A training run, which resumes from the newest checkpoint in its workdir.
 
     Attributes:
-        name: the name that the progress bar shows.
-        best_metric: the evaluation metric that chooses the best checkpoint.
+        name: the name of the run in the progress bar.
+        best_metric: the name of the evaluation metric that determines the best checkpoint.
         higher_is_better: whether the highest value of `best_metric` is the best.
         keep_checkpoints: how many of the last checkpoints are kept in addition to the best one.
     """
@@ -71,7 +71,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json, with a hash of the teacher's weights."""
+        """The config as stored in run.json, with a hash of the weights of the teacher, if any."""
 
     @property
     @abc.abstractmethod
@@ -80,49 +80,50 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def initial_params(self) -> Any:
-        """Returns numpy parameters to start from; None: start from random parameters."""
+        """Returns the initial parameters (numpy); None if they are to be initialised at random."""
 
     @abc.abstractmethod
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields a phase's global batches on the devices, from index `first_batch` in the phase."""
+        """Yields a phase's global batches on the devices, beginning with batch `first_batch`."""
 
     @abc.abstractmethod
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Returns metrics whose names begin with "eval/"; empty if there is no evaluation data.
+        """Evaluates `params`; returns {"eval/...": value}, or {} if there is no evaluation data.
 
         Raises:
-            EvaluationStopped: a stop signal came (see `interruptible`).
+            EvaluationStopped: a stop signal came during the evaluation (see `interruptible`).
         """
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation before the first step of a phase; returns whether it did.
+        """Compiles the evaluation before a phase begins; returns whether it has done so.
 
-        At that time, all finished steps are saved in most cases, so that a stop signal may end the
-        process during the compilation.
+        Before the first step of a phase, all finished steps are usually saved, so that no step is
+        lost if a stop signal ends the process during the compilation.
         """
         del params, phase
         return False
 
     @abc.abstractmethod
     def eval_and_save_every(self) -> tuple[int, int]:
-        """The numbers of steps between evaluations and between checkpoints.
+        """Returns (number of steps between evaluations, number of steps between checkpoints).
 
-        If the first number is 0, only the end of each phase is evaluated.
+        If the number of steps between evaluations is 0, evaluations happen only at the end of each
+        phase.
         """
 
     @abc.abstractmethod
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns JSON values for a checkpoint, such as the position in the data.
+        """Returns the JSON values that a checkpoint stores, such as the position in the data.
 
-        `next_batch` is the index, in the phase, of the first batch after the checkpoint.
+        `next_batch` is the index, within the phase, of the first batch after the checkpoint.
         """
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores the values in a checkpoint's `progress`, except for the position in the data."""
+        """Restores the `progress` of a checkpoint, except for the position in the data."""
         del progress
 
     def is_finished(self) -> bool:
-        """Whether training should end now, before its last step, as with early stopping."""
+        """Whether training should end before the last step, for example by early stopping."""
         return False
 
     def accumulation_steps(self, phase: Phase) -> int:
@@ -130,11 +131,11 @@ class Run(abc.ABC):
         return phase.accumulation_steps
 
     def flops_per_step(self, phase: Phase) -> float:
-        """Returns the FLOP per update, from which MFU is computed; 0 if unknown."""
+        """Returns the number of FLOP per update, to compute the MFU; 0 if the number is unknown."""
         return 0.0
 
     def constants(self) -> tuple[dict[str, Any], ...]:
-        """Returns the constant arguments of a step: the parameters of the teacher, if any."""
+        """Returns the constant arguments of the train step: the teacher's parameters, if any."""
         if self._constants is None:
             self._constants = ()
             if self.teacher is not None:
@@ -144,32 +145,33 @@ class Run(abc.ABC):
         return self._constants
 
     def new_state(self) -> TrainState:
-        """Creates the state before the first step, on the devices."""
+        """Creates the training state before the first step, placed on the devices."""
         return self.program.new_state(self.initial_params())
 
     def train_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
-        """Returns the compiled update of a phase: (state, batch) -> (state, metrics)."""
+        """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
         constants = self.constants()
         where = jax.tree.map(lambda x: x.sharding, constants)
         compiled = self.program.train_step(self.accumulation_steps(phase), *where)
         return with_seed(compiled, self.training.seed, *constants)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns the differences from the saved config with which the run cannot be resumed.
+        """Returns those differences from the saved config that prevent the run from resuming.
 
         Args:
-            changed: descriptions of the differences, one per field.
-            saved: the config with which the run was started.
+            changed: a description of each config field that differs from the saved config.
+            saved: the config of the run that is stored in run.json.
             step: the step of the newest checkpoint.
         """
         del saved, step
         return changed
 
     def claim_workdir(self) -> None:
-        """Locks the workdir for this run, and writes the config and the tokenizer there.
+        """Locks the workdir for this run, and writes the config and the tokenizer to the workdir.
 
         Raises:
-            ValueError: the workdir holds another run, or the hosts differ in code, config or data.
+            ValueError: the workdir holds another run or is not shared by all hosts, or the hosts
+                differ in code, config or data.
         """
         identity, fingerprint = self.identity, self.data_fingerprint
         if jax.process_count() > 1:
@@ -191,12 +193,12 @@ class Run(abc.ABC):
         hosts.on_all(self.workdir.check_shared)
 
     def train(self) -> TrainState:
-        """Trains from the newest checkpoint, or from the start, and returns the final state.
+        """Trains from the newest checkpoint, or from the start, and returns the state to export.
 
         Raises:
-            Interrupted: a stop signal arrived; the state is saved.
-            NotFinite: too many consecutive updates were skipped.
-            RolledBack: the run was rolled back; train again with a new `Run`.
+            Interrupted: a stop signal arrived; a checkpoint of the last step was saved.
+            NotFinite: too many consecutive updates were skipped, or the state is not finite.
+            RolledBack: the run was rolled back to an earlier step; continue with a new `Run`.
             ValueError: the workdir belongs to another run.
         """
         self.claim_workdir()
@@ -243,14 +245,14 @@ class Run(abc.ABC):
             raise RolledBack(f"rolled back to step {target}")
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """Returns the state to export: the last one, unless a subclass chooses the best one."""
+        """Returns the state to export: the last state, or the best one if a subclass chooses it."""
         del checkpointer
         return state
 
     def _fit_phases(
         self, checkpointer: Checkpointer, stop: StopSignal
     ) -> tuple[TrainState, int, bool]:
-        """Trains all phases; returns (last state, its step, whether the run is complete)."""
+        """Trains all phases; returns (last state, its step number, whether the run is complete)."""
         progress: Mapping[str, Any] = {}
         if checkpointer.latest_step is None:
             # The step is not read from the state, because that would wait for its computation.
@@ -290,6 +292,6 @@ class Run(abc.ABC):
 
 
 def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:
-    """Returns the config as it is stored in run.json, with a hash of any teacher's weights."""
+    """Returns `config` as stored in run.json, with a hash of the weights of the teacher, if any."""
     identity = dataclasses.asdict(config)
     return identity if teacher is None else identity | {"teacher_weights": teacher.fingerprint}

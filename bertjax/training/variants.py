@@ -1,4 +1,4 @@
-"""`finetune` trains a single run, one run per seed, or a sweep over BERT's published grid."""
+"""`finetune`: fine-tunes a model once, once per seed, or in a sweep over BERT's published grid."""
 
 import contextlib
 import dataclasses
@@ -37,10 +37,10 @@ SWEEP_EPOCHS = (2, 3, 4)
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneResult:
-    """The result of fine-tuning.
+    """The result of `finetune`: the scores of all runs, and the model of the best run.
 
     Attributes:
-        runs: {name of a run: its scores}; a single run has the name "".
+        runs: {name of a run: scores of the run}; if there is only one run, its name is "".
         best: the name of the run whose model is in `directory`.
         directory: the path of the model directory.
     """
@@ -51,17 +51,17 @@ class FinetuneResult:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores of the model as fractions, {split/metric: score}: {"dev/accuracy": 0.9}."""
+        """The scores of the best run, {split/metric: score}, such as {"dev/accuracy": 0.9}."""
         return self.runs[self.best]
 
     @functools.cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The lines of the best run's metrics.jsonl: training metrics and evaluations by step."""
+        """The metrics.jsonl of the best run: one dictionary of metrics per line of the file."""
         return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
 
     @functools.cached_property
     def model(self) -> Pretrained:
-        """The fine-tuned model, loaded when it is first used."""
+        """The fine-tuned model of the best run, which is loaded on first access."""
         return load_pretrained(self.directory, head=None)
 
 
@@ -69,8 +69,8 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Fine-tunes a model in a single run, once per seed, or once per configuration of the sweep.
 
     Raises:
-        Interrupted: a stop signal arrived; the state is saved.
-        NotFinite: too many consecutive updates were skipped.
+        Interrupted: a stop signal arrived; a checkpoint of the last step was saved.
+        NotFinite: too many consecutive updates were skipped, or the model is not finite.
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
@@ -105,7 +105,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
 def _load(
     config: FinetuneConfig, options: FinetuneConfig, folder: Path
 ) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
-    """Loads what all runs share: task, model, features and teacher."""
+    """Loads the task, model, training features and teacher, which all runs share."""
     task = make_task(config.task, task_options(options))
     if (options.sweep or options.patience) and not splits_of(task, "dev"):
         raise ValueError(
@@ -129,7 +129,11 @@ def _train(
     teacher: Teacher | None,
     name: str,
 ) -> dict[str, float]:
-    """Trains a run and returns its scores; if one of several runs is finished, only reads them."""
+    """Trains one run and returns its scores.
+
+    If the run is one of several (`name` is not empty) and has finished before, the stored scores
+    of the run are returned instead.
+    """
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():
@@ -150,7 +154,10 @@ def _train(
 def _publish(
     workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
 ) -> None:
-    """Copies the model and predictions of the best run to the top folder of the workdir."""
+    """Copies model and predictions of the run `best` to the workdir, and writes all runs' scores.
+
+    The predictions of the run `best` are also added to the zip file `submission`, if given.
+    """
     for part in ("model", "predictions"):
         with replacing_folder(workdir / part) as folder:
             shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
@@ -163,7 +170,7 @@ def _publish(
 
 
 def task_options(config: FinetuneConfig) -> TaskOptions:
-    """Returns the options of the task's data that the config sets."""
+    """Returns the options in `config` that say where the task's data is and how it is read."""
     return TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
@@ -188,7 +195,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
 
 
 def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
-    """Returns (name of the folder, config) of each run; the name of a single run is empty."""
+    """Returns (folder name, config) of each run; the folder name of a single run is empty."""
     if config.sweep:
         grid = itertools.product(SWEEP_BATCH_SIZES, SWEEP_LEARNING_RATES, SWEEP_EPOCHS)
         return [

@@ -1,15 +1,15 @@
 """The workdir of a run: its files, the config that identifies the run, and a lock.
 
-run.json         the config, and a hash of the data; .run.json is a spare copy
-run.lock         the lock file (`bertjax.lock`), which names the process that writes to the workdir
-tokenizer/       the tokenizer that the data was prepared with
-checkpoints/     Orbax checkpoints
-metrics.jsonl, events.out.tfevents.*
-model/           the exported model, a Hugging Face directory
-rollbacks.json   the rollbacks of the run, if there were any
-damaged/         damaged checkpoints, which are not used
-rolled_back/     checkpoints that a rollback has moved away
-hosts/           files that show which hosts are waiting for the others at the start
+`run.json`: the config of the run, and a hash of the data; `.run.json` is a spare copy.
+`run.lock`: the lock file (`bertjax.lock`), which names the process that writes to the workdir.
+`tokenizer/`: the tokenizer that the data was prepared with.
+`checkpoints/`: the Orbax checkpoints of the run.
+`metrics.jsonl` and `events.out.tfevents.*`: the metrics as JSON lines and TensorBoard events.
+`model/`: the exported model, a Hugging Face directory.
+`rollbacks.json`: the rollbacks of the run, if there were any.
+`damaged/`: damaged checkpoints, which are not used any more.
+`rolled_back/`: checkpoints that a rollback has moved away from `checkpoints/`.
+`hosts/`: files that show which hosts are waiting for other hosts when a run starts.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ MAY_CHANGE = (
 
 
 class Workdir:
-    """The paths in the folder of a run, and the lock on the folder."""
+    """The workdir of a run: the paths of its files, and the lock against other processes."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -56,21 +56,21 @@ class Workdir:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is a complete checkpoint."""
+        """Whether the workdir holds a complete checkpoint."""
         return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """Reads run.json, or its spare copy; see `bertjax.run_file.read_run` for the errors."""
+        """Reads run.json or its spare copy; `bertjax.run_file.read_run` documents the errors."""
         return read_run(self.path)
 
     def last_evaluation(self) -> dict[str, Any] | None:
-        """Returns the metrics of the last evaluation; None if there was no evaluation yet."""
+        """Returns the logged metrics of the last evaluation; None if there was no evaluation."""
         lines = reversed(read_lines(self.metrics).lines)
         return next((line for line in lines if any(k.startswith("eval/") for k in line)), None)
 
     @property
     def newest_step(self) -> int:
-        """The step of the newest complete checkpoint; 0 if there is none."""
+        """The step of the newest complete checkpoint; 0 if there is no checkpoint."""
         names = (entry.name for entry in self.checkpoints.glob("*"))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -82,18 +82,19 @@ class Workdir:
         defaults: Mapping[str, Any] | None = None,
         allow: Callable[[list[str], dict[str, Any], int], list[str]] | None = None,
     ) -> None:
-        """Checks that the run in this folder has the given config and data.
+        """Checks that the run in this workdir has the given config and training data.
+
+        Config fields in `MAY_CHANGE` are not compared.
 
         Args:
-            config: the identity of the run; see `trainer.Run.identity`.
+            config: the config of the run, as `trainer.Run.identity` returns it.
             data_fingerprint: a hash of the training data; None: the data is not checked.
-            defaults: {config field: its value for runs whose run.json lacks the field, because an
-                older version wrote run.json}.
-            allow: a function (differences, saved config, newest step) -> the refused differences,
-                with reasons; None: all differences are refused.
+            defaults: {config field: value} of the fields that a run.json of an older version lacks.
+            allow: a function (differences, saved config, newest step) that returns the differences
+                with which the run must not resume, and the reasons; None: no difference is allowed.
 
         Raises:
-            ValueError: the config or data of the run in the folder differs from the given one.
+            ValueError: the config or data of the run in the workdir differs from the given one.
         """
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
@@ -116,7 +117,7 @@ class Workdir:
         )
 
     def check_shared(self) -> None:
-        """Checks that this host sees the files of the first host.
+        """Checks that the workdir is on a file system that this host shares with the first host.
 
         Raises:
             ValueError: this host does not see the run.json that the first host has written.
@@ -128,19 +129,19 @@ class Workdir:
             )
 
     def claim(self, config: Mapping[str, Any], data_fingerprint: str, **checks: Any) -> None:
-        """Locks the folder until `release`, and writes run.json for a new run or one that resumes.
+        """Locks the workdir until `release` is called, and writes run.json.
 
-        If the folder holds a run without checkpoints, a run with any config may replace it, since
+        A run without checkpoints in this workdir may be replaced by a run with any config, because
         no work is lost.
 
         Args:
-            config: the identity of the run; see `trainer.Run.identity`.
+            config: the config of the run, as `trainer.Run.identity` returns it.
             data_fingerprint: a hash of the training data.
-            checks: keyword arguments of `check`.
+            checks: the other keyword arguments of the method `check`.
 
         Raises:
-            ValueError: the folder holds a run with another config or other data, or files but no
-                run; or another process has locked the folder.
+            ValueError: the workdir holds checkpoints of a run with another config or other data, or
+                holds files but no run; or another process has locked the workdir.
         """
         is_run = holds_run(self.path)
         resumes = self.has_checkpoints and is_run
@@ -164,13 +165,13 @@ class Workdir:
             raise
 
     def set_damaged_aside(self) -> None:
-        """Puts the checkpoints in order, see `bertjax.checkpoint_files.set_damaged_aside`.
+        """Moves damaged checkpoints, if the workdir holds a run, to the folder `damaged`.
 
-        The folder is locked meanwhile, so that the checkpoints of a running run are not moved.
+        The workdir is locked meanwhile, so that no checkpoint of a run in progress is moved.
 
         Raises:
-            Locked: another process writes to the folder.
-            ValueError: all checkpoints are damaged.
+            Locked: another process has locked the workdir.
+            ValueError: all checkpoints of the run are damaged.
         """
         if not holds_run(self.path):
             return
@@ -190,7 +191,7 @@ class Workdir:
         return True
 
     def _set_aside_if_damaged(self, has_copy: bool) -> None:
-        """Copies run.json to another name if it is damaged, and prints what is used instead."""
+        """Copies a damaged run.json to another name, and prints which config is used instead."""
         try:
             read_run_file(self._run)
         except ValueError as error:
@@ -209,5 +210,5 @@ class Workdir:
         write_json(self._spare, content)
 
     def release(self) -> None:
-        """Unlocks the folder for other processes, as the end of this process also does."""
+        """Unlocks the workdir for other processes; the lock also ends when this process ends."""
         self._lock.release()

@@ -1,4 +1,4 @@
-"""Writes metrics as JSON lines and TensorBoard events; a resumed run removes later entries."""
+"""Writes metrics as JSON lines and TensorBoard events, and repairs both when a run resumes."""
 
 import io
 import os
@@ -21,16 +21,18 @@ from bertjax.training.metric_files import (
 class MetricWriter:
     """Appends metrics to `metrics.jsonl` and to a TensorBoard event file in a directory.
 
-    Each line is handed to the operating system at once, so that a kill of the process loses no
-    line. `flush` also syncs the files to the disk, so that a crash of the machine loses no line.
+    Each line is passed to the operating system without a buffer, so that no line is lost if the
+    process is killed. `flush` also syncs the files to the disk, so that no line is lost if the
+    machine crashes.
 
     Args:
-        directory: the directory of the files; it is created if needed.
+        directory: the directory of both files, which is created if needed.
         step: the step from which the run resumes. Lines and events of later steps are removed
-            first, since they will be written again; lost events are restored from `metrics.jsonl`.
+            first, because the resumed run writes them again; events that are missing are restored
+            from `metrics.jsonl`.
 
     Raises:
-        OSError: a file cannot be written; the message names it.
+        OSError: a file cannot be written; the message names the file.
     """
 
     def __init__(self, directory: Path, step: int):
@@ -48,7 +50,7 @@ class MetricWriter:
                 content = content[self._files[path].write(content) :]
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes the metrics of a step, as one line of JSON and one event per number.
+        """Writes the metrics of a step as one line of JSON and one TensorBoard event per number.
 
         Raises:
             OSError: the disk is full or fails; the message names the file.
@@ -63,7 +65,7 @@ class MetricWriter:
         self._append(self._events_path, b"".join(events))
 
     def flush(self) -> None:
-        """Syncs both files to the disk; must be called before each checkpoint.
+        """Syncs both metric files to the disk; must be called before each checkpoint is saved.
 
         Raises:
             OSError: the disk is full or fails; the message names the file.
@@ -79,6 +81,6 @@ class MetricWriter:
 
 
 def _opened(path: Path) -> io.FileIO:
-    """Opens a file to append to, without a buffer that a kill would lose."""
+    """Opens a file for appending without a buffer, whose content a killed process would lose."""
     with explaining(path):
         return path.open("ab", buffering=0)

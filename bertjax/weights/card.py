@@ -1,4 +1,4 @@
-"""Writes the model card (README.md) of a model directory, which describes model and training."""
+"""Creates the model card (README.md) of a model directory: a description of model and training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,10 +39,10 @@ def model_card(
     Args:
         title: the title of the page.
         head: the name of the head in `bertjax.model.HEADS`.
-        config: the architecture.
-        do_lower_case: whether the tokenizer lower-cases; None: there is no tokenizer.
+        config: the architecture of the model.
+        do_lower_case: whether the tokenizer lower-cases texts; None: the model has no tokenizer.
         facts: (name, value) pairs that describe the training; the card shows them as a table.
-        tagger: the config of the tagger on the encoder; None: there is no tagger.
+        tagger: the config of a tagger trained on the frozen encoder; None: there is no tagger.
     """
     text = _HEAD.format(
         title=title,
@@ -77,8 +77,8 @@ def training_facts(
 
     Args:
         config: the config of the run, as stored in run.json.
-        step: the number of optimizer updates done so far.
-        evaluation: {metric: value} of the last evaluation on held-out data; None: there was none.
+        step: the number of training steps done so far.
+        evaluation: {metric: value} of the last evaluation; None: the run has not been evaluated.
     """
     optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]

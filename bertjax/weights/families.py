@@ -1,8 +1,9 @@
 """Conventions of the model families (RoBERTa, ALBERT, DistilBERT, ...) in Hugging Face's formats.
 
 A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
-constants that `config.json` does not have (`bertjax.config.model.FAMILY_FIELDS`). This module
-renames tensors to BERT's names; `bertjax.weights.names` maps BERT's names to our parameters.
+settings that `config.json` does not contain (`bertjax.config.model.FAMILY_FIELDS`). This module
+converts tensor names of a family to those of BERT; `bertjax.weights.names` maps BERT's tensor names
+to paths in our parameter tree.
 """
 
 import dataclasses
@@ -34,19 +35,20 @@ _INIT_FIELDS = ("sinusoidal_pos_embds",)
 
 
 class Family(NamedTuple):
-    """The conventions of one family.
+    """The names that Hugging Face's files and classes use for one model family.
 
     Attributes:
-        class_name: prefix of the classes in transformers, before "Model", "ForMaskedLM" etc.
-        prefix: prefix of the encoder's tensors; files of an encoder without a head omit it.
-        renames: pairs (prefix in the family, prefix in BERT) of tensor names.
-        fields: {field of `config.json`: field of `BertConfig`}.
-        absent: names of the `HEADS` that transformers does not have for the family.
-        projected_classifier: prefix of the tensors of a classifier that follows a dense layer.
-        decoder_bias: whether the output bias of the masked LM has two names, as in BERT:
+        class_name: prefix of the family's classes in transformers: "Bert" in "BertForMaskedLM".
+        prefix: prefix of the encoder's tensor names, which files of an encoder without a head omit.
+        renames: pairs (prefix of tensor names in the family, prefix of the same tensors in BERT).
+        fields: {field of the family's `config.json`: field of `BertConfig`}.
+        absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
+        projected_classifier: prefix of the tensor names of a classifier whose head also has a dense
+            layer before the classifier.
+        decoder_bias: whether files hold the output bias of the masked LM under two names, for BERT
             `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
-        outputs: {our name of an output: its name in transformers}, where the two differ.
+        outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
     """
 
     class_name: str
@@ -84,11 +86,11 @@ _BERT_LAYER = "bert.encoder.layer.{layer}"
 
 
 def _layer(layer: str, **renames: str) -> Renames:
-    """Returns the `Renames` of a layer's tensors.
+    """Returns pairs (prefix in the family, prefix in BERT) for the tensors of an encoder layer.
 
     Args:
-        layer: the prefix of the layer in the family.
-        renames: {name in the family, with `__` for each dot: name in BERT}, without prefixes.
+        layer: the prefix of the layer's tensor names in the family.
+        renames: {name of a submodule in the family, with `__` for each dot: its name in BERT}.
     """
     return tuple(
         (f"{layer}.{name.replace('__', '.')}.", f"{_BERT_LAYER}.{bert}.")
@@ -190,10 +192,10 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class MissingHead(ValueError):
-    """Raised if transformers does not have a head for a family.
+    """Raised if transformers has no class for a head of a model family.
 
     Attributes:
-        family: the name of the family.
+        family: the name of the family, as in `model_type`.
     """
 
     def __init__(self, config: BertConfig, head: str):
@@ -205,7 +207,7 @@ class MissingHead(ValueError):
 
 
 def family_of(config: BertConfig) -> Family:
-    """Returns the family of an architecture.
+    """Returns the model family that `config.model_type` names.
 
     Raises:
         ValueError: the config's `model_type` is unknown.
@@ -224,10 +226,10 @@ def _family(model_type: str) -> Family:
 
 
 def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
-    """Converts the content of a `config.json` of any family, or of Google's `bert_config.json`.
+    """Converts a family's `config.json`, or Google's `bert_config.json`, to a `BertConfig`.
 
     Raises:
-        ValueError: the family is unknown, or a field has an invalid value.
+        ValueError: the model family is unknown, or a field has an invalid or unsupported value.
     """
     model_type = values.get("model_type", "bert")
     family = _family(model_type)
@@ -248,7 +250,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Returns the config with `pad_token_id` set; for RoBERTa, it determines position_offset."""
+    """Returns `config` with a new `pad_token_id` and, for RoBERTa, the matching position_offset."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
@@ -256,7 +258,7 @@ def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
 
 
 def config_to_hf(config: BertConfig) -> dict[str, Any]:
-    """Converts an architecture to the fields of the family's `config.json`.
+    """Converts a `BertConfig` to the fields of `config.json` in the config's model family.
 
     Raises:
         ValueError: the family's `config.json` cannot express a value of `config`, so transformers
@@ -283,7 +285,7 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
 
 
 def architecture(config: BertConfig, head: str) -> str:
-    """Returns the name of the class in transformers for a model with one of the `HEADS`.
+    """Returns the transformers class, such as "BertForMaskedLM", of a model with the head `head`.
 
     Raises:
         MissingHead: transformers does not have the head for the family of `config`.
@@ -302,7 +304,7 @@ def heads_of(config: BertConfig) -> list[str]:
 
 @functools.cache
 def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """Returns triples (regex that matches a prefix of tensor names, the prefix, BERT's for it)."""
+    """Returns triples (regex of a tensor prefix in the family, this prefix, BERT's prefix)."""
     return [
         (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
         for name, bert in FAMILIES[model_type].renames
@@ -311,7 +313,7 @@ def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
 
 @functools.cache
 def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
-    """Returns pairs (pattern of BERT's prefix, the family's prefix), longer prefixes first."""
+    """Returns pairs (regex of a BERT tensor prefix, the family's prefix), longest prefix first."""
     return [
         (re.compile(re.escape(bert).replace(r"\{layer\}", r"(\d+)")), name)
         for _, name, bert in sorted(_patterns(model_type), key=lambda p: -len(p[2]))
@@ -319,10 +321,10 @@ def _patterns_back(model_type: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def as_bert(name: str, config: BertConfig) -> str:
-    """Converts a family's tensor name to BERT's.
+    """Converts the tensor name `name` of the config's family to the tensor's name in BERT.
 
-    Old files name the tensors of LayerNorm `gamma` and `beta` instead of `weight` and `bias`; files
-    of an encoder without a head omit the family's prefix.
+    The name may be in an old form, with `gamma` and `beta` instead of LayerNorm's `weight` and
+    `bias`, and may lack the family's prefix, as in files of an encoder without a head.
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
@@ -336,12 +338,12 @@ def as_bert(name: str, config: BertConfig) -> str:
 
 
 def as_family(name: str, config: BertConfig, *, projected: bool) -> str:
-    """Converts BERT's name of a tensor to the family's name.
+    """Converts BERT's name of a tensor to the tensor's name in the config's family.
 
     Args:
         name: the name of the tensor in BERT.
-        config: the architecture, whose `model_type` is the family.
-        projected: whether a dense layer of the head precedes the model's classifier.
+        config: the architecture of the model; its `model_type` names the family.
+        projected: whether the model's head has a dense layer before the classifier.
     """
     if name.startswith("classifier."):
         prefix = family_of(config).projected_classifier

@@ -1,4 +1,4 @@
-"""Creates parameter trees: freshly initialised, or filled with tensors that have PyTorch names."""
+"""Creates parameter trees, initialised at random or filled with tensors under PyTorch names."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,13 +14,14 @@ from bertjax.weights import names
 
 
 class Filled(NamedTuple):
-    """Parameters that were filled from a source of tensors.
+    """The parameters of a model that `fill` has converted from a source of tensors.
 
     Attributes:
         params: the parameter tree of numpy arrays.
         absent: names of the parts (such as "classifier" or "bert/pooler") that the model has and
             the source lacks; their parameters were initialised at random.
-        unused: names of the parts that the source has and the model lacks; they were ignored.
+        unused: names of the parts that the source has and the model lacks; the tensors of these
+            parts were ignored.
     """
 
     params: dict[str, Any]
@@ -29,12 +30,12 @@ class Filled(NamedTuple):
 
 
 def init_params(model: BertWithHead, seed: int) -> Any:
-    """Initialises all parameters; the values depend on the seed, but not on the devices."""
+    """Initialises all parameters of `model`; the values depend on `seed`, not on the devices."""
     return jax.jit(_init, static_argnums=0)(model, jax.random.key(seed))
 
 
 def param_shapes(model: BertWithHead) -> dict[str, Any]:
-    """Returns {path: shape and dtype} of all parameters without computing the parameters."""
+    """Returns {path: shape and dtype} of all parameters of `model` without computing any values."""
     tree: Any = jax.eval_shape(lambda key: _init(model, key), jax.random.key(0))
     flat: Any = flatten_dict(tree, sep="/")
     return flat
@@ -48,7 +49,7 @@ def _init(model: BertWithHead, key: jax.Array) -> Any:
 
 
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
-    """Returns {path: newly initialised parameter} of the parameters at `paths` only."""
+    """Initialises only the parameters of `model` at `paths`; returns {path: parameter}."""
 
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
@@ -59,7 +60,7 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
-    """Adds newly initialised `training_parts` of the model to `params`, which lacks them."""
+    """Adds newly initialised parameters of `model.training_parts` to `params`, which lacks them."""
     if not model.training_parts:
         return params
     paths = (path for path in param_shapes(model) if path.split("/")[0] in model.training_parts)
@@ -75,21 +76,24 @@ def fill(
     skip: str | None = None,
     known: Mapping[str, np.ndarray] | None = None,
 ) -> Filled:
-    """Converts tensors to the parameters of a model.
+    """Converts tensors with PyTorch names to the parameters of a model.
 
-    If a head's layer or the pooler has no tensors, it is initialised at random.
+    A layer of the head, or the pooler, is initialised at random if `tensors` has none of its
+    tensors.
 
     Args:
-        tensors: {PyTorch name: tensor}; they are read one at a time.
-        model: the model that the parameters are for.
-        where: the name of the source, for error messages.
+        tensors: {PyTorch name: tensor}; the tensors are read one at a time.
+        model: the model whose parameters are returned.
+        where: the path of the file or directory with the tensors, for error messages.
         seed: the seed for the random initialisation of parameters that `tensors` lacks.
-        skip: a part of the model (such as "classifier") to initialise; its tensors are ignored.
-        known: {path: parameter} of parameters that are already known and not read from `tensors`.
+        skip: a part of the model (such as "classifier") to initialise at random, even if `tensors`
+            contains this part.
+        known: {path: parameter} of parameters that are copied to the result and not read from
+            `tensors`.
 
     Raises:
-        ValueError: tensors are missing, unexpected, of a wrong shape or not finite. The message
-            lists these tensors; of a long list, only the length and the first entries.
+        ValueError: tensors are missing, unexpected, of a wrong shape or type, or not finite. The
+            message lists these tensors, or the number and the first of many such tensors.
     """
     config, known = model.config, known or {}
     layers = _check_layers(tensors, config, where) if not known else 0
@@ -130,7 +134,7 @@ def fill(
 
 
 def _misfit(where: str, *problems: list[str]) -> str:
-    """Returns the message that lists missing, unexpected and misshaped tensors."""
+    """Returns the error message that lists the missing, unexpected and misshaped tensors."""
     room = MAX_MESSAGE - 90 - len(where)
     texts = [""] * len(problems)
     # Characters that short lists do not need are left to the longer lists.
@@ -145,9 +149,10 @@ def _misfit(where: str, *problems: list[str]) -> str:
 
 
 def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
-    """Returns the number of layers in the source; raises ValueError if the config has more.
+    """Returns the number of layers in `tensors`; raises ValueError if `config` has more layers.
 
-    This check precedes everything whose time or memory grows with the config's number of layers.
+    This check must come first, because the time and memory of the other operations grow with the
+    number of layers in `config`, which may be wrong.
     """
     layers = 0
     for stored in tensors:
@@ -165,10 +170,10 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
 
 
 def _part(path: str) -> str | None:
-    """Returns the optional part that a path belongs to: a layer of a head, or the pooler.
+    """Returns the optional part of a model that a path is in: "bert/pooler" or a layer of the head.
 
-    Returns None for the rest of the encoder. A source may lack an optional part or have one that
-    the model lacks, but a part with only some of its tensors is an error.
+    Returns None for all other parameters of the encoder. A source of tensors may lack an optional
+    part, or have an optional part that the model lacks, but must not have an incomplete part.
     """
     first, _, rest = path.partition("/")
     return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
@@ -177,10 +182,11 @@ def _part(path: str) -> str | None:
 def _place(
     filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
-    """Writes one tensor to its parameter in `filled`, unless `filled` is None.
+    """Checks a tensor and, unless `filled` is None, writes the values of the tensor to `filled`.
 
     Returns:
-        What is wrong with the tensor's shape, type or values; None: the tensor is valid.
+        A description of what is wrong with the tensor's shape, type or values; None: the tensor is
+        valid.
     """
     shape = like.shape if mapped.layer is None else like.shape[1:]
     if tensor.size != int(np.prod(shape)):

@@ -66,7 +66,7 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
 
 @contextlib.contextmanager
 def _opening(file: Path) -> Iterator[None]:
-    """Converts errors of safetensors, which have many types, to a ValueError naming the file."""
+    """Converts errors that safetensors raises in the block to a ValueError that names `file`."""
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -82,14 +82,14 @@ def has_weights(directory: Path) -> bool:
 
 
 def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
-    """Returns {PyTorch name: tensor} of a model directory; tensors are read on access.
+    """Returns {PyTorch name: tensor} of a model directory; a tensor is read when it is accessed.
 
-    The tensors are in `model.safetensors`, in its shards with their index, or in
-    `pytorch_model.bin`.
+    The tensors are those in the first of these files that exists: `model.safetensors`, the shards
+    named in `model.safetensors.index.json`, or `pytorch_model.bin`.
 
     Raises:
         FileNotFoundError: there are no weights, or shards that the index names are missing.
-        ValueError: a file is damaged, or is a pickle that holds other objects than tensors.
+        ValueError: a file is damaged, or `pytorch_model.bin` holds objects other than tensors.
     """
     if (directory / SAFETENSORS).is_file():
         return SafetensorsFiles([directory / SAFETENSORS])
@@ -143,19 +143,19 @@ def save_hf(
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
-        params: the parameters, which are converted and written one at a time to save memory; the
-            `training_parts` of the head are left out.
-        config: the architecture.
+        params: the parameters, which are converted and written one at a time to save memory;
+            parameters that exist only for training (`training_parts` of the head) are left out.
+        config: the architecture of the model.
         tokenizer: the tokenizer, whose files are written as well; None: no tokenizer files.
         head: the name of the head in `bertjax.model.HEADS`.
         extra: additional fields of `config.json`, such as id2label.
         card: the text of the model card, README.md.
-        files: additional files, {name: text}.
+        files: additional text files to write, {file name: text}.
         tagger: the parameters of a tagger (`model.tagger`), written to `tagger.safetensors`.
 
     Raises:
-        ValueError: `directory` holds files but no model, or transformers does not have the
-            head or a setting of `config` for the family.
+        ValueError: `directory` holds files but no model, or transformers does not support the head
+            or a value of `config` for the model family.
         OSError: the disk is full; the previous content of `directory` remains.
     """
     content = {"architectures": [architecture(config, head)], "dtype": "float32"}
@@ -180,12 +180,12 @@ def save_hf(
 
 
 def check_files(directory: Path) -> None:
-    """Compares the files of a model directory with its checksums, if bertjax has written it.
+    """Compares the files of a model directory with their checksums, if bertjax wrote the directory.
 
-    The model card has no checksum, because it is meant to be edited.
+    The model card has no checksum, because users may edit the card.
 
     Raises:
-        ValueError: a file is damaged, missing or changed.
+        ValueError: a file of the model is damaged, missing or changed.
     """
     if not (directory / CHECKSUMS).is_file():
         return
@@ -198,10 +198,11 @@ def check_files(directory: Path) -> None:
 
 
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
-    """Writes flat parameters as float32 under their PyTorch names, one tensor in memory at a time.
+    """Writes parameters {path: array} to a safetensors file as float32, under PyTorch names.
 
-    A file consists of the length of the header (8 bytes), the header in JSON, and the bytes of the
-    tensors. The safetensors library would need contiguous copies of all tensors at once.
+    A safetensors file consists of the length of the header (8 bytes), the header in JSON, and the
+    bytes of the tensors. To save memory, this function converts and writes one tensor at a time;
+    the safetensors library would need contiguous copies of all tensors at once.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0

@@ -27,14 +27,15 @@ _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
 
 
 class Source(NamedTuple):
-    """The files of a model.
+    """An opened model directory, workdir or TF1 checkpoint, from which a model can be loaded.
 
     Attributes:
         kind: "hf" (Hugging Face), "run" (the workdir of a pretraining run) or "tf1".
         where: the path of the directory or checkpoint.
         config: the fields of `config.json` or `bert_config.json`; for a run, those of `BertConfig`.
-        tensors: {PyTorch name: tensor}.
-        tokenizer: the model's tokenizer; None: the model has none, and the caller needs none.
+        tensors: {PyTorch name: tensor} of the parameters.
+        tokenizer: the model's tokenizer; None if the model has no tokenizer and the caller of
+            `open_source` does not require one.
     """
 
     kind: str
@@ -45,11 +46,11 @@ class Source(NamedTuple):
 
 
 class LoadedModel(NamedTuple):
-    """A model with its parameters (numpy), tokenizer and labels.
+    """A Flax module with its parameters (numpy), tokenizer and labels.
 
-    `absent` names the parts of the model that the source lacks; their parameters are newly
-    initialised. `unused` names the parts of the source that the model does not have. `tokenizer`
-    can be None only if the caller of `load_model` does not require one.
+    `absent` names the parts of the model that the source lacks and that were initialised at random.
+    `unused` names the parts of the source that the model does not have. `tokenizer` can be None
+    only if the caller of `load_model` does not require a tokenizer.
     """
 
     model: BertWithHead
@@ -68,8 +69,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
-            model lacks a tokenizer that is required.
-        ValueError: a file is damaged.
+            model has no tokenizer although one is required.
+        ValueError: a file of the model is damaged.
     """
     place = Path(path)
     if place.is_dir():
@@ -96,7 +97,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
-    """Loads a model's tokenizer; returns None if there is none and `required` is False."""
+    """Loads a model's tokenizer; returns None if the model has none and `required` is False."""
     vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
     if not required and not any((directory / name).is_file() for name in vocabularies):
         return None
@@ -113,13 +114,13 @@ def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> So
 
 
 def _is_fine_tuned(workdir: Path) -> bool:
-    """Whether a workdir holds the model of a finished fine-tuning."""
+    """Whether a workdir holds the exported model of a finished fine-tuning run."""
     has_task = "task" in read_run(workdir)["config"]
     return has_task and (workdir / "model" / "config.json").is_file()
 
 
 def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
-    """Opens the newest checkpoint of a run and reads its parameters but no optimizer state."""
+    """Reads the parameters, but no optimizer state, from a run's newest undamaged checkpoint."""
     try:
         run = read_run(workdir)["config"]
         config = run["model"]
@@ -178,7 +179,7 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 
 def _fetch(name: str) -> Path:
-    """Returns the cached directory of a hub model, which is downloaded if it is not cached."""
+    """Downloads a model from the hub, if it is not cached, and returns its local directory."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
         if has_weights(folder):
@@ -197,24 +198,24 @@ def load_model(
     seed: int = 0,
     tokenizer_required: bool = True,
 ) -> LoadedModel:
-    """Loads a model with one of the `HEADS`.
+    """Loads a model with one of the heads in `bertjax.model.HEADS`.
 
     Args:
         path: a directory, checkpoint or name that `open_source` accepts.
         head: the name of the head, which is initialised at random if the source lacks it; None: the
             head of the source.
-        num_labels: the number of classes; None: as in the source.
-        new_labels: if True, a stored classifier whose number of classes differs from `num_labels`
-            is replaced by a newly initialised one; if False, such a difference raises ValueError.
-        vocab_size: the vocabulary size to resize the model to; None: as in the source.
+        num_labels: the number of classes; None: the number of classes in the source.
+        new_labels: whether a stored classifier whose number of classes is not `num_labels` is
+            replaced by a newly initialised classifier; if False, the difference raises ValueError.
+        vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
         dtype: the dtype of the activations.
         seed: the seed for the random initialisation of parameters that the source lacks.
         tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
 
     Raises:
-        FileNotFoundError: there is no model, or it lacks a tokenizer that is required.
-        ValueError: a file is damaged, the family lacks the head, or the sizes in weights, config,
-            tokenizer and arguments do not match.
+        FileNotFoundError: there is no model, or the model lacks a tokenizer that is required.
+        ValueError: a file is damaged, transformers lacks the head for the model family, or the
+            sizes in weights, config, tokenizer and arguments do not match.
     """
     if head is not None and head not in HEADS:
         raise ValueError(
@@ -250,9 +251,10 @@ def load_model(
 
 
 def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
-    """Returns the model with the masked LM head of its source instead of its own head.
+    """Replaces the head of a loaded model by the masked LM head stored in the model's source.
 
-    If the source has no masked LM head, the head is initialised and named in `absent`.
+    A model that has a masked LM head already is returned unchanged. If the source has no masked LM
+    head, the new head is initialised at random and named in `absent`.
     """
     if "predictions" in loaded.model.parts:
         return loaded
@@ -271,13 +273,13 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
 
 
 def find_head(source: Source) -> str:
-    """Returns the name of the head whose layers are exactly the head layers in the source.
+    """Returns the name of the head whose layers are exactly the head layers stored in a source.
 
-    If several heads have these layers, the one that the config names under "architectures" is
+    If several heads have the stored layers, the head that the config names under "architectures" is
     preferred.
 
     Raises:
-        ValueError: no head has exactly the head layers in the source.
+        ValueError: no head has exactly the head layers that are stored in the source.
     """
     config = _architecture(source)
     parts = set(_head_tensors(source, config).values())
@@ -293,7 +295,7 @@ def find_head(source: Source) -> str:
 
 
 def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
-    """Maps the name of each tensor outside the encoder to the part of the model it belongs to."""
+    """Maps the names of all tensors outside the encoder to head layers, such as "classifier"."""
     parts = {}
     for stored in source.tensors:
         name = names.normalized(stored, config)
@@ -313,9 +315,9 @@ def _architecture(source: Source) -> BertConfig:
 
 
 def _classes(source: Source) -> int:
-    """Returns the number of classes: the length of the classifier's bias.
+    """Returns the number of classes of a source: the length of the bias of its classifier.
 
-    If the source has no classifier, the number is 2, the default of transformers.
+    If the source has no classifier, the number of classes is 2, the default of transformers.
     """
     for name in ("classifier.bias", "classifier.out_proj.bias"):
         if name in source.tensors:
@@ -324,7 +326,7 @@ def _classes(source: Source) -> int:
 
 
 def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
-    """Reads the labels of a classifier from `config.json`, in the order of their ids."""
+    """Returns the labels in id2label of a config, sorted by id; None if id2label is missing."""
     stored = config.get("id2label")
     if stored is None:
         return None

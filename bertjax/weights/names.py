@@ -1,9 +1,10 @@
 """Maps Hugging Face's PyTorch tensors to our parameter tree: a table of names and layouts.
 
-The name of a parameter in our tree is its path. Our layers are stacked on axis 0, so `{layer}` in a
-PyTorch name becomes an index on that axis. PyTorch stores matrices as [out, in]; ours are
-[in, out], with separate axes for attention heads. The table has BERT's names;
-`bertjax.weights.families` has the names of other families.
+The name of a parameter in our tree is its path, such as `bert/pooler/kernel`. Our tree stacks the
+parameters of all encoder layers on axis 0, so `{layer}` in a PyTorch name becomes an index on
+axis 0. PyTorch stores matrices as [out, in]; our tree stores matrices as [in, out], with separate
+axes for attention heads. The table contains BERT's tensor names; `bertjax.weights.families`
+converts the tensor names of other families.
 """
 
 import re
@@ -38,7 +39,7 @@ _FROM_HEADS = _Transform(
 
 
 class Rule(NamedTuple):
-    """One parameter: its PyTorch name, its path in our tree, and the conversion of its layout."""
+    """The PyTorch name of a parameter, its path in our tree, and the conversion of its layout."""
 
     hf_name: str
     path: str
@@ -60,7 +61,7 @@ def _layer_norm(hf_name: str, path: str) -> list[Rule]:
 
 
 def _lstm(cell: str) -> list[Rule]:
-    """Returns the rules of one direction of one `torch.nn.LSTM` layer, which taggers use."""
+    """Returns the `Rule`s for one LSTM layer in one direction, such as `cell="l0_reverse"`."""
     return [
         rule
         for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
@@ -134,9 +135,10 @@ _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 def normalized(name: str, config: BertConfig) -> str | None:
     """Converts a PyTorch name of any family to a name in `RULES`; None for redundant tensors.
 
-    The redundant tensors are `position_ids`; if embeddings are tied, the decoder's weight and bias,
-    which equal the word embedding and `cls.predictions.bias`; and if embeddings are not tied and
-    there are both biases, `cls.predictions.bias`, because PyTorch uses the decoder's bias instead.
+    The tensor `position_ids` is always redundant. With tied embeddings, the weight and the bias of
+    the decoder are redundant, because these equal the word embedding and `cls.predictions.bias`.
+    Without tied embeddings, `cls.predictions.bias` is redundant in families that also have a bias
+    of the decoder, because PyTorch uses the bias of the decoder.
     """
     name = as_bert(name, config)
     if name.endswith(".position_ids"):
@@ -149,7 +151,7 @@ def normalized(name: str, config: BertConfig) -> str | None:
 
 
 class Mapped(NamedTuple):
-    """Where a PyTorch tensor belongs in the parameter tree.
+    """The place of a PyTorch tensor in our parameter tree, and the conversion of its layout.
 
     Attributes:
         path: the path of the parameter.
@@ -163,7 +165,7 @@ class Mapped(NamedTuple):
 
 
 def find(name: str, config: BertConfig) -> Mapped | None:
-    """Looks up a name that `normalized` returned; None if it is not in `RULES`."""
+    """Returns the place of the tensor `name` in our parameter tree; None if `RULES` lacks it."""
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
@@ -172,7 +174,7 @@ def find(name: str, config: BertConfig) -> Mapped | None:
 
 
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (PyTorch name, array) of parameters {path: array}, in sorted order of the paths."""
+    """Converts parameters {path: array}; yields pairs (PyTorch name, array), sorted by path."""
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
@@ -192,9 +194,9 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
 
 
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
-    """Returns the PyTorch names of the parameters at `paths` that are not in `seen`.
+    """Returns the PyTorch names of the parameters at `paths`, except for the names in `seen`.
 
-    The returned names are those of the family; `seen` has names of `RULES`.
+    The returned names are those of the config's family; `seen` contains names that BERT uses.
     """
     paths = set(paths)
     names = set()

@@ -1,4 +1,4 @@
-"""Initialises a student with layers of its teacher, and computes fingerprints of teachers."""
+"""Initialises a student with layers of its teacher, and computes hashes of model parameters."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,17 +22,18 @@ def student_params(
 
     Args:
         teacher: the teacher, loaded with the head of the student.
-        model: the student.
+        model: the Flax module of the student.
         layers: for each layer of the student, the index (from 0) of the teacher's layer to copy.
         seed: the seed for the random initialisation of parameters that the teacher lacks.
 
     Returns:
-        The student's parameters (numpy), and the names of what was initialised at random: parts
+        The student's parameters (numpy), and the names of everything initialised at random: parts
         that the teacher's source lacks, and parameters that the teacher lacks.
 
     Raises:
-        ValueError: `layers` has a wrong length or names a layer that the teacher lacks, or sizes
-            or activations of student and teacher differ. The message lists all differences.
+        ValueError: `layers` has a wrong length or names a layer that the teacher lacks; or student
+            and teacher differ in sizes, activations, `layer_norm_eps` or `position_offset`. The
+            message lists all differences.
     """
     teacher_params: Any = flatten_dict(teacher.params, sep="/")
     depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
@@ -66,12 +67,12 @@ def student_params(
 
 
 def _is_stacked(path: str) -> bool:
-    """Whether the entries on axis 0 of a parameter belong to different layers."""
+    """Whether the parameter at `path` has one entry per encoder layer on axis 0."""
     return "/encoder/layers/" in path
 
 
 def fingerprint(params: dict[str, Any]) -> str:
-    """Computes a hash of all parameters and their paths, which identifies a model."""
+    """Returns a SHA-256 hash of all parameters and their paths, which identifies a model."""
     digest = hashlib.sha256()
     flat: Any = flatten_dict(params, sep="/")
     for path in sorted(flat):

@@ -1,9 +1,9 @@
 """Reads taggers on frozen encoders from `tagger.safetensors`.
 
-transformers does not have such taggers and loads only the encoder from the model directory. The
-parameters of the tagger are in `tagger.safetensors`, under the names of `torch.nn.LSTM`
-(lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight); `task.json` describes the
-tagger.
+transformers has no taggers on frozen encoders, and loads only the encoder from the directory of
+such a model. The parameters of the tagger are in `tagger.safetensors`, under the names of
+`torch.nn.LSTM` (lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight); `task.json`
+describes the tagger.
 """
 
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ MAX_UNITS = 1 << 13
 def with_new_tagger(
     encoder: LoadedModel, tagger: TaggerConfig, num_labels: int, seed: int
 ) -> LoadedModel:
-    """Adds a freshly initialised tagger to an encoder.
+    """Adds a randomly initialised tagger with `num_labels` classes to an encoder.
 
     Raises:
-        ValueError: the tagger uses a layer twice, or one that the encoder does not have.
+        ValueError: the tagger uses an encoder layer twice, or a layer that the encoder lacks.
     """
     loaded = _with_tagger(encoder, tagger, num_labels, {}, str(encoder.source.where), seed)
     return loaded._replace(absent=encoder.absent + loaded.absent)
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """Adds the tagger in an encoder's model directory, if it holds one, to the encoder.
+    """Adds the tagger that an encoder's model directory holds, if any, to the encoder.
 
     Args:
         encoder: the encoder, loaded from a model directory.
@@ -45,7 +45,7 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
 
     Raises:
         FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
-        ValueError: `tagger.safetensors` is damaged, or `task.json` does not describe it correctly.
+        ValueError: `tagger.safetensors` is damaged, or `task.json` describes another tagger.
     """
     where = Path(encoder.source.where)
     file, described = where / TAGGER, description.get("tagger")
@@ -90,7 +90,10 @@ def _with_tagger(
     where: str,
     seed: int,
 ) -> LoadedModel:
-    """Adds a tagger to an encoder; `absent` and `unused` of the result list tagger parts only."""
+    """Adds a tagger with the parameters in `tensors` to an encoder.
+
+    The fields `absent` and `unused` of the result name only parts of the tagger.
+    """
     tagger.check_layers(encoder.config.num_hidden_layers)
     base = encoder.model
     model = FeatureTagger(

@@ -1,12 +1,13 @@
 """Reads and writes Google's TF1 checkpoints: `bert_model.ckpt.*` with `bert_config.json`.
 
-Tensors are read and written one at a time; callers see PyTorch's names and layout. TensorFlow is
-imported only in the functions of this module.
+Tensors are read and written one at a time; callers of this module use PyTorch's names and layout.
+TensorFlow is imported only when a function of this module needs it.
 
 `bert_config.json` does not say whether the vocabulary is cased. `load_tokenizer(directory)` treats
-a `vocab.txt` with capital letters as cased and any other as uncased; pass `do_lower_case` if that
-is wrong. `bert_config.json` also lacks labels and the epsilon of LayerNorm, which is 1e-12. "gelu"
-means the exact GELU here; Google's code has used the tanh approximation since February 2019.
+a `vocab.txt` with capital letters as cased and any other `vocab.txt` as uncased; the argument
+`do_lower_case` overrides this guess. `bert_config.json` also lacks labels and the epsilon of
+LayerNorm, which is 1e-12. bertjax reads the activation "gelu" as the exact GELU, although Google's
+code has used the tanh approximation since February 2019.
 """
 
 import contextlib
@@ -30,16 +31,16 @@ from bertjax.weights.tf1_names import NAMES, Tf1Name, from_pytorch, from_tf1, is
 
 
 def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
-    """Opens a TF1 checkpoint; tensors are read on access.
+    """Opens a TF1 checkpoint; a tensor is read when it is accessed.
 
     Args:
         prefix: the prefix of the files (`.../bert_model.ckpt`), one of the files, or a directory
-            with one checkpoint or with a `checkpoint` file that names the latest one.
+            with one checkpoint or with a file `checkpoint` that names the latest checkpoint.
 
     Returns:
-        {PyTorch name: float32 array}, where matrices are transposed views. Variables that BERT does
-        not have keep their TF1 names, so that the caller can report them. The optimizer state is
-        left out.
+        {PyTorch name: float32 array}; matrices named `kernel` in TF1 are transposed views.
+        Variables that are no parameters of BERT keep their TF1 names, so that the caller can report
+        such variables. The optimizer state is left out.
 
     Raises:
         FileNotFoundError: there is no checkpoint, or one of its files is missing.
@@ -60,7 +61,7 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """The tensors of a checkpoint; a tensor is read when it is accessed."""
+    """The tensors of a TF1 checkpoint; a tensor is read when it is accessed."""
 
     def __init__(self, prefix: Path, reader: Any, stored: Iterable[str]):
         self._prefix, self._reader = prefix, reader
@@ -97,7 +98,10 @@ def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
 
 
 def find_tf1(path: str | Path) -> Path:
-    """Returns the prefix of the checkpoint at `path` (see `open_tf1`), without TensorFlow."""
+    """Returns the prefix of a TF1 checkpoint's files, without importing TensorFlow.
+
+    The argument `path` has the same meaning as `prefix` in `open_tf1`.
+    """
     path = Path(path)
     if path.is_dir():
         path = _latest(path)
@@ -151,22 +155,22 @@ def save_tf1(
     """Writes a directory with a checkpoint that google-research/bert reads as `init_checkpoint`.
 
     The tensors are written one at a time. Google's code has heads for pretraining, classification
-    and SQuAD. Its SQuAD graph has a pooler, which keeps its random initial values if the checkpoint
-    has no pooler.
+    and SQuAD. The SQuAD model of Google's code has a pooler, which keeps its random initial values
+    if the checkpoint has no pooler.
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
         tensors: pairs (PyTorch name, array).
         config_json: the content of Hugging Face's `config.json`; the fields that Google's
             `bert_config.json` also has are written.
-        vocab: the tokens in the order of their ids, which become the lines of `vocab.txt`. Whether
-            the tokenizer lower-cases text is not stored.
+        vocab: the tokens in the order of their ids, which become the lines of `vocab.txt`. The
+            directory does not store whether the tokenizer lower-cases texts.
         name: the prefix of the names of the checkpoint's files.
 
     Raises:
         ValueError: Google's code does not support the model, or has no name for a tensor; tensors
-            are missing; the vocabulary has more than vocab_size tokens, or one with a line break;
-            or `directory` holds files but no model.
+            are missing; the vocabulary has more than vocab_size tokens, or a token with a line
+            break; `name` is not a file name; or `directory` holds files but no model.
         OSError: the disk is full; the previous content of `directory` remains.
         ImportError: TensorFlow is not installed.
     """
@@ -237,7 +241,7 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_raw(
     file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Writes tensors into one file; returns {TF1 name: (byte offset in the file, shape)}."""
+    """Writes the bytes of tensors to one file; returns {TF1 name: (offset in bytes, shape)}."""
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
     nameless, duplicate = [], []
     with file.open("wb") as raw:
@@ -284,7 +288,7 @@ def _write_bundle(tf: ModuleType, prefix: Path, arrays: Mapping[str, np.ndarray]
 
 
 def _tensorflow() -> ModuleType:
-    """Imports TensorFlow without its banners and warnings."""
+    """Imports TensorFlow, suppressing its log messages and warnings."""
     # TF_CPP_MIN_LOG_LEVEL does not suppress the notice about oneDNN, so oneDNN is disabled. To use
     # it in the same process, import TensorFlow earlier or set TF_ENABLE_ONEDNN_OPTS.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}

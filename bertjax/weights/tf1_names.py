@@ -1,8 +1,8 @@
 """Maps parameter names of Google's TF1 checkpoints to PyTorch names and back.
 
-Most names differ only in spelling: TF1 has `/` instead of `.`, `layer_0` instead of `layer.0`,
-`kernel` and `gamma` instead of `weight`, and `beta` instead of `bias`. TF1 variables named `kernel`
-are [in, out], and those named `output_weights` are [out, in].
+Most names in TF1 and PyTorch differ only in spelling: TF1 has `/` instead of `.`, `layer_0` instead
+of `layer.0`, `kernel` and `gamma` instead of `weight`, and `beta` instead of `bias`. TF1 variables
+named `kernel` have the shape [in, out]; TF1 variables named `output_weights` are [out, in].
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Tf1Name(NamedTuple):
-    """The names of a parameter in TF1 and in PyTorch, and whether its matrix is transposed."""
+    """The TF1 and PyTorch names of a parameter, and whether TF1 stores the matrix transposed."""
 
     tf1: str
     pytorch: str
@@ -65,12 +65,12 @@ _PATTERNS = [(_pattern(entry.tf1), _pattern(entry.pytorch), entry) for entry in 
 
 
 def from_tf1(tf1: str) -> Tf1Name | None:
-    """Looks up a TF1 name; None if the variable is not a parameter of BERT."""
+    """Returns the `Tf1Name` of a TF1 variable; None if the variable is not a parameter of BERT."""
     return _find(tf1, 0)
 
 
 def from_pytorch(pytorch: str) -> Tf1Name | None:
-    """Looks up a PyTorch name; None if the tensor has no name in TF1."""
+    """Returns the `Tf1Name` of a PyTorch tensor; None if the tensor has no name in TF1."""
     return _find(pytorch, 1)
 
 
@@ -92,5 +92,5 @@ _NOT_PARAMETERS = re.compile(
 
 
 def is_parameter(tf1: str) -> bool:
-    """Whether a variable of a TF1 checkpoint is a parameter, that is, not training state."""
+    """Whether a TF1 variable is a model parameter, not training state such as Adam's moments."""
     return _NOT_PARAMETERS.fullmatch(tf1) is None

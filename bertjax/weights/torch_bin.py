@@ -1,8 +1,8 @@
 """Reads the tensors of `pytorch_model.bin` without torch, and without executing its pickle.
 
-`torch_pickle` interprets the pickle. This module reads the two file formats that contain it: the
-zip archive of torch >= 1.6, and the sequence of pickles and storages of earlier versions. All sizes
-and positions are checked when the file is opened, before any array is created.
+`torch_pickle` interprets the pickle. This module reads both file formats of `torch.save`: the zip
+archive of torch >= 1.6, and the sequence of pickles and storages of earlier torch versions. All
+sizes and positions in a file are checked when the file is opened, before any array is created.
 """
 
 import mmap
@@ -32,15 +32,16 @@ _ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+
 
 
 def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
-    """Opens the state dict in a file that `torch.save` wrote; tensors are created on access.
+    """Opens the state dict in a file of `torch.save`; each array is created on access.
 
-    A tensor is a read-only view of the mapped file if it is aligned, and a copy otherwise; bfloat16
-    becomes float32. The state dict is the object in the file, or its entry "state_dict" or
-    "model_state_dict".
+    An array is a read-only view of the memory-mapped file if its data are aligned and in native
+    byte order, and a copy otherwise. Tensors of type bool are always copied; bfloat16 is converted
+    to float32. The state dict is the pickled object itself, or the entry "state_dict" or
+    "model_state_dict" of the pickled dictionary.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: the file is damaged, or holds other objects than tensors and plain containers.
+        ValueError: the file is damaged, or holds objects other than tensors and plain containers.
     """
     with open(path, "rb") as file:
         if not file.seek(0, 2):
@@ -59,7 +60,7 @@ def _shown(error: Exception) -> str:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """{name: tensor} of a file; `starts` holds the byte offsets of the storages in `data`."""
+    """The arrays of a file by name; `starts` holds the byte offset of each storage in `data`."""
 
     def __init__(self, data: mmap.mmap, tensors: dict[str, Tensor], starts: dict, byteorder: str):
         self._data = data
@@ -93,7 +94,7 @@ class _Tensors(Mapping[str, np.ndarray]):
 
 
 class _Window:
-    """A stream of a part of the file; reading more than `MAX_PICKLE_BYTES` at once is an error."""
+    """A stream of a part of a file; reading more than `MAX_PICKLE_BYTES` at once is an error."""
 
     def __init__(self, data: mmap.mmap, start: int = 0, end: int | None = None):
         self._data = data
@@ -123,7 +124,7 @@ class _Window:
 
 
 def _open_zip(data: mmap.mmap) -> _Tensors:
-    """Reads an archive of `root/data.pkl`, `root/data/N` and small entries such as `byteorder`."""
+    """Opens the tensors of a zip archive with `root/data.pkl` and the storages `root/data/N`."""
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
     if end - start > MAX_PICKLE_BYTES:
@@ -148,7 +149,7 @@ def _open_zip(data: mmap.mmap) -> _Tensors:
 
 
 def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
-    """Returns {entry's name without the folder: (start, end)} and the checksum of data.pkl."""
+    """Returns {entry name without folder: (start, end) in bytes} and the CRC-32 of data.pkl."""
     with zipfile.ZipFile(_Window(data)) as archive:
         entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
         end = archive.start_dir
@@ -170,7 +171,7 @@ def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
 
 
 def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: int):
-    """Returns start and end of an entry's content, which must be in [`free_from`, `end`]."""
+    """Returns (start, end) of the content of a zip entry, which must be in [`free_from`, `end`]."""
     shown = entry.orig_filename[:80]
     at = entry.header_offset
     header = data[at : at + 30]
@@ -190,7 +191,11 @@ def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: in
 
 
 def _open_legacy(data: mmap.mmap) -> _Tensors:
-    """Reads five pickles (magic, protocol, system, state dict, storage keys), then the storages."""
+    """Opens the tensors of a file of torch < 1.6.
+
+    The file consists of five pickles (magic number, protocol version, system, state dict, storage
+    keys) and the storages.
+    """
     window = _Window(data)
     for expected in (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
         found = Machine(window, legacy=True).run()
@@ -218,7 +223,7 @@ def _open_legacy(data: mmap.mmap) -> _Tensors:
 
 
 def _state_dict(top: Any) -> dict[str, Tensor]:
-    """Returns the state dict in the unpickled object."""
+    """Returns the state dict {name: tensor} that an unpickled object is or contains."""
     for key in ("state_dict", "model_state_dict"):
         if isinstance(top, dict) and isinstance(top.get(key), dict):
             top = top[key]

@@ -1,10 +1,11 @@
-"""Interprets the pickle of a PyTorch checkpoint without executing code that it contains.
+"""Interprets the pickle of a PyTorch checkpoint without executing code from the pickle.
 
-A pickle is a program that can call any function. Python's `pickle` and `torch.load` execute it;
-the filters that should restrict the calls have been bypassed before. The interpreter here supports
-only the opcodes that torch writes. A name such as `torch.FloatStorage` is only a label; a "call" of
-one of the few supported labels creates the description of a tensor, and all other names and opcodes
-are refused. Sizes in the pickle are never used to allocate memory, so its length bounds the memory.
+A pickle is a program that can call any Python function. Python's `pickle` and `torch.load` execute
+pickles; filters that should restrict which functions a pickle calls have been bypassed before. The
+interpreter in this module supports only the opcodes that torch writes. A name in the pickle, such
+as `torch.FloatStorage`, is never imported: a "call" of one of the few supported names creates the
+description of a tensor, and all other names and opcodes are refused. Sizes in the pickle are never
+used to allocate memory, so the length of the pickle bounds the memory.
 """
 
 import dataclasses
@@ -57,7 +58,7 @@ _OPCODES = {info.code.encode("latin-1"): info for info in pickletools.opcodes}
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """The description of a storage, a one-dimensional array elsewhere in the file."""
+    """The description of a torch storage, a one-dimensional array elsewhere in the file."""
 
     key: str
     dtype: str
@@ -68,7 +69,7 @@ class Storage:
         return self.numel * np.dtype(STORED_AS.get(self.dtype, self.dtype)).itemsize
 
     def placed(self, start: int, end: int) -> int:
-        """Returns `start` after checking that the storage fits between `start` and `end`."""
+        """Checks that the storage fits between byte offsets `start` and `end`; returns `start`."""
         if self.nbytes > end - start:
             raise ValueError(
                 f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
@@ -78,9 +79,9 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor as a view of a storage; offset and strides are in elements.
+    """The description of a tensor as a view of a storage; offset and strides are in elements.
 
-    `extent` is the number of elements of the storage from the first to the last one of the tensor.
+    `extent` is the number of elements in the storage from the tensor's first to its last element.
     """
 
     storage: Storage
@@ -92,13 +93,13 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A supported name, which stands for the class or function of that name."""
+    """A supported name of a class or function in a pickle, such as `torch.FloatStorage`."""
 
     name: str
 
 
 class OrderedDict(dict):
-    """The result of `collections.OrderedDict()`, the only object whose attributes may be set."""
+    """A dict from `collections.OrderedDict()` in a pickle; only such dicts may get attributes."""
 
 
 def _is_count(value: Any) -> bool:
@@ -106,7 +107,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor:
-    """Describes a tensor, after checking that it does not go beyond its storage."""
+    """Returns a `Tensor`, after checking that the tensor does not go beyond its storage."""
     # `rest` holds requires_grad, the backward hooks and, if there are any, flags like "negated".
     if type(storage) is not Storage or any(rest[2:]):
         raise ValueError("it has a tensor with arguments that plain tensors do not have")
@@ -127,7 +128,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
 
 
 def _reduce(function: Any, args: Any) -> Any:
-    """Calls the supported function that a label names, and returns its result."""
+    """Emulates the call of a supported function, named by a `Label`, and returns the result."""
     if type(function) is not Label or type(args) is not tuple:
         raise ValueError("its pickle calls an object that is not a function")
     if function.name == _ORDERED_DICT and not args:
@@ -140,15 +141,15 @@ def _reduce(function: Any, args: Any) -> Any:
 
 
 class Machine:
-    """The interpreter of one pickle, with a stack of plain values and descriptions.
+    """The interpreter of one pickle, with a stack of plain values and descriptions of tensors.
 
     Only scalars are hashed, compared or printed, because a hundred bytes of pickle can describe
     nested tuples that would take forever to traverse.
 
     Args:
-        window: the stream to read, with `read`, `readline` and `tell`.
-        legacy: whether the file is of torch < 1.6, whose persistent ids of storages have one more
-            element.
+        window: the stream that contains the pickle, with `read`, `readline` and `tell`.
+        legacy: whether torch < 1.6 wrote the file, so that the persistent id of a storage has one
+            more element.
     """
 
     def __init__(self, window: Any, *, legacy: bool):
@@ -160,7 +161,7 @@ class Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Interprets the pickle and returns its object."""
+        """Interprets the pickle and returns the object that the pickle describes."""
         end = self._window.tell() + MAX_PICKLE_BYTES
         for _ in range(MAX_OPCODES):
             info = _OPCODES.get(self._window.read(1))
@@ -212,7 +213,7 @@ class Machine:
             self._collect(opcode)
 
     def _collect(self, opcode: str) -> None:
-        """Creates or fills a container."""
+        """Executes an opcode that creates or fills a list, dictionary or tuple."""
         match opcode:
             case "EMPTY_LIST":
                 self._stack.append([])
@@ -268,7 +269,11 @@ class Machine:
         return Label(full)
 
     def _storage(self, persistent_id: Any) -> Storage:
-        """Returns the storage of ("storage", type, key, location, numel[, None in legacy ids])."""
+        """Returns the `Storage` that a persistent id describes.
+
+        The persistent id is a tuple ("storage", type, key, location, numel); if torch < 1.6 wrote
+        the file, None is its sixth element.
+        """
         match persistent_id:
             case ("storage", Label(name), str(key), str(), int(numel), *view) if (
                 type(persistent_id) is tuple

@@ -1,1 +1,1 @@
-"""Turns records into batches: the batch contract, masking and packing."""
+"""Conversion of records to batches: the arrays of a batch, masking and packing."""

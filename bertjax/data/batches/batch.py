@@ -1,11 +1,12 @@
-"""The batch contract: the arrays that every model, loss and task of bertjax takes.
+"""The format of a batch: the arrays that every model, loss and task of bertjax takes.
 
-B rows; L tokens, P predictions and K sequences per row; C classes or choices per example:
+A batch has B rows; L tokens, P predictions and K sequences per row; C classes or choices per
+example:
 
     input_ids         [B, L] int32    token ids, [PAD] where empty
     token_type_ids    [B, L] int32    0 for segment A, 1 for segment B; only 0 in some families
     position_ids      [B, L] int32    position of each token in its sequence, from 0 on
-    sequence_ids      [B, L] int32    1..K: sequence that the token is in and attends to; 0: padding
+    sequence_ids      [B, L] int32    1..K: the token's sequence, for the attention mask; 0: padding
     masked_positions  [B, P] int32    positions of the tokens to predict, 0 where unused
     masked_labels     [B, P] int32    ids of the tokens to predict, 0 where unused
     masked_weights    [B, P] float32  1, or 0 where unused
@@ -26,10 +27,10 @@ Batch = dict[str, np.ndarray]
 
 
 def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.ndarray:
-    """Pads values [n] at the end with `fill` and returns int32 [length].
+    """Pads `values` [n] at the end with `fill`, and returns an int32 array [length].
 
     Raises:
-        ValueError: there are more than `length` values.
+        ValueError: n is greater than `length`.
     """
     if len(values) > length:
         raise ValueError(f"{len(values)} values do not fit in a length of {length}: pass fewer.")
@@ -39,10 +40,11 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
 
 
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
-    """Returns position ids [L], sequence ids [L] and sequence starts [K] of a packed row.
+    """Returns position_ids [L], sequence_ids [L] and sequence_starts [K] of a packed row.
 
     Raises:
-        ValueError: there are more than `row_length` tokens, or more than `max_sequences` sequences.
+        ValueError: the sequences have more than `row_length` tokens in total, or there are more
+            than `max_sequences` sequences.
     """
     lengths = np.asarray(sequence_lengths, np.int32)
     starts = np.cumsum(lengths) - lengths
@@ -56,5 +58,5 @@ def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int)
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
-    """Stacks rows of equal shapes into one batch."""
+    """Stacks rows, dicts of arrays of equal shapes, into one batch."""
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}

@@ -1,6 +1,6 @@
-"""Features: the tokens and labels of an example, in memory and as a record on disk.
+"""Features: the token ids and labels of examples, in memory and as records on disk.
 
-A record is little-endian:
+A record consists of these little-endian fields:
 
     version uint8, bytes per token id uint8 (2 or 4), type of the labels uint8 (0 none, 1 int32,
     2 float32), number of sequences K uint16, number of labels uint32,
@@ -21,7 +21,7 @@ _TYPES = {_INT: np.dtype("<i4"), _FLOAT: np.dtype("<f4")}
 
 
 class Feature(NamedTuple):
-    """One sequence, or several that must share a row (the choices of a multiple-choice example).
+    """Token ids and labels of one sequence, or of all choices of one multiple-choice example.
 
     Attributes:
         input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
@@ -29,14 +29,14 @@ class Feature(NamedTuple):
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
             special tokens, or all tokens if the model family has only one token type. The
             remaining tokens of the sequence have token type 1.
-        labels: None, or the labels of one kind. "classes": int32 [1], the class index; "choice":
+        labels: None, or the labels of one kind: "classes": int32 [1], the class index; "choice":
             int32 [1], the index of the correct choice; "multi_label": float32 [C], 1 for each
             class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
             [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
-            first and last token of the answer ([0, 0], that of [CLS]: no answer in this window).
-        origins: the part of the text that each token is from, -1 = none; not stored on disk. In
-            tagging: int [n], the index of the word whose first token this is. In question
-            answering: int [n, 2], the token's start and end (exclusive) in the passage, in
+            first and last token of the answer, [0, 0] (the position of [CLS]) = no answer.
+        origins: the part of the text that each token is from, -1 = none; not stored on disk; in
+            tagging: int [n], the index of the word that starts at each token; in question
+            answering: int [n, 2], each token's start and end (exclusive) in the passage, in
             characters.
     """
 
@@ -48,7 +48,7 @@ class Feature(NamedTuple):
 
 
 def encode_feature(feature: Feature) -> bytes:
-    """Encodes a feature as a record."""
+    """Encodes a feature as the bytes of a record, without the feature's `origins`."""
     ids = np.asarray(feature.input_ids)
     width = 2 if ids.max(initial=0) < 1 << 16 else 4
     labels, kind = b"", _NONE
@@ -64,7 +64,7 @@ def encode_feature(feature: Feature) -> bytes:
 
 
 def decode_feature(record: bytes) -> Feature:
-    """Decodes a record written by `encode_feature`.
+    """Decodes a record that `encode_feature` returned; the feature's `origins` are None.
 
     Raises:
         ValueError: the format version of the record is not FORMAT_VERSION.

@@ -1,8 +1,8 @@
 """Fine-tuning batches: the features of a task, shuffled with (seed, epoch) and packed into rows.
 
-Every batch of an epoch but the last holds the same number of features, in as many rows as they
-need, so the packing does not change which features an update uses. The number of rows is rounded
-up to one of a few values, so that few shapes are compiled.
+Every batch of an epoch except the last holds the same number of features, and as many rows as the
+features need, so the packing does not change which features an update uses. The number of rows per
+batch is rounded up to one of a few values, so that XLA compiles few batch shapes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ TOKENS_PER_SLOT = 8
 
 
 class Labels(NamedTuple):
-    """Describes the label arrays of a task.
+    """Description of the label arrays of a task.
 
     Attributes:
         kind: the kind of labels, such as "classes".
-        num_classes: number of classes; used for "multi_label" only.
-        num_choices: number of sequences per feature, which is above 1 for "choice" only.
+        num_classes: number of classes; used only for the kind "multi_label".
+        num_choices: number of sequences per feature, above 1 only for the kind "choice".
         class_weights: weight of each class in the loss; None: 1 for every class.
     """
 
@@ -38,7 +38,10 @@ class Labels(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """Tokens per row, most sequences per row, and possible numbers of rows per batch, ascending."""
+    """Shape of batches: tokens and maximum sequences per row, and the allowed numbers of rows.
+
+    The number of rows of a batch is rounded up to one of `row_counts`, which are ascending.
+    """
 
     row_length: int
     max_sequences: int
@@ -46,10 +49,10 @@ class RowShape(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a feature is in a batch.
+    """The position of a feature in a batch.
 
     Attributes:
-        row: batch index of the row.
+        row: index of the row in the batch.
         slot: index, within the row, of the feature's first sequence.
         start: position, within the row, of the feature's first token.
     """
@@ -60,10 +63,10 @@ class Placement(NamedTuple):
 
 
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
-    """Returns the shape of rows of `row_length` tokens.
+    """Returns the `RowShape` of rows with `row_length` tokens.
 
-    The largest number of sequences per row becomes a multiple of `num_choices`, the number of
-    sequences per feature.
+    The maximum number of sequences per row is a multiple of `num_choices`, the number of sequences
+    per feature.
     """
     slots = max(1, row_length // TOKENS_PER_SLOT)
     slots = max(1, slots // num_choices) * num_choices
@@ -73,16 +76,18 @@ def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> R
 def plan_rows(
     sizes: np.ndarray, *, batch_size: int, num_choices: int, multiple_of: int
 ) -> RowShape:
-    """Chooses the row length and row counts of training batches by packing random sample batches.
+    """Chooses the row length and the allowed numbers of rows of training batches.
 
-    The samples are drawn with a fixed seed.
+    The row length fits the longest feature. The allowed numbers of rows are `batch_size`, which
+    always suffices, and quantiles of the numbers of rows that random sample batches need. The
+    sample batches are drawn with a fixed seed.
 
     Args:
         sizes: number of tokens of every feature, int [n].
         batch_size: number of features per batch.
         num_choices: number of sequences per feature.
-        multiple_of: number that every row count is a multiple of: the number of devices times the
-            number of gradient accumulation steps.
+        multiple_of: divisor of every allowed number of rows: the number of devices that batches are
+            sharded over, times the number of gradient accumulation steps.
     """
     row_length = max(SHORTEST_ROW, -(-int(sizes.max()) // 8) * 8)
     shape = row_shape(row_length, num_choices, ())
@@ -91,17 +96,18 @@ def plan_rows(
     for _ in range(64):
         sample = rng.choice(sizes, min(batch_size, len(sizes)), replace=False).tolist()
         needed.append(len(pack_features(sample, shape, num_choices)))
-    # Quantiles, so that few rows stay empty, and a number that is always enough: one feature a row.
+    # Quantiles leave few rows empty; `batch_size` rows, with one feature per row, always suffice.
     wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
     rounded = {-(-int(count) // multiple_of) * multiple_of for count in wanted}
     return shape._replace(row_counts=tuple(sorted(rounded)))
 
 
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:
-    """Packs the features of a batch into rows by their sizes alone, so that all hosts agree.
+    """Packs the features of a batch into rows; returns the indices of the features in each row.
 
-    Returns the indices of the features in each row. Empty rows are appended until the
-    number of rows is the smallest sufficient one in `shape.row_counts`, if there is one.
+    The packing depends only on the arguments, so all hosts compute the same rows. Empty rows are
+    appended until the number of rows equals an entry of `shape.row_counts`, unless all entries are
+    too small.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -111,7 +117,7 @@ def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> li
 def make_batch(
     features: Sequence[Feature], shape: RowShape, labels: Labels, pad_token_id: int
 ) -> tuple[Batch, list[Placement]]:
-    """Packs features into one batch; also returns the placement of each feature."""
+    """Packs features into one batch; returns the batch and the `Placement` of each feature."""
     sizes = [len(feature.input_ids) for feature in features]
     rows = pack_features(sizes, shape, labels.num_choices)
     placements: list[Any] = [None] * len(features)
@@ -149,7 +155,7 @@ def _make_row(
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
-    """Makes the labels and label_weights of one row, in the shapes that `batch.py` defines."""
+    """Returns the arrays labels and label_weights of one row, in the shapes given in `batch.py`."""
     if labels.kind == "tokens":
         joined = [
             np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
@@ -181,21 +187,21 @@ def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
 
 
 class FeatureBatches(grain.MapDataset):
-    """Batches of a training run: element i is (row count of the global batch, batch `first + i`).
+    """Dataset of a run's batches: element i is (number of rows of batch `first + i`, local rows).
 
     The features are shuffled in every epoch. The last batch of an epoch is smaller if the number of
-    features is not a multiple of the batch size. An element holds only this host's rows, and only
-    the features in these rows are read: the packing follows from `sizes`, which all hosts know.
+    features is not a multiple of the batch size. The local rows are the rows that this host needs.
+    Only the features in the local rows are read, as every host computes the packing from `sizes`.
 
     Args:
-        path: an ArrayRecord file of features.
+        path: path of an ArrayRecord file of features.
         sizes: number of tokens of every feature in the file, int [n].
         batch_size: number of features per global batch.
         shape, labels, pad_token_id: the shape of the rows, their labels, and the padding id.
         seed: seed of the shuffling.
         first: index of the first batch to read, counted from the beginning of the run.
-        host_rows_of: maps the number of rows of a global batch to the sorted indices of this host's
-            rows; None: this host has all rows.
+        host_rows_of: function from the number of rows of a global batch to the sorted indices of
+            the local rows; None: all rows are local.
     """
 
     def __init__(
@@ -238,7 +244,7 @@ class FeatureBatches(grain.MapDataset):
         return len(rows), stack(made)
 
     def members(self, batch: int) -> np.ndarray:
-        """Returns the indices, in the file, of the features of a batch of the run.
+        """Returns the indices, in the feature file, of the features in a batch of the run.
 
         Args:
             batch: index of the batch, counted from the beginning of the run.

@@ -1,10 +1,10 @@
-"""Dynamic masking: chooses the tokens to predict and what replaces them in the input.
+"""Dynamic masking: chooses the tokens to predict and the tokens that replace them in the input.
 
-Masks are drawn when a row is read, so they differ in every epoch (Liu et al. 2019, 4.1). The rules
-are those of google-research/bert: 15 % of the tokens of each sequence are predicted; 80 % of these
-become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Options select
-ALBERT's n-gram masking, or random tokens as in fairseq. For next-token prediction, nothing is
-masked.
+Masks are drawn when a row is read, so masks differ in every epoch (Liu et al. 2019, 4.1). As in
+google-research/bert, 15 % of the tokens of each sequence are predicted; 80 % of the predicted
+tokens become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Options of
+`Masking` select ALBERT's n-gram masking, or exclude special tokens from the random tokens as in
+fairseq. For next-token prediction, no token is masked.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Settings of masking: probabilities, limits, and properties of the vocabulary.
+    """Settings of masking: masking probability, limits, and properties of the vocabulary.
 
     Raises:
         ValueError: `max_ngram` is above 1, but `word_starts` is None.
@@ -24,20 +24,21 @@ class Masking:
 
     probability: float
     max_predictions: int
-    """Largest number of predictions per row; in a packed row, the first sequences have priority."""
+    """Maximum number of predictions per row; in a packed row, the first sequences have priority."""
     vocab_size: int
     mask_token_id: int
     never_masked: tuple[int, ...]
     """Ids of the tokens that are never predicted: [CLS] and [SEP]."""
     word_starts: np.ndarray | None = None
-    """Bool [vocab_size], False for tokens that continue a word; None: no whole-word masking."""
+    """Bool [vocab_size]: False for tokens that continue a word; None: no whole-word masking."""
     max_ngram: int = 1
-    """Largest n-gram, in words, that is masked as a whole; the probability of n is proportional to
-    1/n."""
+    """Maximum number of words in an n-gram that is masked as a whole; an n-gram has n words with a
+    probability proportional to 1/n."""
     never_drawn: tuple[int, ...] = ()
     """Ids of the tokens that are never drawn as random replacements."""
     predict: Literal["masked", "next_token"] = "masked"
-    """next_token: nothing is masked, and every position predicts the token after it."""
+    """Tokens to predict: masked predicts masked tokens; next_token predicts the next token at every
+    position, without masking."""
 
     def __post_init__(self):
         if self.max_ngram > 1 and self.word_starts is None:
@@ -47,17 +48,18 @@ class Masking:
 
     @functools.cached_property
     def maskable(self) -> np.ndarray:
-        """Bool [vocab_size]: whether the token with each id may be predicted."""
+        """Bool [vocab_size]: True for the ids of tokens that may be predicted."""
         return ~np.isin(np.arange(self.vocab_size), self.never_masked)
 
 
 def choose_positions(
     ids: np.ndarray, masking: Masking, max_predictions: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws the positions to predict in one sequence, and returns them in ascending order.
+    """Draws the positions to predict in one sequence; returns the positions in ascending order.
 
-    The token ids `ids`, int [T], include [CLS] and [SEP], which are never drawn, but count in the
-    length that `probability` is multiplied by, as in google-research/bert.
+    About `masking.probability` * T positions are drawn for token ids `ids`, int [T], but at most
+    `max_predictions`. As in google-research/bert, T counts [CLS] and [SEP], although the positions
+    of [CLS] and [SEP] are never drawn.
     """
     wanted = min(max_predictions, max(1, round(len(ids) * masking.probability)))
     candidates = np.flatnonzero(masking.maskable[ids])
@@ -70,9 +72,9 @@ def choose_positions(
 def _choose_whole_words(
     candidates: np.ndarray, masking: Masking, starts: np.ndarray, wanted: int, rng
 ) -> np.ndarray:
-    """Draws whole words, or n-grams of words (Lan et al. 2019, 4.2), with at most `wanted` tokens.
+    """Draws whole words or n-grams (Lan et al. 2019, 4.2) with at most `wanted` tokens in total.
 
-    Returns the positions of the drawn tokens.
+    Returns the positions of all tokens in the drawn words.
     """
     # A token that continues a word joins the candidate before it, even across [SEP]; the first
     # candidate always starts a word.
@@ -103,9 +105,9 @@ def _choose_whole_words(
 def _draw_sizes(
     candidates: np.ndarray, first_of_word: np.ndarray, max_ngram: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws the size of the n-gram that starts at each word, int [W].
+    """Draws, for each of W words, the size of the n-gram that starts with this word.
 
-    No n-gram crosses a special token.
+    Returns the sizes in words, int [W]. No n-gram extends beyond a special token.
     """
     heads = np.concatenate([[0], first_of_word])
     # Number of words from each word to the end of its segment.
@@ -120,7 +122,11 @@ def _draw_sizes(
 def corrupt(
     ids: np.ndarray, positions: np.ndarray, masking: Masking, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns `ids` [T] with the 80/10/10 rule applied independently at each of `positions`."""
+    """Returns a copy of `ids` [T], masked at `positions` by the 80/10/10 rule of BERT.
+
+    Each token at `positions` independently becomes [MASK] with probability 0.8, becomes a random
+    token with probability 0.1, and is unchanged with probability 0.1.
+    """
     draw = rng.random(len(positions))
     random_words = rng.integers(0, masking.vocab_size - len(masking.never_drawn), len(positions))
     for never in sorted(masking.never_drawn):

@@ -1,7 +1,7 @@
 """Pretraining batches: prepared records, shuffled globally, masked, and split over the hosts.
 
-Every row is a function of (seed, phase, global row index). The state of the input pipeline is
-therefore one row index, and a global batch is the same for any number of hosts.
+Every training row is a function of (seed, phase, global row index). The state of the input pipeline
+is therefore one row index, and a global batch is the same for any number of hosts.
 """
 
 import functools
@@ -22,7 +22,7 @@ ROWS_PER_READ = 1024
 
 
 class RowFormat(NamedTuple):
-    """Format of rows: tokens per row, id of the padding token, and most sequences per row."""
+    """Format of rows: tokens per row, id of the padding token, and maximum sequences per row."""
 
     row_length: int
     pad_token_id: int
@@ -30,10 +30,10 @@ class RowFormat(NamedTuple):
 
 
 def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
-    """Converts a record to one row of a batch (see `batch.py`), masked with `rng`.
+    """Converts a record to one row of a batch (see `batch.py`), with masks drawn from `rng`.
 
-    For next-token prediction, `masked_positions` are all positions but the last of each sequence,
-    and `masked_labels` are the ids of the tokens at the following positions.
+    For next-token prediction, `masked_positions` are all positions except the last of each
+    sequence, and `masked_labels` are the ids of the tokens at the following positions.
 
     Raises:
         ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or
@@ -75,7 +75,7 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
 
 
 class _Rows(grain.MapDataset):
-    """A dataset of masked rows; with `shuffle`, it is endless and reshuffled in every epoch."""
+    """Dataset of masked rows, which with `shuffle` is endless and reshuffled in every epoch."""
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = Rows(paths)
@@ -104,9 +104,9 @@ class _Rows(grain.MapDataset):
 
 
 class _HostBatches(grain.MapDataset):
-    """This host's rows of every batch, starting at batch `first`.
+    """Dataset whose element i holds this host's rows of the global batch `first + i`.
 
-    Batch i has the rows i * batch_size + r for each r in `host_rows`.
+    This host's rows of global batch b are the rows b * batch_size + r for each r in `host_rows`.
     """
 
     def __init__(self, parent, batch_size: int, host_rows: np.ndarray, first: int):
@@ -134,15 +134,15 @@ def train_batches(
     host_rows: np.ndarray,
     num_threads: int,
 ) -> Iterator[Batch]:
-    """Returns an endless iterator over the batches of a phase from global row `first_row` on.
+    """Returns an endless iterator over this host's rows of a phase's batches, from `first_row` on.
 
     Args:
         paths: paths of the ArrayRecord shards.
-        masking, form: the masking and the format of the rows.
-        seed: seed of the shuffling and of the masks, together with `phase`.
+        masking, form: the masking settings and the format of the rows.
+        seed: seed that, together with `phase`, determines the shuffling and the masks.
         phase: index of the phase in the run.
         batch_size: number of rows per global batch.
-        first_row: number of rows of the phase that were read before, a multiple of `batch_size`.
+        first_row: global index of the first row to read in the phase, a multiple of `batch_size`.
         host_rows: indices, in each global batch, of the rows that this host needs.
         num_threads: number of threads that read batches.
     """
@@ -153,11 +153,11 @@ def train_batches(
 
 
 class HeldOutRows:
-    """The rows of an evaluation: a random sample of the held-out rows, the same every time.
+    """The rows of an evaluation: a fixed random sample of the held-out rows.
 
-    `max_rows` rows are drawn with `seed`, without replacement, and keep the order of the records;
-    if there are at most `max_rows` records, all are used. The masks of a row depend only on `seed`
-    and on the index of its record.
+    The sample has `max_rows` rows, drawn with `seed` and without replacement, in the order of the
+    records; if there are at most `max_rows` records, all records are used. The masks of a row
+    depend only on `seed` and on the index of the row's record.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class HeldOutRows:
             self._sample = np.sort(rng.choice(count, max_rows, replace=False))
 
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
-        """Yields this host's rows of every batch; rows without tokens fill up the last batch."""
+        """Yields this host's rows of every batch; rows of padding fill up the last batch."""
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
             # A host without rows in the last batch reads one row to know the shapes.
@@ -186,8 +186,8 @@ class HeldOutRows:
     def unigram_entropy(self) -> float:
         """Entropy, in nats, of the frequencies of the maskable tokens in the sampled rows.
 
-        A model that ignores the context cannot have a lower loss. To compute the entropy, every
-        host reads all sampled rows.
+        A model that ignores the context cannot have a loss below the entropy. To compute the
+        entropy, every host reads all sampled rows.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):

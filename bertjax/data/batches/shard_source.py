@@ -1,4 +1,4 @@
-"""Records of several ArrayRecord shards, with errors that name the shard."""
+"""Data sources that read records from several ArrayRecord shards, whose errors name the shard."""
 
 import itertools
 import re
@@ -16,10 +16,10 @@ _FAILED_CALL = re.compile(r"\w\(\) failed: ")
 
 
 class Records(grain.sources.ArrayRecordDataSource):
-    """The records of several shards; their indices continue from one shard to the next.
+    """Data source of the records of several shards, with indices that continue across shards.
 
     Raises:
-        OSError: the storage of a shard failed: the file is missing or may not be read, or its disk
+        OSError: a shard cannot be read: the file is missing, the user lacks permission, or the disk
             or bucket has an error; the message names the shard.
         ValueError: a shard or one of its records is damaged; the message names the shard.
     """
@@ -38,15 +38,15 @@ class Records(grain.sources.ArrayRecordDataSource):
             raise self._explained(int(record_key), error) from error
 
     def decoded(self, record: bytes) -> Any:
-        """Returns the item that the bytes of a record encode; here, the bytes themselves."""
+        """Returns the item that the bytes `record` encode; in this base class, `record` itself."""
         return record
 
     def _explained(self, key: int | None, error: Exception) -> Exception:
-        """Converts an error of array_record, whose class does not tell the cause.
+        """Converts an error of array_record to an OSError or a ValueError that names a shard.
 
         Args:
-            key: the index of the record that was read; None: the shards were being opened.
-            error: the error.
+            key: the index of the record whose reading failed; None: opening the shards failed.
+            error: the error of array_record.
         """
         reason = brief(error, 200)
         failed = _FAILED_CALL.search(str(error)) is not None
@@ -68,10 +68,10 @@ class Records(grain.sources.ArrayRecordDataSource):
         )
 
     def _place(self, key: int | None) -> tuple[str, str]:
-        """Returns the path of the shard that an error is about, and the subject of the message.
+        """Returns the path of the shard that caused an error, and the subject of the error message.
 
-        The shard is the first one that cannot be opened; else the one that contains the record with
-        the index `key`. All shards are opened to count their records, but only after an error.
+        The shard is the first shard that cannot be opened; if all shards can be opened, the shard
+        that contains record `key`. To count the records, this method opens all shards.
         """
         counts = [count_or_none(path) for path in self._shards]
         for path, count in zip(self._shards, counts, strict=True):
@@ -86,7 +86,7 @@ class Records(grain.sources.ArrayRecordDataSource):
 
 
 def _read_all(path: str) -> None:
-    """Reads a file to its end, to find out whether its storage works.
+    """Reads the file `path` to its end, to find out whether its disk or bucket works.
 
     Raises:
         OSError: the file cannot be read.
@@ -97,8 +97,8 @@ def _read_all(path: str) -> None:
 
 
 class Rows(Records):
-    """The rows of several shards of prepared data, see `decode_row`."""
+    """Data source of the rows in several shards of prepared data (see `decode_row`)."""
 
     def decoded(self, record: bytes) -> Row:
-        """Returns the row that the bytes of a record encode."""
+        """Returns the `Row` that the bytes `record` encode."""
         return decode_row(record)

@@ -1,1 +1,1 @@
-"""Turns sentences into records: tokenization, examples, packing, and worker processes."""
+"""Conversion of text to records: tokenization, examples, packing, and worker processes."""

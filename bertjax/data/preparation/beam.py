@@ -1,8 +1,9 @@
-"""Preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or this machine.
+"""Data preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or locally.
 
-Each element of the pipeline is one part, as with `--shard i/n`: a worker reads the whole input,
-cuts it into the same chunks, and prepares the chunks of the part. No text goes through Beam, so
-memory does not grow with the corpus, and the examples do not depend on the runner.
+Each element of the pipeline is the index of one part, as with `--shard i/n`: a worker reads the
+whole input, cuts the input into the same chunks as every worker, and prepares the chunks of one
+part. No text goes through Beam, so memory does not grow with the corpus, and the examples do not
+depend on the runner.
 """
 
 import shlex
@@ -15,15 +16,15 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
 
     Args:
         prepare_part: function that prepares part i. The input and the output must have the same
-            paths on all machines whose workers call this function.
+            paths on the machines of all workers, which call the function.
         parts: number of parts; a worker prepares one part at a time.
         runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
-        options: Beam's pipeline options in one string, such as "--project=P --region=R".
+        options: the pipeline options of Beam in one string, such as "--project=P --region=R".
 
     Raises:
         ImportError: Beam is not installed.
         ValueError: Beam has no such runner, or rejects the options.
-        OSError: a part failed.
+        OSError: the preparation of a part failed.
     """
     try:
         import apache_beam as beam  # pyright: ignore[reportMissingImports]

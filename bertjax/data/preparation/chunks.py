@@ -1,8 +1,8 @@
-"""Cuts documents into chunks and prepares them; each chunk has its own random seed.
+"""Cuts documents into chunks, and converts each chunk, with its own random seed, to shards.
 
-The text of a chunk depends only on the input and the chunk size, and its examples only on the text,
-the index of the chunk and the settings. The output is therefore the same for any number of
-processes or machines, and a finished chunk is not prepared again.
+The text of a chunk depends only on the input and the chunk size; the examples of a chunk depend
+only on the text, the index of the chunk and the settings. The output is therefore the same for any
+number of processes or machines, and a finished chunk is not prepared again.
 """
 
 import json
@@ -35,7 +35,7 @@ DOCUMENTS_PER_BATCH = 256
 
 
 class Chunk(NamedTuple):
-    """A chunk: its index, its documents as (UTF-8 text, layout), and the size of their text."""
+    """A chunk of text: its index, documents as (UTF-8 text, layout), and text size in bytes."""
 
     number: int
     documents: list[tuple[bytes, str]]
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chunk]:
-    """Cuts documents into chunks of at least `chunk_bytes` of text; the last may be smaller."""
+    """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last."""
     number = size = 0
     held: list[tuple[bytes, str]] = []
     for document in documents:
@@ -59,7 +59,7 @@ def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chun
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSettings:
-    """Settings that determine the examples of a chunk; the fields are those of `PrepareConfig`."""
+    """Settings of `ChunkPreparer`, whose fields mean the same as in `PrepareConfig`."""
 
     output: str
     objective: ObjectiveName
@@ -73,7 +73,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """A sequence: its token ids as bytes, with special tokens, and the other values as in `Row`."""
+    """A sequence: its token ids as bytes, special tokens included; other fields as in `Row`."""
 
     ids: bytes
     length: int
@@ -83,16 +83,16 @@ class _Sequence(NamedTuple):
 
 @dataclass
 class _Tokens:
-    """Token ids of documents, and the boundaries of their sentences."""
+    """Token ids of a chunk's documents, the boundaries of sentences, and statistics of the text."""
 
     ids: bytes
-    documents: list[list[int]]  # boundaries, see `segments.py`
+    documents: list[list[int]]  # boundaries of sentences in `ids`, see `segments.py`
     text_bytes: list[int]
     counts: Counter = field(default_factory=Counter)
 
 
 class ChunkPreparer:
-    """Prepares chunks one after the other, with a cache of encoded words."""
+    """Converts chunks to shards one after the other, with a cache of the token ids of words."""
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
         self._settings, self._objective = settings, OBJECTIVES[settings.objective]
@@ -104,7 +104,10 @@ class ChunkPreparer:
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
     def prepare(self, chunk: Chunk) -> dict[str, Any]:
-        """Writes the shards of a chunk, then its summary, which marks the chunk as finished."""
+        """Writes the shards of a chunk, then writes and returns the chunk's summary.
+
+        The summary marks the chunk as finished.
+        """
         tokens = self._tokenize(chunk)
         held_out = held_out_documents(
             len(tokens.documents), self._settings.eval_fraction, self._settings.seed, chunk.number
@@ -156,14 +159,14 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Tokenizes all sentences; a space precedes each but the first of a document."""
+        """Tokenizes all sentences, with a space between two sentences of a document."""
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
     ) -> dict[str, Any]:
-        """Writes one shard and returns its summary."""
+        """Writes the shard of one split and length; returns an entry for the chunk's summary."""
         lengths: list[int] = []
         labels: Counter = Counter()
 
@@ -194,7 +197,7 @@ class ChunkPreparer:
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
-        """Yields the sequences of each row; packed rows are ordered by their first sequences."""
+        """Yields the list of sequences of each row; packed rows are ordered by first sequence."""
         if not self._settings.pack:
             for sequence in sequences:
                 yield [sequence]
@@ -226,14 +229,14 @@ class ChunkPreparer:
             yield build(example, ids)
 
     def _single(self, segments: Segments, ids: bytes) -> _Sequence:
-        """Builds `[CLS] segment [SEP] segment [SEP] ...`, all of token type 0."""
+        """Builds `[CLS] segment [SEP] segment [SEP] ...`, in which all tokens have token type 0."""
         width, sep = self._width, self._sep
         size = 1 + sum(end - start + 1 for start, end in segments)
         text = sep.join([ids[start * width : end * width] for start, end in segments])
         return _Sequence(b"".join((self._cls, text, sep)), size, size, NO_LABEL)
 
     def _pair(self, pair: Pair, ids: bytes) -> _Sequence:
-        """Builds `[CLS] A [SEP] B [SEP]`; the model family sets the number of [SEP] after A."""
+        """Builds `[CLS] A [SEP] B [SEP]`, with two [SEP] tokens after A in some model families."""
         a_start, a_end, b_start, b_end, label = pair
         width, layout = self._width, self._layout
         a_length = a_end - a_start + 1 + layout.separators
@@ -244,7 +247,7 @@ class ChunkPreparer:
         return _Sequence(text, size, a_length if layout.second_type else size, label)
 
     def _unigrams(self, documents: list[list[int]], ids: bytes) -> dict[str, int]:
-        """Counts each token id in the text of the documents."""
+        """Returns {token id as a string: number of occurrences} for the text of the documents."""
         array_of_ids = np.frombuffer(ids, dtype=f"=u{self._width}")
         counts: Counter = Counter()
         for bounds in documents:
@@ -256,10 +259,11 @@ class ChunkPreparer:
 def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> set[int]:
     """Draws the indices of the documents of a chunk that are held out for evaluation.
 
-    At most half of the `count` documents are held out. The number of held-out documents is even
-    where this limit allows it, so that next-sentence prediction has another document in the same
-    split. The number is rounded at random, so that its expected share is `fraction`. The first
-    chunk holds out at least one document if it has two.
+    At most half of the `count` documents are held out. Below this maximum, the number of
+    held-out documents is even, so that next-sentence prediction can draw from a second held-out
+    document. The number of held-out documents is rounded at random, so that on average a share of
+    `fraction` is held out. If `fraction` is positive, the first chunk holds out at least one
+    document, provided that the chunk has two documents.
     """
     if fraction == 0 or count < 2:
         return set()
@@ -273,30 +277,32 @@ def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> se
 
 
 def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of the shard of a split, length and chunk."""
+    """Returns the file name of the shard of a split, a maximum length and a chunk index."""
     return f"{split}-{length}-{chunk:05d}.array_record"
 
 
 def summary_path(output: str, chunk: int) -> Path:
-    """Returns the path of the summary of a chunk."""
+    """Returns the path of the summary file of a chunk in the directory `output`."""
     return place(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
 
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
-    """Writes the summary of a chunk atomically."""
+    """Writes the summary of a chunk atomically to its file in the directory `output`."""
     write_text(summary_path(output, summary["number"]), json.dumps(summary))
 
 
 def read_summary(
     output: str, chunk: int, remembered: Remembered | None = None
 ) -> dict[str, Any] | None:
-    """Reads a chunk's summary; returns None if the chunk is unfinished or one of its shards lost.
+    """Reads and returns the summary of a chunk.
+
+    Returns None if the chunk is unfinished, or one of its shards is missing or damaged.
 
     Args:
         output: the prepared directory.
         chunk: the index of the chunk.
-        remembered: list of verified shards; if given, the checksums of local shards that are not in
-            the list are compared as well.
+        remembered: list of verified shards; if set, the checksums of local shards that are not in
+            the list are verified as well.
     """
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
@@ -317,9 +323,9 @@ def read_summary(
 
 
 def shard_of(content: dict[str, Any]) -> Shard | None:
-    """Returns the shard that an entry of a chunk's summary describes; None if it has no records.
+    """Returns the shard that an entry of a chunk's summary describes; None if there is no shard.
 
-    The summaries of older versions have no checksums.
+    In summaries that older versions wrote, shards have no checksums.
     """
     if not content["file"]:
         return None

@@ -1,7 +1,7 @@
 """Tokenizes sentences with a cache of words, several times as fast as the tokenizer alone.
 
-BERT's WordPiece never looks beyond a space or an ASCII punctuation mark, so the ids of a sentence
-are the concatenated ids of its words. Only about one word in fifty of a text is not in the cache.
+BERT's WordPiece splits text at spaces and ASCII punctuation marks, so the token ids of a sentence
+are the concatenated token ids of its words. The cache contains about 98 % of the words of a text.
 """
 
 import re
@@ -17,7 +17,7 @@ _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 
 
 class SentenceEncoder:
-    """Encodes sentences as bytes of token ids.
+    """Encodes each sentence as bytes, which hold the token ids of the sentence.
 
     Attributes:
         typecode: type code of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
@@ -36,8 +36,8 @@ class SentenceEncoder:
 
         Args:
             sentences: sentences whose words are separated by single spaces.
-            following: for each sentence, whether another sentence and a space precede it in the
-                document; None: False for all sentences.
+            following: for each sentence, whether another sentence and a space precede the sentence;
+                None: False for all sentences.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.
@@ -67,6 +67,6 @@ class SentenceEncoder:
             self._words[word] = array(typecode, ids).tobytes()
 
     def forget_if_full(self) -> None:
-        """Clears the cache if it has more than MOST_WORDS words, which bounds its memory."""
+        """Clears the cache of words if it has more than MOST_WORDS words, to bound the memory."""
         if len(self._words) > MOST_WORDS:
             self._words.clear()

@@ -1,7 +1,7 @@
-"""The pretraining objectives that `prepare` makes examples for.
+"""The pretraining objectives for which `prepare` makes examples.
 
 A new objective needs a name in `ObjectiveName`, an entry in OBJECTIVES, and a function in
-`segments.py` that makes its examples.
+`segments.py` that makes the examples.
 """
 
 import dataclasses
@@ -16,13 +16,14 @@ ObjectiveName = Literal["nsp", "sop", "mlm", "full_sentences"]
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A pretraining objective: the function that makes its examples, and their structure.
+    """A pretraining objective: the function that makes examples, and the structure of examples.
 
     Attributes:
-        make_examples: function `(documents, options, rng)` -> examples; see `segments.py`.
+        make_examples: function `(documents, options, rng)` -> iterator of examples; see
+            `segments.py`.
         has_sentence_pairs: True if an example is a `Pair` with a label to predict; False if an
             example is a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
-        needs_second_document: whether segments are drawn at random from another document.
+        needs_second_document: whether some segments are drawn at random from another document.
     """
 
     make_examples: Callable[..., Iterator[Any]]

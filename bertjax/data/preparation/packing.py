@@ -10,16 +10,18 @@ def pack(
     max_sequences: int,
     sequences: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Packs items into rows by best fit: each item, longest first, into the fullest row with room.
+    """Packs items into rows by the best-fit-decreasing heuristic.
+
+    Each item, longest first, is put into the fullest row that has room for the item.
 
     Args:
         sizes: number of tokens of each item.
         row_length: number of tokens per row.
-        max_sequences: largest number of sequences per row.
+        max_sequences: maximum number of sequences per row.
         sequences: number of sequences in each item; None: 1 for every item.
 
     Returns:
-        The indices of the items in each row. The result is deterministic.
+        The indices of the items in each row, which are the same for equal arguments.
 
     Raises:
         ValueError: an item does not fit into an empty row.
@@ -49,7 +51,7 @@ def pack(
 
 
 class _OpenRows:
-    """The rows that are not full, indexed by their room: the number of tokens that still fit."""
+    """The rows that can take another sequence, indexed by the number of tokens that still fit."""
 
     def __init__(self, row_length: int):
         self._by_room: list[list[int]] = [[] for _ in range(row_length + 1)]  # heaps
@@ -60,10 +62,11 @@ class _OpenRows:
         self._rooms |= 1 << room
 
     def take(self, size: int, accepts) -> tuple[int | None, int]:
-        """Removes the row with the least room that has room for `size` tokens and is accepted.
+        """Removes the fullest row that has room for `size` tokens and for which `accepts` is true.
 
-        Returns the index and the room of this row, or (None, 0) if there is none. Of several rows
-        with the same room, the first is taken.
+        Returns the index of the removed row and the number of tokens that still fit into the row,
+        or (None, 0) if no row qualifies. Of equally full rows, the row with the lowest index is
+        removed.
 
         Args:
             size: number of tokens.

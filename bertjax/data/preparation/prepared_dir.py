@@ -1,6 +1,6 @@
 """The output directory of `prepare`: its settings, the finished chunks, and the final metadata.
 
-prepare.json            settings and inputs, written first; a run with other settings is refused
+prepare.json            settings and inputs, written first; a run with other settings is rejected
 chunks/00012.json       summary of a finished chunk
 metadata-1-of-4.json    marks a finished part of a preparation on several machines
 metadata.json           written last: if it exists, the directory is complete
@@ -40,7 +40,7 @@ _PART_FILE = "metadata-{}-of-{}.json"
 
 
 class TooLittleText(ValueError):
-    """The whole input was read, and contains no text or too little for the objective."""
+    """Raised if the whole input contains no text, or too little text for the objective."""
 
 
 def claim(
@@ -48,12 +48,12 @@ def claim(
 ) -> Metadata | None:
     """Makes the output directory ready for a run of `prepare`.
 
-    Returns the metadata if the directory is complete already, so that nothing is left to do; else
-    None.
+    Returns the metadata if the directory is already complete and no data need to be prepared;
+    returns None if data must be prepared.
 
     Args:
         directory: the output directory, which is created if it does not exist.
-        plan: everything that determines the output, as JSON values.
+        plan: the settings, inputs and tokenizer that determine the output, as JSON values.
         overwrite: whether to delete the files of an earlier run first.
         part: (i, n) if this run prepares part i of n; the files of other parts are never deleted.
 
@@ -105,7 +105,10 @@ def claim(
 
 
 def _complete(directory: Path) -> Metadata | None:
-    """Returns the metadata if the directory is complete; else removes metadata.json."""
+    """Returns the metadata if the directory is complete and undamaged, else None.
+
+    If shards are missing or damaged, metadata.json is deleted.
+    """
     if not (directory / METADATA_FILE).is_file():
         return None
     try:
@@ -126,18 +129,18 @@ def _is_ours(name: str) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path, shard: str | None) -> Iterator[None]:
-    """Keeps another process on any host from preparing the same directory, or the same part of it.
+    """Locks the output directory, or one part, against other `prepare` processes on any host.
 
     A directory in a bucket is not locked, because writes to a bucket are atomic. A complete
-    directory that cannot be written is not locked either.
+    directory without write permission is not locked.
 
     Args:
         directory: the output directory, which is created if it does not exist.
-        shard: the part that is prepared, as "i/n"; None: all of the data.
+        shard: the part that is prepared, as "i/n"; None: all data.
 
     Raises:
-        Locked: another process prepares the directory or this part; the message names the process.
-        OSError: the directory cannot be written.
+        Locked: another process prepares the directory or part; the message names the process.
+        OSError: the directory is incomplete and cannot be written.
     """
     if is_remote(directory) or (directory.exists() and not directory.is_dir()):
         yield
@@ -184,9 +187,9 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
 
 
 def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Whether the plans differ only in --errors: strict in `old`, replace in `plan`.
+    """Returns whether `plan` differs from `old` only by --errors replace instead of strict.
 
-    The error message about bytes that are not UTF-8 advises this change.
+    The error message about bytes that are not UTF-8 advises to set --errors replace.
     """
     try:
         strict = old["settings"]["errors"] == "strict"
@@ -221,10 +224,10 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Deletes the shards, summaries and metadata that `prepare` wrote, and nothing else.
+    """Deletes only the shards, summaries and metadata that `prepare` wrote to `directory`.
 
-    The settings file is kept, because it marks the directory as an output of `prepare`. As no
-    chunks remain, a run with other settings may overwrite it.
+    The file prepare.json is kept, because it marks the directory as an output of `prepare`. After
+    the deletion, a run with other settings may overwrite prepare.json, as no chunks remain.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return
@@ -243,16 +246,16 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Marks one part as finished, and stores the number of chunks of the whole input."""
+    """Writes the file that marks `part` as finished and holds the input's `chunks` and `counts`."""
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
 
 
 def join_parts(directory: Path) -> Metadata | None:
-    """Writes and returns the metadata if the chunks of all parts are finished, else returns None.
+    """Writes and returns the metadata if all chunks of all parts are finished; else returns None.
 
     Raises:
-        ValueError: no part has finished.
+        ValueError: no part in `directory` is finished.
     """
     plan = _read_plan(directory / SETTINGS_FILE)
     parts = sorted(directory.glob(_PART_FILE.format("*", "*")))
@@ -268,18 +271,18 @@ def join_parts(directory: Path) -> Metadata | None:
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Returns the indices of the chunks that are not finished."""
+    """Returns the indices, in range(chunks), of the chunks that are not finished."""
     return [number for number in range(chunks) if read_summary(str(directory), number) is None]
 
 
 def finish(
     directory: Path, plan: dict[str, Any], chunks: int, reader_counts: dict[str, int]
 ) -> Metadata:
-    """Adds up the summaries of the chunks, and writes and returns the metadata of the directory.
+    """Adds up the summaries of all chunks; writes and returns the metadata of the directory.
 
     Raises:
-        TooLittleText: the input contains no text, or too little for the objective.
-        ValueError: a chunk is not finished or was lost.
+        TooLittleText: the input contains no text, or too little text for the objective.
+        ValueError: a chunk is not finished, or one of its files is missing.
     """
     settings = plan["settings"]
     counts = Counter(reader_counts)

@@ -2,8 +2,8 @@
 
 A document is a list of boundaries, the positions in one long array of token ids where its
 sentences begin and end: [10, 14, 20] is a document of two sentences, at the positions 10..13 and
-14..19. The examples are positions in the same array, so no token is copied here. Nothing is masked
-here: masks change every epoch, so they are drawn when a row is read.
+14..19. An example consists of positions in this array of token ids, so no token is copied. This
+module masks no tokens, because masks change every epoch and are drawn when a row is read.
 """
 
 from bisect import bisect_left
@@ -22,15 +22,16 @@ REDRAWS = 10
 
 
 class ExampleOptions(NamedTuple):
-    """Options of the functions that make examples.
+    """Options of the functions that make examples from documents.
 
     Attributes:
         max_tokens: largest number of text tokens per example; special tokens are not counted.
-        short_seq_prob: probability that the pairs of a document have a shorter target length, which
-            is drawn at random.
-        shift: whether examples without pairs are cut within sentences, the first at a random
-            length: True for all but the first of `dupe_factor` passes over a text, because whole
-            sentences would soon form the same segments again.
+        short_seq_prob: probability that the sentence pairs of a document have a shorter target
+            length, which is drawn at random.
+        shift: whether examples without sentence pairs may begin and end within sentences, with a
+            random length of the first example. `shift` is True for all but the first of
+            `dupe_factor` passes over a text, because examples of whole sentences would soon be the
+            same in every pass.
     """
 
     max_tokens: int
@@ -41,8 +42,8 @@ class ExampleOptions(NamedTuple):
 class Pair(NamedTuple):
     """Positions of a sentence pair: segment A is ids[a_start:a_end], B is ids[b_start:b_end].
 
-    The label is 0 if B follows A in the document. The label is 1 if B is a random segment (NSP,
-    and SOP for a single sentence) or if A follows B (SOP).
+    The label is 0 if segment B follows segment A in the document. The label is 1 if B is a random
+    segment (NSP, and SOP for a single sentence) or if A follows B (SOP).
     """
 
     a_start: int
@@ -59,11 +60,11 @@ def sentence_pairs(
     *,
     negatives: Literal["random", "swapped"],
 ) -> Iterator[Pair]:
-    """Yields positive and negative sentence pairs.
+    """Yields positive and negative sentence pairs for next-sentence or sentence-order prediction.
 
-    A negative has a random segment B (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan et al.
-    2019). If a single sentence reaches the target length or ends the document, B is always random.
-    No sentence of `documents` may be empty.
+    A negative pair has a random segment B (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan
+    et al. 2019). If a single sentence reaches the target length or is the last of its document,
+    this sentence is segment A, and segment B is random. No sentence in `documents` may be empty.
     """
     max_tokens, random = options.max_tokens, rng.random
     for number, bounds in enumerate(documents):
@@ -74,7 +75,7 @@ def sentence_pairs(
         last = len(bounds) - 1
         first = 0
         while first < last:
-            # Sentences first..end-1 are the fewest that reach the target.
+            # Sentences first..end-1 are the fewest that reach the target length.
             end = bisect_left(bounds, bounds[first] + target, first + 1, last)
             middle = first + 1
             if end - first > 1:
@@ -96,9 +97,11 @@ def sentence_pairs(
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """Draws a segment of a document other than `number`, or of `number` if REDRAWS draws give it.
+    """Draws a random segment of a document other than documents[number].
 
-    The segment has the fewest sentences, from a random one on, that reach `wanted` tokens.
+    The segment comes from documents[number] only if all of REDRAWS draws give that document. The
+    segment begins at a random sentence, and has the fewest sentences that reach `wanted` tokens or
+    the end of the document.
     """
     other = number
     for _ in range(REDRAWS):
@@ -117,9 +120,9 @@ def _truncate(
 ) -> tuple[int, int, int, int]:
     """Removes tokens until the segments A and B together have at most `max_tokens` tokens.
 
-    Each token is removed from the longer segment (from B if both are equally long), at its
-    beginning or its end at random. All tokens are removed in one step: the number that each segment
-    loses is fixed, and the number that it loses at its beginning is binomially distributed.
+    Each token is removed from the longer segment (from B if both are equally long), at random from
+    the beginning or the end of the segment. All tokens are removed in one step; the number of
+    tokens removed from the beginning of a segment is drawn from a binomial distribution.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -144,10 +147,10 @@ def _truncate(
 def single_segments(
     documents: Sequence[Boundaries], options: ExampleOptions, rng: "Generator"
 ) -> Iterator[Segments]:
-    """Yields examples of one segment: whole sentences of one document, up to `options.max_tokens`.
+    """Yields examples of one segment of one document, with up to `options.max_tokens` tokens.
 
-    A sentence longer than an example is cut, so no token is lost. No sentence in `documents` may be
-    empty.
+    A segment consists of whole sentences unless `options.shift` is True. A sentence longer than an
+    example is cut, so no token is lost. No sentence in `documents` may be empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -166,9 +169,9 @@ def full_sentences(
     """Yields examples of consecutive sentences across documents (Liu et al. 2019, 4.2).
 
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
-    between two documents. An example ends before a sentence that would exceed this length; a
-    sentence longer than an example is cut, so no token is lost. No sentence in `documents` may be
-    empty.
+    token between two documents. Unless `options.shift` is True, an example ends before a sentence
+    that would make the example longer than `options.max_tokens`. A sentence longer than an example
+    is cut, so no token is lost. No sentence in `documents` may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)
@@ -194,10 +197,11 @@ def _first_room(options: ExampleOptions, rng: "Generator") -> int:
 
 
 def _reach(bounds: Boundaries, start: int, room: int, *, whole: bool) -> int:
-    """Returns the end of a segment of at most `room` tokens that begins at `start`.
+    """Returns the end position of a segment of at most `room` tokens that begins at `start`.
 
-    If `whole`, the segment ends at the last sentence boundary up to `start + room`, or at `start`
-    if there is none; else at `start + room` or the end of the document.
+    If `whole`, the segment ends at the last sentence boundary up to `start + room`, and is empty if
+    there is no such boundary after `start`. If not `whole`, the segment ends at `start + room` or
+    at the end of the document.
     """
     if room < 1:
         return start

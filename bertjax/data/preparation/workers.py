@@ -1,4 +1,4 @@
-"""Worker processes that prepare chunks, with a bounded number of chunks in memory."""
+"""Worker processes that prepare chunks of documents, with a bounded number of chunks in memory."""
 
 import contextlib
 import multiprocessing
@@ -23,7 +23,8 @@ def available_cores() -> int:
 class Workers:
     """Prepares chunks in `processes` worker processes, or in this process if `processes` is 1.
 
-    At most `processes + 1` chunks are in memory, so memory does not grow with the input.
+    At most `processes + 1` submitted chunks are unfinished at any time, so the memory for chunks
+    does not grow with the size of the input.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):
@@ -42,7 +43,10 @@ class Workers:
             self._preparer = _preparer_of(settings)
 
     def submit(self, chunk: Chunk) -> None:
-        """Submits a chunk; blocks while too many chunks are pending."""
+        """Submits `chunk` to a worker process; blocks while `processes + 1` chunks are unfinished.
+
+        Without worker processes, `submit` prepares `chunk` in this process.
+        """
         if self._pool is None:
             with _one_tokenizer_thread():
                 self._preparer.prepare(chunk)
@@ -86,7 +90,10 @@ class Workers:
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Blocks SIGINT; processes started in the block inherit this and never receive Ctrl-C."""
+    """Blocks SIGINT in this thread and in all processes that are started in the `with` block.
+
+    A new process inherits the signal mask of this thread, so Ctrl-C does not reach the process.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -1,1 +1,1 @@
-"""Turns files into sentences: file formats, archives, documents, and sentence splitting."""
+"""Reads documents from text files, archives and data sets; splits documents into sentences."""

@@ -1,4 +1,4 @@
-"""Reads inputs of all formats as one stream of documents, in a deterministic order."""
+"""Reads inputs of all supported formats as one stream of documents, in a deterministic order."""
 
 import html
 import json
@@ -30,7 +30,7 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options for reading text, which are fields of `PrepareConfig`."""
+    """Options for reading text; `PrepareConfig` has fields of the same names and meanings."""
 
     text_format: str = "auto"
     text_field: str = "text"
@@ -39,15 +39,15 @@ class ReadOptions:
 
 
 class Corpus:
-    """A text corpus; creating it locates and checks the inputs, and `documents` reads them.
+    """A text corpus: the constructor finds and checks the inputs, `documents` reads the inputs.
 
     Attributes:
-        identity: [path, size, hash of the first and last bytes] of each file, [name with version,
-            number of examples] of each TensorFlow dataset, and [name with version, None] of each
-            package of pydocs.
+        identity: one list per input: [path, size, hash of the first and last bytes] of a file,
+            [name with version, number of examples] of a TensorFlow dataset, [name with version,
+            None] of a Python package whose docstrings are read (`pydocs`).
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         bytes_read: number of bytes read from disk so far.
-        counts: number of times that text was cut or skipped while reading, by reason.
+        counts: {reason: number of lines that were cut or records that were skipped while reading}.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
@@ -86,10 +86,10 @@ class Corpus:
         return self._bytes.count
 
     def documents(self) -> Iterator[Document]:
-        """Yields documents in the order of the inputs; some may have no sentence.
+        """Yields the documents of all inputs in order; a document may contain no sentence.
 
         Raises:
-            ValueError: a file is damaged, is not UTF-8, or has no text field of the given name.
+            ValueError: a file is damaged, is not UTF-8, or has no field named `text_field`.
         """
         for kind, reader in self._readers:
             if kind == "file":
@@ -164,10 +164,12 @@ class Corpus:
             yield from self._from_text(text, title if isinstance(title, str) else None)
 
     def _without_surrogates(self, text: str, name: str, number: int) -> str:
-        """Replaces lone surrogates, such as "\\ud83d", which JSON allows and UTF-8 forbids.
+        """Replaces lone surrogates in `text`, such as "\\ud83d", with U+FFFD.
+
+        JSON allows lone surrogates, but UTF-8 cannot encode them.
 
         Raises:
-            ValueError: there is a lone surrogate, and the option `errors` is "strict".
+            ValueError: `text` contains a lone surrogate, and the option `errors` is "strict".
         """
         try:
             text.encode()
@@ -181,7 +183,11 @@ class Corpus:
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """Yields the text of a record as a document, or as several if it is very long."""
+        """Yields the text of a record as one document, or as several documents if it is very long.
+
+        If `text` is None, nothing is yielded, and the record is counted in `counts`. A first line
+        of `text` that is equal to `title` is left out.
+        """
         if text is None:
             self.counts["records_without_text"] += 1
             return
@@ -213,7 +219,7 @@ def _is_filled(line: str) -> bool:
 
 def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
     def body() -> Iterator[str]:
-        """Yields unescaped lines up to `</doc>`, without a first line that repeats the title."""
+        """Yields HTML-unescaped lines up to `</doc>`, without a first line equal to the title."""
         nonlocal title
         for line in iterator:
             if line.startswith("</doc>"):
@@ -236,11 +242,11 @@ def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:
-    """Whether text has one sentence per line and blank lines between documents."""
+    """Returns whether `lines` hold one sentence each, with blank lines between documents."""
     lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
     filled = [line for line in lines if line.strip()]
     if not filled or looks_wrapped(list(lines)):
-        # Wrapped lines end anywhere; a line that is a sentence ends with its punctuation.
+        # Wrapped lines end anywhere; a line that is a sentence ends with punctuation.
         ends = sum(_ENDS_LIKE_SENTENCE.search(line) is not None for line in filled)
         return bool(filled) and ends >= 0.9 * len(filled)
     blocks = 1 + sum(

@@ -1,9 +1,9 @@
 """Streaming decompression of gz, bz2, xz and zst with bounded memory and compression ratio.
 
-Concatenated streams are read as one, as the command line tools do. Damage, truncation and data that
-follow the last stream are errors. The readers of the standard library silently ignore data after a
-stream that do not begin another stream, so that a flipped bit between two streams of a bz2 or xz
-file loses the rest of the text.
+Concatenated compressed streams are decompressed to one text, as the command-line tools do. Damage,
+truncation, and data other than zeros after the last stream raise an error. Python's `bz2.open` and
+`lzma.open` silently ignore data after a stream that are not a valid stream, so a flipped bit at the
+beginning of the second stream of a file would lose the rest of the text.
 """
 
 import bz2
@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 18
 # reach 1,000 (gz) to 32,000 (zst), and more if nested.
 MAX_GROWTH = 1000
 FREE_BYTES = 1 << 26
-"""Number of decompressed bytes that a stream may have at any compression ratio."""
+"""Number of decompressed bytes up to which the compression ratio of a stream is not checked."""
 # Limit of the memory for decompressing xz, in bytes: files of `xz -9` need 65 MiB.
 MAX_XZ_BYTES = 1 << 28
 # Number of bytes of zst decompressed at once: a block has at least 4 bytes and decompresses to at
@@ -29,25 +29,25 @@ _ZST_PIECE = 1 << 10
 
 
 class Decompressor(Protocol):
-    """The interface of `bz2.BZ2Decompressor`, for one stream."""
+    """The interface of a decompressor of one compressed stream, as in `bz2.BZ2Decompressor`."""
 
     @property
     def eof(self) -> bool:
-        """Whether the stream has ended."""
+        """Whether the end of the compressed stream has been reached."""
         ...
 
     @property
     def needs_input(self) -> bool:
-        """Whether `decompress` needs more input to return more output."""
+        """Whether `decompress` needs more compressed data to return more decompressed bytes."""
         ...
 
     @property
     def unused_data(self) -> bytes:
-        """Input after the end of the stream."""
+        """The bytes of the input that follow the end of the compressed stream."""
         ...
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Takes compressed `data` and returns at most about `max_length` decompressed bytes."""
+        """Decompresses `data`; returns at most about `max_length` bytes and keeps the rest."""
         ...
 
 
@@ -121,16 +121,17 @@ def decompressor_of(head: bytes) -> Callable[[], Decompressor] | None:
 
 
 class Decompressed(io.RawIOBase):
-    """The content of a compressed stream.
+    """A readable stream of the decompressed bytes of a compressed stream.
 
     Args:
-        name: the name of the stream for error messages.
-        stream: the compressed bytes.
-        start: function that creates the decompressor of one stream.
+        name: the name of the compressed stream for error messages.
+        stream: the compressed stream.
+        start: function that creates a decompressor; called for each of several concatenated
+            compressed streams.
         bytes_read: function that returns the number of bytes read from the file on disk so far.
 
     Raises (in `read`):
-        ValueError: the stream is damaged or truncated, or its compression ratio is above
+        ValueError: the compressed stream is damaged or truncated, or its compression ratio is above
             MAX_GROWTH.
     """
 
@@ -153,7 +154,7 @@ class Decompressed(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Returns at most `size` bytes, or all if `size` is negative; b"" only at the end."""
+        """Returns at most `size` decompressed bytes, or all if `size` < 0; b"" at the end."""
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
         if self._at == len(self._out) and size:
@@ -181,7 +182,7 @@ class Decompressed(io.RawIOBase):
                 return block
 
     def _step(self) -> bytes | None:
-        """Returns the next decompressed bytes, which may be empty; None at the end."""
+        """Returns the next decompressed bytes, possibly b"", or None at the end of the stream."""
         current = self._decompressor
         if current is None or current.eof:
             if current is not None:

@@ -1,4 +1,4 @@
-"""Documents: text, layout, and splitting into sentences."""
+"""The `Document` type, and the splitting of documents into sentences."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
@@ -18,14 +18,14 @@ WRAPPED_FILL = 0.6
 
 
 class Document(NamedTuple):
-    """A document: its layout, and its text before it is split into sentences."""
+    """A document: its text, which is not yet split into sentences, and the layout of the text."""
 
     text: str
     layout: Layout
 
 
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
-    """Joins the lines of a document; a very long document is split into several."""
+    """Joins the lines of a document; splits a very long document into several documents."""
     held: list[str] = []
     size = 0
     for line in lines:
@@ -41,7 +41,7 @@ def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document
 
 
 def sentences_of(document: Document) -> list[str]:
-    """Returns the non-empty sentences of the document, with white space collapsed."""
+    """Returns the non-empty sentences of `document`; each run of white space becomes one space."""
     text, layout = document
     if layout == "lines":
         return [piece for line in text.split("\n") for piece in normalise(line)]
@@ -63,7 +63,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def looks_wrapped(lines: list[str]) -> bool:
-    """Whether the lines are wrapped at a fixed width, so that they end within sentences."""
+    """Returns whether `lines` look wrapped at a fixed width, so that lines end within sentences."""
     widest = max(map(len, lines))
     if widest > WIDEST_WRAPPED_LINE:
         return False

@@ -19,18 +19,19 @@ BOM = b"\xef\xbb\xbf"
 def read_lines(
     name: str, stream: PeekableStream, *, errors: str, counts: Counter, cut: bool = True
 ) -> Iterator[str]:
-    """Yields lines without their line breaks ("\\n", "\\r\\n" or "\\r", nothing else).
+    """Yields lines without line breaks; only "\\n", "\\r\\n" and "\\r" are line breaks.
 
     Args:
         name: name of the stream for error messages.
-        stream: bytes, decoded as UTF-8; a byte order mark is dropped.
-        errors: "strict" or "replace", as in `bytes.decode`.
-        counts: counter whose entry "long_lines_cut" is increased for each line that is cut.
-        cut: whether lines longer than MAX_LINE_CHARACTERS are cut at white space, at positions that
-            depend only on their text; False for JSON, whose lines have to be parsed whole.
+        stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
+        errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
+        counts: counter whose entry "long_lines_cut" is increased by 1 for each line that is cut.
+        cut: whether a line longer than MAX_LINE_CHARACTERS is cut at white space, at positions that
+            depend only on the text of the line; False for JSON, whose lines must be parsed whole.
 
     Raises:
-        ValueError: bytes are not UTF-8, or a line of JSON is too long.
+        ValueError: the stream is not UTF-8 and `errors` is "strict", or `cut` is False and a line
+            is longer than MAX_JSON_CHARACTERS.
     """
     limit = MAX_LINE_CHARACTERS if cut else MAX_JSON_CHARACTERS
     parts: list[str] = []  # pieces of the current, incomplete line
@@ -69,7 +70,7 @@ def _too_long(name: str, limit: int) -> str:
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
-    """Cuts text into pieces of at most `limit` characters, at white space if there is any."""
+    """Cuts `text` into pieces of at most `limit` characters, at white space where possible."""
     start = 0
     while len(text) - start > limit:
         window = text[start : start + limit]

@@ -1,7 +1,8 @@
-"""A corpus of English that needs no download: the docstrings of Python and installed packages.
+"""An English corpus that needs no download: the docstrings of Python and installed packages.
 
-Source files are parsed, never imported. Each module is a document that consists of its docstrings,
-long strings and long comments in order, without code, tables, markup and repeated sentences.
+Source files are parsed, never imported. Each Python module gives one document that consists of the
+docstrings, long strings and long comments of the module in source order, without code, tables,
+markup and repeated sentences.
 """
 
 import ast
@@ -59,7 +60,7 @@ _LEGAL = re.compile(r"copyright|licen[cs]e|warranty|redistribut", re.IGNORECASE)
 
 
 def package_roots() -> list[tuple[str, str]]:
-    """Returns (name and version, folder) of the standard library and of each installed package."""
+    """Returns (name and version, folder) of the standard library and the installed `PACKAGES`."""
     roots = [(f"python {platform.python_version()}", sysconfig.get_paths()["stdlib"])]
     for package in PACKAGES:
         # find_spec of a top-level name locates it without importing it.
@@ -78,7 +79,10 @@ def _version(package: str) -> str:
 
 
 def read_pydocs(roots: list[tuple[str, str]]) -> Iterator[str]:
-    """Yields one text per module with one paragraph per line, without repeated sentences."""
+    """Yields one text per Python module in the folders of `roots`, with one paragraph per line.
+
+    A sentence that occurs several times in the modules is yielded only the first time.
+    """
     seen: set[int] = set()
     for _, root in roots:
         for path in _source_files(root):
@@ -101,9 +105,10 @@ def _source_files(root: str) -> Iterator[str]:
 
 
 def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
-    """Yields the English paragraphs of a module's strings and comments, in source order.
+    """Yields the English paragraphs of the strings and comments of a module, in source order.
 
-    Sentences whose hashes are in `seen` are left out; the hashes of all others are added to `seen`.
+    Sentences whose hashes are in `seen` are left out; the hashes of the sentences that remain are
+    added to `seen`.
     """
     blocks = sorted([*_long_strings(source), *_long_comments(source)])
     for _, text in blocks:
@@ -118,12 +123,12 @@ def module_paragraphs(source: str, seen: set[int]) -> Iterator[str]:
 
 
 def hash_of(sentence: str) -> int:
-    """Case-insensitive hash of a sentence, valid within one process."""
+    """Returns a case-insensitive hash of `sentence`, which differs from process to process."""
     return hash(sentence.lower())
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) of docstrings and of other strings with several lines."""
+    """Yields (line number, text) of the docstrings and other long strings of a module."""
     # A syntax tree has a million objects and no cycles; garbage collection takes 20 % of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -147,7 +152,7 @@ def _long_strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _strings_of_bodies(statement: ast.stmt) -> Iterator[tuple[int, str]]:
-    """Yields docstrings and other string statements in the body of a statement."""
+    """Yields (line number, text) of docstrings and other string statements within `statement`."""
     for child in getattr(statement, "body", ()):
         if isinstance(child, ast.Expr):
             node = child.value
@@ -174,7 +179,7 @@ def _long_comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def clean(text: str) -> Iterator[str]:
-    """Yields plain-text paragraphs of a docstring: no code, tables, headings or markup."""
+    """Yields the paragraphs of a docstring as plain text, without code, tables and headings."""
     first, _, rest = text.expandtabs().partition("\n")
     lines = [first.strip(), *textwrap.dedent(rest).split("\n")]
     held: list[str] = []
@@ -208,10 +213,10 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Classifies a line of a docstring.
+    """Classifies `line`, a line of a docstring, by its text and by the next line in `following`.
 
-    Returns (whether the line begins a paragraph, whether indented lines may continue the
-    paragraph, the plain text of the line or None).
+    Returns (whether the paragraph before the line ends, whether indented lines may continue the
+    paragraph of the line, the text of the line or None if the line contains no prose).
     """
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None
@@ -250,7 +255,7 @@ def _plain(lines: list[str]) -> str:
 
 
 def is_english(sentence: str) -> bool:
-    """Whether a text looks like an English sentence by its words, first and last characters."""
+    """Returns whether a text looks like an English sentence by its words, beginning and end."""
     words = sentence.split()
     if len(words) < _SHORTEST_SENTENCE_WORDS or sentence[-1] not in ".!?:)\"'":
         return False

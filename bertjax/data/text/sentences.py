@@ -1,7 +1,7 @@
-"""Rule-based sentence splitting for English, and at the full stops of Chinese and Japanese.
+"""Rule-based sentence splitting for English, and for Chinese and Japanese by their punctuation.
 
-Rules suit this purpose better than a learned splitter: they need no download and run at tens of
-MB/s, and rare mistakes do not matter to a language model.
+Rules suit pretraining better than a learned sentence splitter: rules need no download and process
+tens of MB/s, and rare mistakes do not matter to a language model.
 """
 
 import re
@@ -45,7 +45,7 @@ _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph into sentences with white space collapsed; no word is lost."""
+    """Splits a paragraph into sentences without losing words; white space is collapsed."""
     sentences = []
     start = 0
     for end in _boundaries(paragraph):
@@ -56,9 +56,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def normalise(sentence: str) -> list[str]:
-    """Collapses the white space of a sentence and cuts it into pieces if it is very long.
+    """Replaces runs of white space in a sentence by single spaces; cuts a very long sentence.
 
-    Returns [sentence], the pieces of a very long sentence, or [] for a blank sentence.
+    Returns [sentence], the list of pieces of a sentence longer than MAX_SENTENCE_CHARACTERS, or []
+    for a blank sentence.
     """
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:

@@ -1,7 +1,7 @@
-"""Opens input files and decompresses them: gz, bz2, xz, zst and tar, nested in any way.
+"""Opens input files and unpacks gz, bz2, xz, zst and tar, nested in any way.
 
-The format of a file is detected from its first bytes, never from its name, so a wrong or missing
-suffix does no harm. All files are streamed and never read into memory as a whole.
+The compression format of a file is detected from its first bytes, never from its name, so a wrong
+or missing suffix does no harm. All files are streamed and never read into memory as a whole.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ class InputFile:
 
 
 def find_files(pattern: str) -> list[InputFile]:
-    """Finds the files of a path, a glob (with `**`) or a directory, sorted by name.
+    """Returns the file at a path, the files that match a glob, or all files below a directory.
 
-    Hidden files of a directory are skipped.
+    The files are sorted by path. A glob may contain `**`. Hidden files in a directory are skipped.
 
     Raises:
-        FileNotFoundError: nothing matches.
+        FileNotFoundError: no file matches `pattern`.
     """
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
@@ -58,9 +58,9 @@ def find_files(pattern: str) -> list[InputFile]:
 
 
 def fingerprint(file: InputFile) -> str | None:
-    """Returns a hash of the first and last bytes of a file; None for a pipe.
+    """Returns a hash of the first and last HASHED_BYTES bytes of a file; None for a pipe.
 
-    The hash detects edits that do not change the size of the file.
+    The hash detects edits at either end of the file that do not change the size of the file.
     """
     if not os.path.isfile(file.path):
         return None
@@ -76,14 +76,14 @@ def _is_file(path: str) -> bool:
 
 
 class PeekableStream(io.RawIOBase):
-    """A readable stream whose next bytes can be read without consuming them."""
+    """A readable stream with a `peek` method that returns the next bytes without consuming them."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """Returns the next `size` bytes, fewer only at the end of the stream."""
+        """Returns the next `size` bytes without consuming them; fewer at the end of the stream."""
         while len(self._head) < size:
             block = self._stream.read(size - len(self._head))
             if not block:
@@ -105,11 +105,13 @@ class PeekableStream(io.RawIOBase):
 
 
 def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, PeekableStream]]:
-    """Yields (name, stream) of each text in a file; a member of a tar is named `tar:member`.
+    """Yields (name, stream) of each text in the file `path`, which may be compressed or an archive.
+
+    The name of a text in a tar archive is `ARCHIVE:MEMBER`.
 
     Raises:
-        ValueError: the file is damaged or truncated, decompresses to too many bytes, or has more
-            than MAX_DEPTH layers of compression and archives.
+        ValueError: the file begins with binary data, is damaged or truncated, decompresses to too
+            many bytes, or has more than MAX_DEPTH layers of compression and archives.
     """
     with open(path, "rb") as file:
         before = counter.count
@@ -120,7 +122,7 @@ def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, Peekabl
 def _unwrap(
     name: str, stream: PeekableStream, bytes_read: Callable[[], int], depth: int
 ) -> Iterator[tuple[str, PeekableStream]]:
-    """Yields the texts of a stream with at most `depth` layers of compression and archives."""
+    """Yields (name, stream) of each text in `stream`, with up to `depth` layers of compression."""
     head = stream.peek(BLOCK)
     start = decompressor_of(head)
     if not start and not is_tar(head):
@@ -164,7 +166,7 @@ class ByteCounter:
         self.count = 0
 
     def counting(self, file: BinaryIO) -> BinaryIO:
-        """Wraps `file` so that this counter counts the bytes read."""
+        """Wraps `file` so that this counter counts the bytes read from `file`."""
         counter = self
 
         class CountingFile(io.RawIOBase):
@@ -180,7 +182,7 @@ class ByteCounter:
 
 
 class _NamingErrors(io.RawIOBase):
-    """Adds the name of the file to errors of a stream."""
+    """Wraps a stream and adds the name of its file to the error messages of `read`."""
 
     def __init__(self, name: str, stream: BinaryIO):
         self._name = name
@@ -207,5 +209,5 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def total_size(files: Iterable[InputFile]) -> int:
-    """Returns the total size of the files on disk, in bytes."""
+    """Returns the total size of `files` on disk, in bytes."""
     return sum(file.size for file in files)

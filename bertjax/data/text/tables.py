@@ -1,4 +1,4 @@
-"""Reads text from Parquet files and TensorFlow Datasets, without TensorFlow."""
+"""Reads text from Parquet files and, without TensorFlow, from prepared TensorFlow Datasets."""
 
 import contextlib
 import importlib.util
@@ -17,10 +17,12 @@ MAX_FOOTER_BYTES = 1 << 24
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
-    """Yields the values of a text column, reading a few rows at a time.
+    """Yields the values of the text column `text_field` of a Parquet file; a missing value is None.
+
+    The file is read in batches of ROWS_PER_READ rows.
 
     Raises:
-        ValueError: there is no text column named `text_field`, or the file is damaged.
+        ValueError: the file has no text column named `text_field`, or is damaged.
     """
     import pyarrow
     import pyarrow.parquet
@@ -65,7 +67,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Converts the errors of pyarrow, of many types, to a ValueError that names the file."""
+    """Converts errors of pyarrow, which have many types, to a ValueError that names the file."""
     import pyarrow
 
     try:
@@ -80,8 +82,8 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
     """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`; returns (full name, data source).
 
     Raises:
-        ValueError: the dataset is unknown, or cannot be downloaded, read, or prepared without
-            TensorFlow.
+        ValueError: the dataset is unknown, cannot be downloaded or read, or must be prepared with
+            a package that is not installed, such as TensorFlow.
     """
     full_name, splits = open_tfds_splits(name.removeprefix(TFDS_PREFIX), data_dir, ("train",))
     return full_name, splits["train"]
@@ -94,20 +96,20 @@ def open_tfds_splits(
     *,
     hint: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """Opens a TensorFlow Dataset; returns its full name and the data source of each split.
+    """Opens a TensorFlow Dataset; returns (full name, {split: data source}).
 
-    A dataset already prepared as ArrayRecord is read from its folder. Any other dataset is prepared
-    first, which needs TensorFlow for many datasets.
+    A dataset already prepared as ArrayRecord is read from its folder. A dataset not yet prepared is
+    first downloaded and prepared, which needs TensorFlow for many datasets.
 
     Args:
-        name: NAME[/CONFIG][:VERSION].
-        data_dir: folder of TensorFlow Datasets; None: the default folder.
-        splits: the splits to open; None: all.
+        name: the dataset, as `NAME[/CONFIG][:VERSION]`.
+        data_dir: folder of prepared TensorFlow Datasets; None: the default of TensorFlow Datasets.
+        splits: names of the splits to open; None: all splits.
         hint: text appended to every error message, such as another way to get the data.
 
     Raises:
-        ValueError: the dataset is unknown, or cannot be downloaded, read, or prepared without
-            TensorFlow.
+        ValueError: the dataset is unknown, cannot be downloaded or read, or must be prepared with
+            a package that is not installed, such as TensorFlow.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
@@ -154,7 +156,7 @@ def _first_line(error: Exception) -> str:
 
 
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
-    """Yields the text of each example.
+    """Yields the text in the field `text_field` of each example of a TensorFlow Dataset.
 
     Raises:
         ValueError: an example has no text field named `text_field`.

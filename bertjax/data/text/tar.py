@@ -1,9 +1,10 @@
-"""Reads the members of a tar archive from a stream, without extracting anything.
+"""Reads the members of a tar archive from a stream, without extracting files to disk.
 
-`tarfile` takes a header that is damaged, or missing because the file is cut, as the end of the
-archive, and keeps extended headers of any size in memory. This module checks the checksum of every
-header and the blocks at the end of the archive, and bounds all sizes. Names of members are never
-used as paths, so absolute paths and `..` have no effect; links and devices are skipped.
+Python's `tarfile` treats a header that is damaged, or missing because the file is truncated, as the
+end of the archive, and reads extended headers of any size into memory. This module checks the
+checksum of every header and the blocks at the end of the archive, and bounds the number and size of
+extended headers. Names of members are never used as paths, so absolute paths and `..` have no
+effect; links and devices are skipped.
 """
 
 import io
@@ -21,15 +22,18 @@ _SKIPPED = b"gVD"  # global settings, volume names, lists of folders
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a tar archive, perhaps with a damaged header."""
+    """Returns whether `head`, the start of a file, has the magic or checksum of a tar archive."""
     return head[257:262] == b"ustar" or (len(head) >= BLOCK and any(head) and _has_checksum(head))
 
 
 def members(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
-    """Yields (name, content) of each regular file; read a content before taking the next file.
+    """Yields (name, stream of the content) of each regular file in a tar archive.
+
+    The stream of a file can be read only until the next file is requested.
 
     Raises:
-        ValueError: the archive is damaged or truncated, or has a sparse file.
+        ValueError: the archive is damaged or truncated, or has a member of an unsupported type,
+            such as a sparse file.
     """
     while (member := _next_member(stream)) is not None:
         name, size = member
@@ -41,7 +45,7 @@ def members(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
 
 
 class _Content(io.RawIOBase):
-    """The next `size` bytes of a stream."""
+    """A readable stream of the next `size` bytes of `stream`, the content of a member."""
 
     def __init__(self, stream: BinaryIO, size: int):
         self._stream, self._left = stream, size
@@ -63,9 +67,9 @@ class _Content(io.RawIOBase):
 
 
 def _next_member(stream: BinaryIO) -> tuple[str | None, int] | None:
-    """Returns name and size of the next member, or None at the end of the archive.
+    """Returns (name, size in bytes) of the next member, or None at the end of the archive.
 
-    The name is None unless the member is a regular file.
+    The name is None if the member is not a regular file.
     """
     long: dict[str, str] = {}
     for _ in range(MAX_EXTENDED):
@@ -96,7 +100,7 @@ def _next_member(stream: BinaryIO) -> tuple[str | None, int] | None:
 
 
 def _check_end(stream: BinaryIO) -> None:
-    """Checks that only zeros follow the first block of zeros."""
+    """Checks that the rest of the archive, after its first block of zeros, contains only zeros."""
     while block := stream.read(1 << 18):
         if block.strip(b"\0"):
             raise ValueError(
@@ -117,7 +121,7 @@ def _has_checksum(header: bytes) -> bool:
 
 
 def _number(field: bytes) -> int:
-    """Reads the number in a field of a header: octal digits, or base 256 for large numbers."""
+    """Parses a number in a field of a tar header: octal digits, or base 256 for a large number."""
     if field[:1] == b"\x80":
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0")[0].strip()
@@ -135,7 +139,10 @@ def _short_name(header: bytes) -> str:
 
 
 def _extended(kind: bytes, stream: BinaryIO, size: int) -> dict[str, str]:
-    """Reads a header with a long name (GNU) or with records (POSIX)."""
+    """Reads an extended header: a long name or link target (GNU), or key-value records (POSIX).
+
+    Returns a dict with the keys "path" and "size" if given, and "sparse" if the member is sparse.
+    """
     if size > MAX_EXTENDED_BYTES:
         raise ValueError(f"an extended header has {size:,} bytes, more than {MAX_EXTENDED_BYTES:,}")
     content = _read(stream, size)
@@ -166,7 +173,7 @@ def _extended(kind: bytes, stream: BinaryIO, size: int) -> dict[str, str]:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    """Reads `size` bytes, fewer only at the end of the stream."""
+    """Reads `size` bytes of `stream`, or fewer bytes if the stream ends earlier."""
     blocks = []
     while size and (block := stream.read(size)):
         blocks.append(block)

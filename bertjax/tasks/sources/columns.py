@@ -1,4 +1,4 @@
-"""Finds the text and label columns of a user's file, guessing those that the user does not name."""
+"""Finds the text and label columns of a user's file, by names that the user sets or by guesses."""
 
 import dataclasses
 import itertools
@@ -55,15 +55,15 @@ ROWS_COMPARED = 100
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Names of the columns of a user's file; names that are None or empty are guessed.
+    """Names of the columns of a user's file; a column whose name is None or () is guessed.
 
     Attributes:
-        text: the column of the text, the first text of a pair, or the words of a sentence.
+        text: the column of the text, of the first text of a pair, or of the list of words.
         pair: the column of the second text of a pair or, in multiple choice, of a text that is put
             before every choice.
         label: the column of the label or labels.
         id: the column of the example's id.
-        choices: one column per choice, or one column of JSON lines with a list of choices.
+        choices: one column per choice, or a single column of JSON lines with lists of choices.
     """
 
     text: str | None = None
@@ -74,26 +74,26 @@ class Columns:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The command-line flags of the fields that are set."""
+        """The command-line flags of the fields of `Columns` that are set."""
         values = dataclasses.asdict(self).items()
         return tuple(flag_of(field) for field, value in values if value is not None and value != ())
 
     def named(self) -> tuple[str, ...]:
-        """Returns all column names that are set."""
+        """Returns the column names that are set, over all fields of `Columns`."""
         single = (self.text, self.pair, self.label, self.id)
         return tuple(name for name in (*single, *self.choices) if name is not None)
 
 
 def flag_of(field: str) -> str:
-    """Returns the command-line flag that sets a field of `Columns`."""
+    """Returns the command-line flag that sets the field `field` of `Columns`."""
     return "--choice_columns" if field == "choices" else f"--{field}_column"
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Checks that the file has all of the columns.
+    """Checks that a user's file has all of the given columns.
 
     Raises:
-        ValueError: a column is missing; the message suggests the nearest name.
+        ValueError: the file lacks a column; the message suggests the nearest name.
     """
     for name in columns:
         if name not in table.columns:
@@ -107,13 +107,14 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
 def find_columns(
     table: Table, kind: CustomKind, named: Columns, *, labelled: bool
 ) -> tuple[Columns, str]:
-    """Returns the columns, with guesses for unnamed ones, and a sentence about the guesses.
+    """Returns the column names of a user's file, and a message that lists the guessed columns.
 
-    A column is guessed by its name. If no column has a usual name, the label is the last unused
-    column and the text the first one, except in tagging.
+    A column that the user does not name is guessed by usual names, such as "text" or "label".
+    If no column has a usual name, the last unused column is taken as the label and the first unused
+    column as the text, except in tagging.
 
     Args:
-        table: the train file, or another file of the run if there is no train file.
+        table: the train file, or another file of the user if there is no train file.
         kind: the kind of task.
         named: the column names that the user sets.
         labelled: whether the file must have labels.
@@ -166,7 +167,7 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) ->
 
 
 def _choices(free: dict[str, str]) -> tuple[str, ...]:
-    """Returns columns whose names differ by a number or letter, or one that lists all choices."""
+    """Guesses the choice columns: one like "choices", or several like "choice0", "choice1"."""
     for name in CHOICE_LISTS:
         if name in free:
             return (free[name],)
@@ -180,7 +181,10 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Takes the last unused column as the label, if no name told it; likewise the first as text."""
+    """Guesses an unknown label or text column by its position in the table.
+
+    The last unused column is taken as the label, and the first unused column as the text.
+    """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
         # If the text is not found either, a single remaining column is the text.
@@ -193,7 +197,7 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
 
 
 def _refuse_headerless(table: Table, columns: Columns) -> None:
-    """Raises ValueError if the first row looks like an example instead of a header."""
+    """Raises ValueError if the first row of a file looks like an example instead of a header."""
     label = columns.label
     looks_like_data = any(
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns

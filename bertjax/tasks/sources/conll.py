@@ -1,7 +1,7 @@
-"""CoNLL-2003: named entities (Tjong Kim Sang and De Meulder 2003), and files in its format.
+"""Reads named entities from CoNLL-2003 (Tjong Kim Sang and De Meulder 2003) and similar files.
 
-A line begins with a word and ends with its tag; blank lines separate sentences, and -DOCSTART-
-lines separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
+A line begins with a word and ends with the tag of the word; blank lines separate sentences, and
+-DOCSTART- lines separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
 """
 
 import itertools
@@ -34,7 +34,7 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """The words and tags of a sentence as in the file; `row` is the row of the first word."""
+    """A sentence with the tags as written in the file; `row` is the row of the first word."""
 
     row: int
     words: tuple[str, ...]
@@ -42,26 +42,26 @@ class Sentence(NamedTuple):
 
 
 class ConllSource(OfficialFiles):
-    """Reads the files of CoNLL-2003 under their official names or other usual names."""
+    """Reads the files of CoNLL-2003, which may have their official names or other usual names."""
 
     def __init__(self, data_dir: Path | str):
-        """Finds the files in `data_dir` or in its subfolder `conll2003`."""
+        """Finds the files of CoNLL-2003 in `data_dir` or in its subfolder `conll2003`."""
         super().__init__("conll", data_dir, ("conll2003",), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
         """Reads the sentences of a split as examples with tags in IOB2.
 
         Raises:
-            ValueError: the split does not exist, or a row is damaged; the message names the row.
+            ValueError: the split does not exist, or a row is malformed; the message names the row.
         """
         return read_conll(self.path(split))
 
 
 def read_conll(path: Path | str) -> Iterator[Example]:
-    """Reads the sentences of a file as examples; tags that mark entities are converted to IOB2.
+    """Reads the sentences of a CoNLL file as examples; entity tags are converted to IOB2.
 
-    If the file has no tags, the labels are None. The file is read twice, because its tag scheme is
-    only known at the end.
+    If the file has no tags, the labels of the examples are None. The file is read twice, the first
+    time to detect whether the tags mark entities.
 
     Raises:
         ValueError: a row is not UTF-8, or does not have as many columns as the first row.
@@ -75,7 +75,7 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 
 
 def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
-    """Converts a sentence to an example; its tags are converted to IOB2 if they mark entities."""
+    """Converts a sentence to an example, and the tags to IOB2 unless `scheme` is None."""
     tags = sentence.tags
     return Example(
         id=id,
@@ -86,7 +86,7 @@ def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | Non
 
 
 def read_sentences(path: Path) -> Iterator[Sentence]:
-    """Reads the sentences of a file without converting their tags.
+    """Reads the sentences of a CoNLL file without converting the tags.
 
     Raises:
         ValueError: a row is not UTF-8, or does not have as many columns as the first row.
@@ -122,7 +122,7 @@ def _sentence(row: int, rows: list[list[str]]) -> Sentence:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of TensorFlow Datasets; returns None for the row without words at the end."""
+    """Converts a row of conll2003 in TFDS to an example; returns None for a row without words."""
     words = tuple(decode(word) for word in row.fields["tokens"])
     tags = tuple(CONLL_LABELS[tag] for tag in row.fields["ner"])
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
@@ -137,10 +137,10 @@ def _make(options: TaskOptions) -> TagTask:
 
 
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes conlleval's metrics; the last columns of the two files are the tags.
+    """Computes conlleval's metrics of the tags in the last columns of two files.
 
     Raises:
-        ValueError: the files do not contain the same words and sentences.
+        ValueError: the two files differ in words or sentences, have no tags, or are the same file.
     """
     if gold.samefile(predictions):
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Tasks on the user's own files: CSV, TSV and JSON lines, and CoNLL's columns for tagging.
+"""Tasks on the user's own files: CSV, TSV and JSON lines, or CoNLL's column format for tagging.
 
-Files are read one row at a time, so their size does not matter.
+The files are read one row at a time, so that a file may be larger than the memory.
 """
 
 import dataclasses
@@ -33,14 +33,14 @@ MAX_LABELS = 1000
 
 
 class CustomSource:
-    """Reads the user's own files.
+    """Reads the examples of a task from the user's own files.
 
     Attributes:
         kind: the kind of task: classify, regress, tag or choice.
         splits: the splits that have a file.
-        columns: the column names that the user sets or that are guessed.
-        note: a message that names the guessed columns; empty if none was guessed.
-        multi_label: whether an example may have several labels (a list, or a text with separators).
+        columns: the column names, set by the user or guessed.
+        note: a message that names the guessed columns; empty if no column was guessed.
+        multi_label: whether an example may have several labels (as a list or a separated text).
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class CustomSource:
         columns: Columns | None = None,
         label_separator: str | None = None,
     ):
-        """Opens the files and finds their columns.
+        """Reads the headers of the files and finds the columns of text, labels and so on.
 
         Args:
             kind: the kind of task.
-            train, dev, test: the file of each split; at least one file.
-            columns: the column names; those that are not set are guessed from the first file.
+            train, dev, test: the file of each split; at least one file is required.
+            columns: the column names; a name that is not set is guessed from the first file.
             label_separator: the string between the labels of an example with several labels.
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: no file is given, or a file lacks a column.
+            ValueError: no file is given, a file lacks a column, or a column cannot be guessed.
         """
         files = {"train": train, "dev": dev, "test": test}
         self.kind: CustomKind = kind
@@ -89,7 +89,7 @@ class CustomSource:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The fields of task.json that tell prediction which columns the training used."""
+        """The fields of task.json that record the column names and label separator in training."""
         return {
             "columns": dataclasses.asdict(self.columns),
             "label_separator": self._separator,
@@ -97,7 +97,7 @@ class CustomSource:
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of the first example."""
+        """The number of choices of the first example in the first split."""
         first = next(self.examples(self.splits[0]), None)
         if first is None:
             path = self._paths[self.splits[0]]
@@ -121,7 +121,7 @@ class CustomSource:
         )
 
     def path(self, split: str) -> Path:
-        """Returns the file of a split.
+        """Returns the path of the file of a split.
 
         Raises:
             ValueError: the split does not exist.
@@ -136,8 +136,7 @@ class CustomSource:
         return True
 
     def _needed(self, split: str) -> tuple[str, ...]:
-        """Returns the columns that a file must have: all but the id and, in test files, the
-        label."""
+        """Returns the required columns of a split: all but the id and, for test, the label."""
         optional = {self.columns.id, self.columns.label if split == "test" else None}
         return tuple(name for name in self.columns.named() if name not in optional)
 
@@ -149,7 +148,7 @@ class CustomSource:
         return label is not None and isinstance(first.get(label), list)
 
     def _rows(self, split: str) -> Iterator[tuple[str, Row]]:
-        """Yields (id, row) for each row."""
+        """Yields (example id, `Row`) for each row in the file of a split."""
         table, id = self._tables[split], self.columns.id
         for count, (number, values) in enumerate(table.rows()):
             name = str(count) if id is None else values.get(id, count)
@@ -218,7 +217,9 @@ class CustomSource:
 
 
 def learn_labels(source: Source) -> tuple[str, ...]:
-    """Returns the sorted labels of the train split: numbers by value, tags as `order_tags` does.
+    """Returns the distinct labels of the train split in the order of their class ids.
+
+    Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
 
     Raises:
         ValueError: there are fewer than two or more than `MAX_LABELS` different labels.
@@ -290,5 +291,5 @@ CUSTOM_TASKS = tuple(
 
 
 def custom_kind(task: Task) -> CustomKind:
-    """Returns the custom task (classify, regress, tag or choice) with the class of `task`."""
+    """Returns which kind of custom task `task` is: classify, regress, tag or choice."""
     return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

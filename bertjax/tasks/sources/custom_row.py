@@ -1,4 +1,4 @@
-"""Converts the values of a row in a user's file; error messages name the row."""
+"""Checks and converts the values in a row of a user's file; error messages name the row."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from bertjax.tasks.sources.table_files import check_utf8, place, read_number
 
 
 def shorten(value: Any) -> str:
-    """Returns a value as JSON for an error message, cut after 60 characters."""
+    """Converts a value to JSON text for an error message, cut after 60 characters."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
@@ -19,9 +19,9 @@ def shorten(value: Any) -> str:
 
 
 class Row(NamedTuple):
-    """One row of a file, with its values by column.
+    """One row of a user's file: the path of the file, the row number, and {column: value}.
 
-    The methods raise ValueError if a value has a wrong type; the message names the row.
+    All methods of `Row` raise ValueError if a value has a wrong type; the message names the row.
     """
 
     path: Path
@@ -30,11 +30,11 @@ class Row(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The file and row, for error messages."""
+        """The path of the file and the number of the row, for error messages."""
         return place(self.path, self.number)
 
     def text(self, column: str) -> str:
-        """Returns the text in a column, which must not be empty."""
+        """Returns the text in the column `column` of the row; an empty text is an error."""
         if column not in self.values:
             raise ValueError(
                 f"{self.where} has no column {brief(column, 60)!r}, only "
@@ -43,13 +43,13 @@ class Row(NamedTuple):
         return self._checked(self.values[column], column)
 
     def texts(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the text in each column or, of a single column, the list of texts in it."""
+        """Returns the text in each of several columns, or the list of texts in a single column."""
         if len(columns) == 1:
             return self.listed(columns[0])
         return tuple(self.text(column) for column in columns)
 
     def listed(self, column: str) -> tuple[str, ...]:
-        """Returns the list of texts in a column."""
+        """Returns the list of texts in the column `column` of the row, as a tuple."""
         listed = self.values.get(column)
         if not isinstance(listed, list) or not listed:
             raise ValueError(
@@ -74,7 +74,7 @@ class Row(NamedTuple):
         return value
 
     def name(self, value: Any) -> str:
-        """Converts a label to a class name; numbers and booleans are written as in JSON."""
+        """Converts a label to a class name; numbers and booleans become their JSON text."""
         if isinstance(value, str) and value.strip():
             return value.strip()
         if isinstance(value, bool | int | float):
@@ -91,7 +91,7 @@ class Row(NamedTuple):
         return [self.name(value) for value in values]
 
     def number_of(self, value: Any) -> float:
-        """Converts a label, which is a text or a JSON number, to a number."""
+        """Converts a label, given as a text or as a JSON number, to a float."""
         number = None if isinstance(value, bool | list | dict) else read_number(str(value))
         if number is None:
             raise ValueError(
@@ -101,7 +101,7 @@ class Row(NamedTuple):
         return number
 
     def choice_of(self, value: Any, columns: Columns, count: int) -> int:
-        """Converts a label (index, text or letter) to the index of the correct choice."""
+        """Converts a label (the index, text or letter of a choice) to the index of the choice."""
         written = self.name(value)
         if written.isdecimal() and int(written) < count:
             return int(written)

@@ -1,4 +1,4 @@
-"""Reads the official files of the GLUE tasks (Wang et al. 2018), which glue.py defines."""
+"""Reads the official files of the GLUE tasks (Wang et al. 2018)."""
 
 import dataclasses
 from collections import Counter
@@ -27,18 +27,18 @@ class GlueSpec:
         folder: the folder of the task in the GLUE archive.
         metric: the official metric.
         best_metric: the metric that selects the best checkpoint.
-        text: possible names of the column with the (first) text.
-        pair: possible names of the column with the second text; empty if there is none.
+        text: possible names of the column with the text or the first text of a pair.
+        pair: possible names of the column with the second text; empty if there is no second text.
         label: possible names of the column with the label.
-        labels: class names in the order of their ids, which are those of Hugging Face and TFDS;
-            empty for regression.
+        labels: class names in the order of the class ids of Hugging Face and TFDS; empty for
+            regression.
         codes: the string for each class in the files and in a submission, in the order of `labels`.
-        submission: {split: the name of its file in a submission to GLUE's server}.
-        files: {split: possible names of its official file}.
+        submission: {split: name of the predictions file in a submission to GLUE's server}.
+        files: {split: possible names of the official file of the split}.
         tfds_fields: names of the TFDS fields with the text and the second text.
-        no_header: {split: its column names} for the splits whose file has no header.
-        has_broken_rows: whether the published files have rows with missing fields, which are left
-            out, and rows with an empty text, which becomes "?".
+        no_header: {split: column names} for the splits whose files have no header.
+        has_broken_rows: whether the official files have malformed rows. Rows with missing fields
+            are left out of the train and dev splits, and an empty text is replaced by "?".
     """
 
     name: str
@@ -61,11 +61,11 @@ class GlueSource(OfficialFiles):
     """Reads the official files of a GLUE task.
 
     Attributes:
-        spec: the description of the task.
+        spec: the `GlueSpec` of the task.
     """
 
     def __init__(self, spec: GlueSpec, data_dir: Path | str):
-        """Finds the files; `data_dir` is the folder of the task or of all tasks."""
+        """Finds the task's files in `data_dir`, which is the folder of the task or of all tasks."""
         super().__init__(spec.name, data_dir, (spec.folder, spec.name.upper()), spec.files)
         self.spec = spec
         is_msr = "dev" in self._paths and self._paths["dev"].suffix == ".txt"
@@ -78,7 +78,7 @@ class GlueSource(OfficialFiles):
         """Reads the examples of a split lazily, in the order of its file.
 
         Raises:
-            ValueError: the split does not exist, or a row is damaged; the message names the row.
+            ValueError: the split does not exist, or a row is malformed; the message names the row.
         """
         path = self.path(split)
         reset_counts(self.counts, split)
@@ -87,7 +87,7 @@ class GlueSource(OfficialFiles):
         return read_glue_file(self.spec, path, split, self.counts)
 
     def _read_msr(self, split: str, path: Path) -> Iterator[Example]:
-        """Reads the rows of Microsoft's MRPC files that belong to a split of GLUE."""
+        """Reads those rows of a Microsoft MRPC file that belong to the split `split` of GLUE."""
         examples = read_glue_file(self.spec, path, split, self.counts)
         ids = existing(self.folder, MRPC_DEV_IDS)
         if split == "test" or ids is None:
@@ -104,16 +104,16 @@ class GlueSource(OfficialFiles):
 def read_glue_file(
     spec: GlueSpec, path: Path, split: str, counts: Counter[str] | None = None
 ) -> Iterator[Example]:
-    """Reads the examples of a file in the order of its rows.
+    """Reads the examples of a file in GLUE's format, in the order of the rows.
 
     Args:
-        spec: the description of the task.
-        path: the file; its name does not matter.
-        split: the split of the file; some splits have no header, and some have broken rows.
-        counts: a counter that is increased for each omitted row, by split and reason.
+        spec: the `GlueSpec` of the task.
+        path: the file, which may have any name.
+        split: the split of the file; whether a header is expected depends on the split.
+        counts: counter to which the omitted rows are added, under the keys "SPLIT: REASON".
 
     Raises:
-        ValueError: a row is damaged; the message names the row.
+        ValueError: a row is malformed; the message names the row.
     """
     counts = Counter() if counts is None else counts
     rows = read_tsv(path)
@@ -144,15 +144,15 @@ def read_glue_file(
 
 
 def legible(spec: GlueSpec, text: str) -> str:
-    """Replaces an empty text with "?" if `has_broken_rows`, so that its row is not left out."""
+    """Returns `text`, or "?" for an empty text of a task with `has_broken_rows`."""
     return "?" if spec.has_broken_rows and not text.strip() else text
 
 
 def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
-    """Converts the label in a file to the name of its class, or to a number.
+    """Converts a label in a GLUE file to a class name or, for a regression task, to a number.
 
     Raises:
-        ValueError: the task has no such label.
+        ValueError: the label is not a class of the task, or is not a number for regression.
     """
     if spec.labels:
         if code in spec.codes:
@@ -170,7 +170,7 @@ def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """The index of the column with each field of an example; None if the file lacks the column."""
+    """Column indices of the id, texts and label in a GLUE file; None for a missing column."""
 
     id: int | None
     text: int
@@ -203,7 +203,7 @@ def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...
 
 
 def tfds_reader(spec: GlueSpec) -> Callable[[TfdsRow], Example]:
-    """Returns a function that converts a row of the task's TensorFlow Dataset to an `Example`."""
+    """Returns a function that converts a row of a GLUE task in TFDS to an `Example`."""
 
     def convert(row: TfdsRow) -> Example:
         texts = [legible(spec, decode(row.fields[name])) for name in spec.tfds_fields]

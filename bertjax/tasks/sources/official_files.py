@@ -1,4 +1,4 @@
-"""Finds the official files of a task in a folder."""
+"""Finds the official data files of a task, such as train.tsv of a GLUE task, in a folder."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ Value = TypeVar("Value")
 
 
 class OfficialFiles:
-    """Base class of the sources that read the official files of a task, one per split.
+    """Base class of the sources that read the official files of a task, one file per split.
 
     Attributes:
         task: name of the task.
         folder: the folder that contains the files.
         splits: the splits whose files exist.
-        counts: number of changed or omitted examples by split and reason, for all splits read.
+        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class OfficialFiles:
         folders: Sequence[str],
         files: Mapping[str, Sequence[str]],
     ):
-        """Finds the files.
+        """Finds the official file of each split.
 
         Args:
             task: name of the task.
-            data_dir: the folder of the task, or its parent.
+            data_dir: the folder of the task, or the parent of this folder.
             folders: possible names of the folder of the task.
-            files: possible file names of each split; the first that exists is read.
+            files: {split: possible file names}; the first file that exists is read.
 
         Raises:
             FileNotFoundError: no file of the task exists.
@@ -54,7 +54,7 @@ class OfficialFiles:
         )
 
     def path(self, split: str) -> Path:
-        """Returns the file of a split.
+        """Returns the path of the official file of a split.
 
         Raises:
             ValueError: the split does not exist.
@@ -63,15 +63,15 @@ class OfficialFiles:
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """Returns the path of the first of `names` that is a file in the folder; None if none is."""
+    """Returns the path of the first name in `names` that is a file in `folder`, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
-    """Returns `values[split]`, such as the file of a split.
+    """Returns `values[split]`, for example the path of the file of a split.
 
     Raises:
-        ValueError: the split does not exist; the message suggests the nearest name.
+        ValueError: `values` has no such split; the message suggests the nearest name.
     """
     if split in values:
         return values[split]
@@ -80,6 +80,6 @@ def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
 
 
 def reset_counts(counts: Counter[str], split: str) -> None:
-    """Removes the counts of a split that is about to be read again."""
+    """Deletes the entries of `split` from `counts`, before the split is read again."""
     for reason in [key for key in counts if key.startswith(f"{split}: ")]:
         del counts[reason]

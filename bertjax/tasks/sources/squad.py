@@ -1,9 +1,9 @@
 """Reads SQuAD's questions and passages from JSON or TFDS (Rajpurkar et al. 2016; 2018).
 
-The accepted answers keep their order. An answer that is not at its `answer_start` is moved to its
-nearest occurrence in the passage. An answer that does not occur in the passage gets the start -1
-and is used for scoring only. The train split leaves out a question if none of its answers occurs in
-the passage.
+The accepted answers of a question keep their order. If an answer is not found at its
+`answer_start`, the start is moved to the nearest occurrence of the answer in the passage. An answer
+that does not occur in the passage gets the start -1 and is used for scoring only. A question of the
+train split is left out if no answer occurs in the passage.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ class SquadSource:
 
     Attributes:
         splits: the splits that have a file.
-        counts: number of changed or omitted examples by split and reason, for all splits read.
+        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
 
     def __init__(self, files: Mapping[str, Path | str]):
-        """Checks that the files exist; `files` maps each split to its file.
+        """Checks that all files in `files`, {split: path}, exist.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -51,11 +51,13 @@ class SquadSource:
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
-        """Finds `train-v1.1.json` and `dev-v1.1.json`, or part files such as `train-v1.1.a.json`.
+        """Opens the train and dev files in `data_dir`, such as `train-v1.1.json`.
+
+        If a split has no such file, a partial file such as `train-v1.1.a.json` is opened instead.
 
         Raises:
             FileNotFoundError: there is neither a train nor a dev file.
-            ValueError: a split has several part files.
+            ValueError: a split has several partial files and no complete file.
         """
         data_dir = Path(data_dir).expanduser()
         for folder in FOLDERS:
@@ -69,7 +71,7 @@ class SquadSource:
         )
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the questions of a split in the order of its file.
+        """Reads the questions of a split in the order of the file.
 
         Raises:
             ValueError: the split does not exist, or a field is missing or has a wrong type; the
@@ -110,11 +112,11 @@ class SquadSource:
 def with_answers(
     asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: Counter[str]
 ) -> Example | None:
-    """Adds answers to a question, corrects their positions, and counts the corrections.
+    """Adds answers to the question `asked`, corrects the answer starts, and counts corrections.
 
     Returns:
-        The question with its answers; None if it is a training question that has answers, but none
-        of them occurs in the passage.
+        The question with its answers; None if `split` is train and the question has answers, but
+        no answer occurs in the passage.
     """
     placed = []
     for text, start in answers:
@@ -128,7 +130,7 @@ def with_answers(
 
 
 def nearest(text: str, context: str, start: int) -> int:
-    """Returns the start of the occurrence of `text` nearest to `start`; -1 if there is none."""
+    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or -1."""
     if not text.strip():
         return NOWHERE
     if start >= 0 and context.startswith(text, start):
@@ -183,7 +185,7 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of TensorFlow Datasets to a question; None if the question is left out."""
+    """Converts a row of SQuAD in TFDS to a question; returns None for an omitted question."""
     fields = row.fields
     asked = Example(
         id=decode(fields["id"]),

@@ -1,4 +1,4 @@
-"""SWAG, a task to select which of four endings continues a situation (Zellers et al. 2018)."""
+"""The SWAG task: to select which of four endings continues a situation (Zellers et al. 2018)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +16,20 @@ COLUMNS = ("sent1", "sent2", *ENDINGS)
 
 
 class SwagSource(OfficialFiles):
-    """Reads the official files: a sentence, the start of the next, and four endings per row."""
+    """Reads the official CSV files of SWAG.
+
+    A row holds a sentence, the start of the next sentence, and four endings of the next sentence.
+    """
 
     def __init__(self, data_dir: Path | str):
-        """Finds the files in `data_dir` or in its subfolder `swag`."""
+        """Finds the files of SWAG in `data_dir` or in its subfolder `swag`."""
         super().__init__("swag", data_dir, ("swag", "SWAG"), FILES)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads a split; a choice is the start of the next sentence followed by one ending.
+        """Reads the examples of a split; a choice is the start of the next sentence plus an ending.
 
         Raises:
-            ValueError: the split does not exist, or a row is damaged; the message names the row.
+            ValueError: the split does not exist, or a row is malformed; the message names the row.
         """
         table = Table(self.path(split))
         missing = [name for name in COLUMNS if name not in table.columns]

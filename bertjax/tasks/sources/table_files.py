@@ -1,8 +1,8 @@
 """Reads CSV, TSV and JSON lines files row by row, with row numbers for error messages.
 
-Rows are counted from 1, including the header and blank rows, as in a spreadsheet. Row numbers are
-also line numbers, unless a quoted field contains line ends. "\\n", "\\r\\n" and "\\r" all end a
-line, even in the same file.
+Rows are counted from 1, including the header and blank rows, as in a spreadsheet. The row number
+is also the line number, unless an earlier quoted field contains line ends. Each of "\\n", "\\r\\n"
+and "\\r" ends a line, even in the same file.
 """
 
 import csv
@@ -29,17 +29,18 @@ class Table:
     """A file with named columns: CSV or TSV with a header, JSON lines, or one text per line.
 
     Attributes:
-        path: the file.
+        path: the path of the file.
         columns: names of the columns; in JSON lines, the keys of the first object.
-        is_json: whether values are JSON values instead of texts.
+        is_json: whether the file is JSON lines, so that values may be other than texts.
     """
 
     def __init__(self, path: Path | str):
-        """Reads the header.
+        """Reads the column names from the first row of the file.
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the file name has no known suffix, or there is no header.
+            ValueError: the file name has no known suffix, or the first row does not name every
+                column differently.
         """
         self.path = Path(path).expanduser()
         suffix = self.path.suffix.lower()
@@ -72,10 +73,10 @@ class Table:
         return columns
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields (row number, values by column) for each row.
+        """Yields (row number, {column: value}) for each row of the table, without the header.
 
         Raises:
-            ValueError: a row is damaged, or does not have as many fields as the header.
+            ValueError: a row is malformed, or does not have as many fields as the header.
         """
         if self._is_text:
             for number, line in read_lines(self.path):
@@ -104,15 +105,15 @@ class Table:
 
 
 def place(path: Path | str, row: int) -> str:
-    """Returns "PATH, row ROW", which names a row in error messages."""
+    """Returns the text "PATH, row ROW", which names a row of a file in error messages."""
     return f"{path}, row {row}"
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (row number, line without line end); removes a byte order mark.
+    """Yields (row number, line without line end) for each line; skips a byte order mark.
 
     Raises:
-        ValueError: a line is not UTF-8.
+        ValueError: a line is not UTF-8, or is longer than `MAX_LINE` characters.
     """
     with _open(path, newline=None) as file:
         for number, line in enumerate(_bounded(file, path), start=1):
@@ -121,10 +122,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (row number, fields) for non-blank lines; quotes are ordinary characters.
+    """Yields (row number, fields) for each non-blank line of TSV, where quotes are ordinary text.
 
     Raises:
-        ValueError: a line is not UTF-8.
+        ValueError: a line is not UTF-8, or is longer than `MAX_LINE` characters.
     """
     for number, line in read_lines(path):
         if line.strip():
@@ -132,7 +133,7 @@ def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (row number, fields) for non-blank rows; quoted fields may contain line ends.
+    """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
 
     Commas separate fields, or semicolons if the first line has semicolons and no commas.
 
@@ -161,10 +162,10 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (row number, JSON object) for non-blank lines.
+    """Yields (row number, JSON object) for each non-blank line of a JSON lines file.
 
     Raises:
-        ValueError: a line is not UTF-8, or not a JSON object.
+        ValueError: a line is not UTF-8, or is not a JSON object.
     """
     for number, line in read_lines(path):
         if not line.strip():
@@ -186,7 +187,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_number(text: str) -> float | None:
-    """Returns the finite number that a text represents, or None."""
+    """Converts a text to a float; returns None if the text is not a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -195,7 +196,7 @@ def read_number(text: str) -> float | None:
 
 
 def check_utf8(text: str, path: Path | str, row: int) -> None:
-    """Checks that a text has no lone surrogates, which represent bytes that are not UTF-8.
+    """Checks that a text has no lone surrogates, which stand for bytes that are not UTF-8.
 
     Raises:
         ValueError: the text has a lone surrogate; the message names the row and the byte.
@@ -214,7 +215,7 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
 
 
 def _bounded(file: TextIO, path: Path) -> Iterator[str]:
-    """Yields the lines of a file; raises ValueError if one is too long."""
+    """Yields the lines of a file; raises ValueError if a line exceeds `MAX_LINE` characters."""
     for number in itertools.count(1):
         line = file.readline(MAX_LINE + 1)
         if len(line) > MAX_LINE:
@@ -234,9 +235,9 @@ def _open(path: Path, newline: str | None) -> TextIO:
 
 
 def as_file(rows: Any, file: Path) -> str:
-    """Returns the path of a file with `rows`, which are a path, a DataFrame or a list of dicts.
+    """Writes `rows` to `file` as JSON lines and returns the path; returns `rows` if it is a path.
 
-    A DataFrame or a list is written to `file` as JSON lines; a path is returned unchanged.
+    `rows` is a DataFrame, a list of dicts, or the path of an existing file.
     """
     if isinstance(rows, str | Path):
         return str(rows)

@@ -1,4 +1,4 @@
-"""Reads examples from TensorFlow Datasets without TensorFlow."""
+"""Reads examples from TensorFlow Datasets (TFDS) without TensorFlow."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ class TfdsRow(NamedTuple):
         number: the index of the row in the split, from 0.
         where: dataset, split and index of the row, for error messages.
         split: the name of the split.
-        counts: a counter for changed or omitted examples, by split and reason.
+        counts: a counter of changed or omitted examples, with keys "SPLIT: REASON".
     """
 
     fields: Mapping[str, Any]
@@ -42,7 +42,7 @@ class TfdsSource:
     Attributes:
         name: name of the dataset with its version.
         splits: the splits of the dataset.
-        counts: number of changed or omitted examples by split and reason, for all splits read.
+        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class TfdsSource:
         convert: Callable[[TfdsRow], Example | None],
         data_dir: str | None = None,
     ):
-        """Opens the dataset, and prepares it first if necessary.
+        """Opens the dataset; downloads and prepares the dataset first if necessary.
 
         Args:
-            builder: NAME[/CONFIG][:VERSION].
+            builder: name of the dataset, as NAME[/CONFIG][:VERSION].
             convert: function that converts a row to an example, or to None if the row is left out.
-            data_dir: data folder of TensorFlow Datasets; if None, its default folder.
+            data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
 
         Raises:
             ValueError: the dataset is unknown or cannot be downloaded, or TensorFlow is missing.
@@ -68,7 +68,7 @@ class TfdsSource:
         self.splits = tuple(sorted(self._sources, key=_split_order))
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily.
+        """Reads the examples of a split lazily, in the order of the dataset.
 
         Raises:
             ValueError: the split does not exist.
