@@ -40,33 +40,25 @@ def check_stop(stop: StopSignal | None) -> None:
 class EvaluateAndSave:
     """A training hook that evaluates every `eval_every` and saves every `save_every` steps.
 
-    <<<<<<< HEAD
-        A step whose evaluation is the best so far is saved as well. On a stop signal, the state is
-        saved at once; an evaluation due at that step runs when training resumes. If the evaluation is
-        not compiled yet, the state is saved before it, because a signal cannot stop the compiler.
-    =======
-        At `last_step`, the hook both evaluates and saves. A checkpoint is also saved after each
-        evaluation that is the best so far. After a stop signal, the current step is saved without an
-        evaluation; if an evaluation was due at that step, the evaluation runs when training resumes.
-    >>>>>>> prose
+    At `last_step`, the hook both evaluates and saves. A checkpoint is also saved after each
+    evaluation that is the best so far. After a stop signal, the current step is saved without an
+    evaluation; if an evaluation was due at that step, the evaluation runs when training resumes. If
+    the evaluation is not compiled yet, the state is saved before the evaluation, because a signal
+    cannot stop the compiler.
 
-        Args:
-            checkpointer: writes the checkpoints.
-            logger: logs the metrics; the training time that it measures excludes evaluations and saves.
-            skipped: reports skipped updates; raises NotFinite after too many consecutive skipped ones.
-            evaluate: a function params -> {metric: value}.
-            progress: a function step -> the JSON values that the checkpoint of the step stores, such as
-                the position in the data.
-            stop: a function that returns whether a stop signal has come.
-    <<<<<<< HEAD
-            phase: the index of the phase; checkpoints of later phases count as better.
+    Args:
+        checkpointer: writes the checkpoints.
+        logger: logs the metrics; the training time that it measures excludes evaluations and saves.
+        skipped: reports skipped updates; raises NotFinite after too many consecutive skipped ones.
+        evaluate: a function params -> {metric: value}.
+        progress: a function step -> the JSON values that the checkpoint of the step stores, such as
+            the position in the data.
+        stop: a function that returns whether a stop signal has come.
+        phase: the index of the phase; `checkpointer` ranks checkpoints of later phases as better.
 
-        Attributes:
-            is_compiled: whether the evaluation has been compiled.
-            evaluation_due: whether a stop signal prevented the last evaluation.
-    =======
-            phase: the index of the phase; `checkpointer` ranks checkpoints of later phases as better.
-    >>>>>>> prose
+    Attributes:
+        is_compiled: whether the evaluation has been compiled.
+        evaluation_due: whether a stop signal prevented the last evaluation.
     """
 
     def __init__(
