@@ -5,6 +5,7 @@ training was restarted from a checkpoint about 100 steps earlier, and the batche
 were skipped.
 """
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,21 +26,23 @@ class Rollbacks:
     """The rollbacks of a run, which are stored in `rollbacks.json` in the workdir.
 
     Attributes:
-        records: one dictionary per rollback. A rollback replaces the records of all earlier
-            rollbacks to the same or a later step. The keys of each dictionary are:
+        count: the number of rollbacks so far.
+        records: one dictionary per rollback and phase. A rollback replaces the records of all
+            earlier rollbacks to the same or a later step. The keys of each dictionary are:
             to_step: the step of the checkpoint that the run returned to (0: the start).
             from_step: the last bad step, whose update was skipped.
-            phase: the index of the phase that contains `from_step`.
+            phase: the index of the phase whose batches are left out.
             batches: the number of batches of phase `phase` that are left out when training
                 continues from `to_step`.
     """
 
     def __init__(self, workdir: Path):
         self._file = workdir / "rollbacks.json"
-        self.records: list[dict[str, int]] = []
+        self.count, self.records = 0, []
         if self._file.is_file():
-            remedy = "restore it from a copy, or choose another --workdir"
-            self.records = read_json(self._file, remedy)["rollbacks"]
+            content = read_json(self._file, "restore it from a copy, or choose another --workdir")
+            self.records: list[dict[str, int]] = content["rollbacks"]
+            self.count: int = content.get("count", len(self.records))
 
     def left_out(self, phase: int, step: int) -> int:
         """Returns how many batches of `phase` the rollbacks to `step` or earlier steps left out."""
@@ -58,28 +61,16 @@ class Rollbacks:
 
         Returns:
             The step of the checkpoint, or 0 if training restarts from the beginning; None if the
-            attribute `records` already holds `MAX_ROLLBACKS` rollbacks.
+            run has already been rolled back `MAX_ROLLBACKS` times.
         """
-        if len(self.records) >= MAX_ROLLBACKS:
+        if self.count >= MAX_ROLLBACKS:
             return None
         target = max((s for s in steps_in(checkpoints) if s <= first_bad - steps), default=0)
-        phase, start = 0, 0
-        while start + phases[phase].num_steps < last_bad:
-            start, phase = start + phases[phase].num_steps, phase + 1
-        position = last_bad - start + self.left_out(phase, last_bad)
-        self.records = [r for r in self.records if r["to_step"] < target]
-        before = max(target - start, 0) + self.left_out(phase, target)
-        self.records.append(
-            {
-                "to_step": target,
-                "from_step": last_bad,
-                "phase": phase,
-                "batches": position - before,
-            }
-        )
+        left_out = self._leave_out(phases, last_bad, target)
+        self.count += 1
 
         def write() -> None:
-            write_json(self._file, {"rollbacks": self.records})
+            write_json(self._file, {"count": self.count, "rollbacks": self.records})
             for step in steps_in(checkpoints):
                 if step > target:
                     set_aside(checkpoints, step, "rolled_back")
@@ -88,6 +79,37 @@ class Rollbacks:
         newest = newest_whole_step(checkpoints)
         hosts.say(
             f"rollback: the run continues from step {newest or 0}, and leaves out "
-            f"{position - before} batches, up to and including the batch of step {last_bad}"
+            f"{left_out} batches, up to and including the batch of step {last_bad}"
         )
         return target
+
+    def _leave_out(self, phases: Sequence[Phase], last_bad: int, target: int) -> int:
+        """Adds the records of a rollback from step `last_bad` to step `target`.
+
+        What earlier rollbacks left out after `target` remains left out, in each phase with all
+        batches before it.
+
+        Returns:
+            The number of batches that are left out of the phase of `last_bad`.
+        """
+        starts = [0, *itertools.accumulate(phase.num_steps for phase in phases)]
+
+        def next_batch(phase: int, step: int) -> int:
+            return max(step - starts[phase], 0) + self.left_out(phase, step)
+
+        bad_phase = max(phase for phase in range(len(phases)) if starts[phase] < last_bad)
+        replaced = [r for r in self.records if r["to_step"] >= target]
+        first = {r["phase"]: next_batch(r["phase"], r["to_step"]) for r in replaced}
+        first[bad_phase] = next_batch(bad_phase, last_bad)
+        self.records = [r for r in self.records if r["to_step"] < target]
+        added = [
+            {
+                "to_step": target,
+                "from_step": last_bad,
+                "phase": phase,
+                "batches": batch - next_batch(phase, target),
+            }
+            for phase, batch in sorted(first.items())
+        ]
+        self.records += added
+        return added[-1]["batches"]
