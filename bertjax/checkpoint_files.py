@@ -89,8 +89,9 @@ def restore_replaced(directory: Path) -> None:
     A checkpoint in `replaced` is deleted instead if the new checkpoint of the same step is complete
     and undamaged. A damaged new checkpoint is moved to the folder `damaged` beside `directory`.
     """
-    for old in (directory.parent / REPLACED).glob("[0-9]*"):
-        new = directory / old.name
+    # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
+    for old in sorted((directory.parent / REPLACED).glob("[0-9]*"), reverse=True):
+        new = directory / old.name.partition("-")[0]
         if new.exists() and damage_of(new) is None:
             shutil.rmtree(old)
             continue

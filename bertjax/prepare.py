@@ -154,7 +154,7 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares one part in a Beam worker; returns the number of chunks of the whole input."""
+    """Prepares the chunks of one part in a Beam worker; returns how many chunks all parts have."""
     from bertjax.data.preparation import prepared_dir
 
     config = dataclasses.replace(

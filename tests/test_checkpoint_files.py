@@ -8,8 +8,11 @@ import pytest
 
 from bertjax.checkpoint_files import (
     CHECKSUMS,
+    REPLACED,
     damage_of,
     newest_whole_step,
+    restore_replaced,
+    set_aside,
     set_damaged_aside,
     steps_in,
 )
@@ -103,6 +106,16 @@ def test_checkpoints_of_versions_without_checksums_are_read(checkpoints):
     for step in (1, 2, 3):
         (checkpoints / str(step) / CHECKSUMS).unlink()
     assert newest_whole_step(checkpoints) == 3
+
+
+def test_replaced_checkpoints_return_under_their_step(checkpoints):
+    for _ in range(2):  # the second is named "3-2"
+        set_aside(checkpoints, 3, REPLACED)
+        shutil.copytree(checkpoints / "2", checkpoints / "3")
+    shutil.rmtree(checkpoints / "3")
+    restore_replaced(checkpoints)
+    assert steps_in(checkpoints) == [1, 2, 3]
+    assert not list((checkpoints.parent / REPLACED).iterdir())
 
 
 def test_a_checkpoint_that_is_damaged_while_a_run_uses_it_is_refused(checkpoints):

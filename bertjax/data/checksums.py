@@ -166,8 +166,8 @@ def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
     damaged = [shard.file for shard, good in zip(todo, intact, strict=True) if not good]
     if damaged:
         raise ValueError(
-            f"{len(damaged)} of {len(shards)} shards of {directory} are damaged, because their "
-            f"size or SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy them "
-            "again, or run the prepare command again, which writes the damaged shards again."
+            f"{len(damaged)} of {len(shards)} shards of {directory} are missing, or their size or "
+            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy them again, or run "
+            "the prepare command again, which writes these shards again."
         )
     return Verification(len(todo), size, note)

@@ -175,7 +175,7 @@ def _check_summary(where: str, length: str, content: LengthSummary) -> None:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
     outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
     if outside:
-        raise ValueError(f"{where}: {brief(outside[0])!r} is not a file name in the directory")
+        raise ValueError(f"{where}: {brief(outside[0])!r} is not a plain file name")
     if sum(shard.records for shard in content.shards) != content.records:
         raise ValueError(f"{where}: the records of the shards do not add up to {content.records}")
 

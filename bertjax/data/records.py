@@ -55,7 +55,8 @@ def encode_row(row: Row) -> bytes:
     Raises:
         ValueError: `row` has no sequence or different numbers of lengths, a_lengths and labels; the
             lengths do not add up to the number of token ids; `row` has more than MAX_ROW_LENGTH
-            token ids; or a token id is negative or has more than 32 bits.
+            token ids; a token id is negative or at least
+            2^31; an a_length is negative or above its length; or a label is not an int16.
     """
     ids = np.asarray(row.input_ids)
     if not len(row.lengths) == len(row.a_lengths) == len(row.labels) > 0:
@@ -68,8 +69,14 @@ def encode_row(row: Row) -> bytes:
             f"The sequence lengths {row.lengths} must add up to the number of token ids, "
             f"{ids.size}, which may be at most {MAX_ROW_LENGTH}."
         )
-    if ids.size and (ids.min() < 0 or ids.max() >= 1 << 32):
-        raise ValueError(f"Token ids {ids.min()}..{ids.max()} do not fit into 32 bits.")
+    if ids.size and (ids.min() < 0 or ids.max() >= 1 << 31):
+        raise ValueError(f"Token ids {ids.min()}..{ids.max()} are not from 0 to 2^31 - 1.")
+    for length, a_length, label in zip(row.lengths, row.a_lengths, row.labels, strict=True):
+        if not 0 <= a_length <= length or not -(1 << 15) <= label < 1 << 15:
+            raise ValueError(
+                f"A sequence of {length} tokens has a_length {a_length} and label {label}: the "
+                "first must be from 0 to the length, the second a 16-bit integer."
+            )
     width = 2 if ids.size == 0 or ids.max() < 1 << 16 else 4
     sequences = list(zip(row.lengths, row.a_lengths, row.labels, strict=True))
     return row_head(width, sequences) + ids.astype(f"<u{width}").tobytes()

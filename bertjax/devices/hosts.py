@@ -94,7 +94,7 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
         ("SLURM_PROCID", "SLURM_NTASKS"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ):
-        if rank in os.environ and count in os.environ:
+        if rank in os.environ and int(os.environ.get(count, "1")) > 1:
             return int(os.environ[rank]), int(os.environ[count])
     return None
 

@@ -22,6 +22,8 @@ _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][\w\-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+# The context arrays of asynchronous operations.
+_SCALAR = re.compile(r"\b[us]32\[\]")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|called_computations|branch_computations)="
     r"(?:\{([^}]*)\}|(%?[\w.\-]+))"
@@ -128,11 +130,13 @@ def _sizes(result: str) -> list[int]:
 
 
 def _payload(kind: str, opcode: str, result: str, group: int) -> int:
-    sizes = _sizes(result)
     if opcode.endswith("-start") and kind != "all-reduce":
-        # The result type is (operand, result, ...); the larger array is the whole one.
-        return max(sizes)
-    total = sum(sizes)
+        # The result type is (operands, results), and collective-permute adds two scalars. The whole
+        # arrays are the operands or the results, whichever are larger.
+        sizes = _sizes(_SCALAR.sub("", result))
+        half = len(sizes) // 2
+        return max(sum(sizes[:half]), sum(sizes[half:]))
+    total = sum(_sizes(result))
     return total * group if kind == "reduce-scatter" else total
 
 

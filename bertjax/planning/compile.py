@@ -1,9 +1,10 @@
 """Compiles the train step of pretraining for a TPU slice; reports the step's memory and time."""
 
+import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -242,11 +243,9 @@ def _kinds_of_change(
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
     cuts = [1 << n for n in range(1, 20) if 1 << n >= least]
     finer = [phase.accumulation_steps * n for n in cuts if phase.accumulation_steps * n <= rows]
-    flag = f"--phases.{index}.accumulation_steps"
-    yield ((f"{flag} {n}", _with_phase(config, index, accumulation_steps=n)) for n in finer)
-    flag = f"--phases.{index}.batch_size"
+    yield _phases_of(config, index, "accumulation_steps", finer)
     smaller = [phase.batch_size // n for n in cuts if phase.batch_size % n == 0]
-    yield ((f"{flag} {n}", _with_phase(config, index, batch_size=n)) for n in smaller)
+    yield _phases_of(config, index, "batch_size", smaller)
     if config.mesh.fsdp == config.mesh.tensor == 1:
         split = dataclasses.replace(config.mesh, data=1, fsdp=plan.devices)
         yield iter(
@@ -254,7 +253,13 @@ def _kinds_of_change(
         )
 
 
-def _with_phase(config: PretrainConfig, index: int, **changes: Any) -> PretrainConfig:
-    phases = list(config.phases)
-    phases[index] = dataclasses.replace(phases[index], **changes)
-    return dataclasses.replace(config, phases=tuple(phases))
+def _phases_of(
+    config: PretrainConfig, index: int, field: str, values: Sequence[int]
+) -> Iterator[tuple[str, PretrainConfig]]:
+    """Yields (flag, config) for each value of a field of the phase that the phase allows."""
+    for value in values:
+        phases = list(config.phases)
+        with contextlib.suppress(ValueError):  # the batch must divide into equal microbatches
+            phases[index] = dataclasses.replace(phases[index], **{field: value})
+            changed = dataclasses.replace(config, phases=tuple(phases))
+            yield f"--phases.{index}.{field} {value}", changed

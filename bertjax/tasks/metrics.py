@@ -123,11 +123,11 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     than `B-X` or `I-X` belongs to no entity.
     """
     spans = []
-    start, kind = 0, ""  # The empty type means that no entity is open.
+    start, kind = 0, None  # None: no entity is open. Entities tagged B and I have the type "".
     for index, tag in enumerate((*tags, "O")):
         prefix, _, tag_kind = tag.partition("-")
-        tag_kind = tag_kind if prefix in ("B", "I") else ""
-        if kind and (prefix == "B" or tag_kind != kind):
+        tag_kind = tag_kind if prefix in ("B", "I") else None
+        if kind is not None and (prefix == "B" or tag_kind != kind):
             spans.append((start, index, kind))
         if prefix == "B" or tag_kind != kind:
             start, kind = index, tag_kind

@@ -37,8 +37,8 @@ class SkippedUpdates:
         report: a function (step, {metric: value}) that logs the metrics of a step.
         rows_of: a function that maps a step to (index of the phase, first row, last row) of the
             batch that the step trains on.
-        log_every: the number of steps between two log lines of the training metrics; skipped
-            updates are reported before the next log line.
+        log_every: the number of steps between two log lines of the training metrics. A skipped
+            update is reported directly before the next log line.
         max_bad_steps: the number of consecutive skipped updates after which the run ends; 0: the
             run never ends because of skipped updates.
         in_a_row: the number of consecutive skipped updates just before the run was resumed.

@@ -159,8 +159,9 @@ def _publish(
     The predictions of the run `best` are also added to the zip file `submission`, if given.
     """
     for part in ("model", "predictions"):
-        with replacing_folder(workdir / part) as folder:
-            shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
+        if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted
+            with replacing_folder(workdir / part) as folder:
+                shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
     write_json(workdir / SCORES, scores)
     made = workdir / "predictions" / SUBMISSION
     if submission and made.is_file():  # There is no file if the task has no test split.

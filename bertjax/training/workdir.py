@@ -143,12 +143,7 @@ class Workdir:
             ValueError: the workdir holds checkpoints of a run with another config or other data, or
                 holds files but no run; or another process has locked the workdir.
         """
-        is_run = holds_run(self.path)
-        resumes = self.has_checkpoints and is_run
-        readable = resumes and self._is_readable()
-        if readable:
-            self.check(config, data_fingerprint, **checks)
-        elif self.path.exists() and not is_run and self._holds_something():
+        if self.path.exists() and not holds_run(self.path) and self._holds_something():
             raise ValueError(
                 f"{self.path} is not empty and holds no run: choose another --workdir."
             )
@@ -156,7 +151,10 @@ class Workdir:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
         try:
-            if resumes and self._run.is_file():
+            if self.has_checkpoints and holds_run(self.path):
+                readable = self._is_readable()
+                if readable:
+                    self.check(config, data_fingerprint, **checks)
                 self._set_aside_if_damaged(readable)
             # If the phases of the run have changed, run.json stores the new phases from now on.
             self._write_run(config, data_fingerprint)
@@ -186,22 +184,24 @@ class Workdir:
         """Whether run.json or its spare copy can be read."""
         try:
             self.read()
-        except ValueError:
+        except (FileNotFoundError, ValueError):
             return False
         return True
 
     def _set_aside_if_damaged(self, has_copy: bool) -> None:
         """Copies a damaged run.json to another name, and prints which config is used instead."""
+        consequence = (
+            "its spare copy is used"
+            if has_copy
+            else "the run resumes with the config and the data of this command, which could not be "
+            "compared with the original ones"
+        )
         try:
             read_run_file(self._run)
+        except FileNotFoundError:
+            print(f"{self._run} is missing; {consequence}.", flush=True)
         except ValueError as error:
             copy = set_aside(self._run)
-            consequence = (
-                "its spare copy is used"
-                if has_copy
-                else "the run resumes with the config and the data of this command, which could "
-                "not be compared with the original ones"
-            )
             print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
 
     def _write_run(self, config: Mapping[str, Any], data_fingerprint: str) -> None:

@@ -103,11 +103,10 @@ def fill(
     seen: set[str] = set()
     unused: set[str] = set()
     unexpected = []
-    for stored in sorted(tensors):
-        name = names.normalized(stored, config)
-        mapped = names.find(name, config) if name else None
+    for stored, name in sorted(names.normalized(tensors, config).items()):
+        mapped = names.find(name, config)
         part = mapped and _part(mapped.path)
-        if name is None or (skip and part == skip):
+        if skip and part == skip:
             continue
         if mapped is None or name in seen or (mapped.path not in wanted and part is None):
             unexpected.append(stored)
@@ -155,9 +154,8 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
     number of layers in `config`, which may be wrong.
     """
     layers = 0
-    for stored in tensors:
-        name = names.normalized(stored, config)
-        mapped = names.find(name, config) if name else None
+    for name in names.normalized(tensors, config).values():
+        mapped = names.find(name, config)
         if mapped is not None and mapped.layer is not None:
             layers = max(layers, mapped.layer + 1)
     if config.groups > max(layers, 1):

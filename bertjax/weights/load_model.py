@@ -238,7 +238,8 @@ def load_model(
     model = HEADS[head](
         config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
-    skip = model.class_part if new_labels and _classes(source) != num_labels else None
+    other_labels = num_labels is not None and _classes(source) != num_labels
+    skip = model.class_part if new_labels and other_labels else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = filled.params
     if vocab_size is not None and vocab_size != config.vocab_size:
@@ -297,9 +298,8 @@ def find_head(source: Source) -> str:
 def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
     """Maps the names of all tensors outside the encoder to head layers, such as "classifier"."""
     parts = {}
-    for stored in source.tensors:
-        name = names.normalized(stored, config)
-        mapped = names.find(name, config) if name else None
+    for stored, name in names.normalized(source.tensors, config).items():
+        mapped = names.find(name, config)
         if mapped and not mapped.path.startswith("bert/"):
             parts[stored] = mapped.path.split("/")[0]
     return parts

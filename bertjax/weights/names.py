@@ -132,22 +132,26 @@ _BY_PATH = {rule.path: rule for rule in RULES}
 _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
-def normalized(name: str, config: BertConfig) -> str | None:
-    """Converts a PyTorch name of any family to a name in `RULES`; None for redundant tensors.
+def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
+    """Maps the PyTorch names of the tensors in a file, of any family, to names in `RULES`.
 
-    The tensor `position_ids` is always redundant. With tied embeddings, the weight and the bias of
-    the decoder are redundant, because these equal the word embedding and `cls.predictions.bias`.
-    Without tied embeddings, `cls.predictions.bias` is redundant in families that also have a bias
-    of the decoder, because PyTorch uses the bias of the decoder.
+    Redundant tensors are left out. The tensor `position_ids` is always redundant. With tied
+    embeddings, the weight and the bias of the decoder are redundant, because these equal the word
+    embedding and `cls.predictions.bias`. Without tied embeddings, PyTorch uses the bias of the
+    decoder, so `cls.predictions.bias` is redundant in files that hold both biases.
     """
-    name = as_bert(name, config)
-    if name.endswith(".position_ids"):
-        return None
+    found = {name: as_bert(name, config) for name in stored}
+    redundant: set[str] = set()
+    renamed: dict[str, str] = {}
     if config.tie_word_embeddings:
-        return None if name in ("cls.predictions.decoder.weight", _DECODER_BIAS) else name
-    if not family_of(config).decoder_bias:
-        return name
-    return {_BIAS: None, _DECODER_BIAS: _BIAS}.get(name, name)
+        redundant = {"cls.predictions.decoder.weight", _DECODER_BIAS}
+    elif family_of(config).decoder_bias and _DECODER_BIAS in found.values():
+        redundant, renamed = {_BIAS}, {_DECODER_BIAS: _BIAS}
+    return {
+        key: renamed.get(name, name)
+        for key, name in found.items()
+        if name not in redundant and not name.endswith(".position_ids")
+    }
 
 
 class Mapped(NamedTuple):

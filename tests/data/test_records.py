@@ -54,8 +54,12 @@ def test_a_cut_row_is_refused():
 def test_lengths_that_do_not_add_up_are_refused():
     with pytest.raises(ValueError, match="add up"):
         encode_row(Row(np.arange(10), (9,), (5,), (0,)))
-    with pytest.raises(ValueError, match="32 bits"):
-        encode_row(Row(np.array([-1]), (1,), (1,), (0,)))
+    for wrong in (-1, 1 << 31):
+        with pytest.raises(ValueError, match="not from 0 to"):
+            encode_row(Row(np.array([wrong]), (1,), (1,), (0,)))
+    for a_length, label in ((2, 0), (-1, 0), (1, 1 << 15)):
+        with pytest.raises(ValueError, match=f"a_length {a_length} and label {label}"):
+            encode_row(Row(np.array([7]), (1,), (a_length,), (label,)))
 
 
 def test_a_shard_holds_its_records_in_order(tmp_path):

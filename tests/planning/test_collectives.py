@@ -59,6 +59,24 @@ def test_payload_is_the_whole_array_and_sent_what_a_ring_has_to_send(kind, funct
     assert found.sent == pytest.approx(sent * 4 * FLOATS)
 
 
+@pytest.mark.parametrize(
+    ("operation", "payload"),
+    [
+        ("((f32[1]{0}, f32[2]{0}), (f32[8]{0}, f32[16]{0})) all-gather-start", 96),
+        ("(f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start", 32),
+        ("((f32[8]{0}, f32[16]{0}), (f32[1]{0}, f32[2]{0})) reduce-scatter-start", 96),
+    ],
+)
+def test_several_arrays_of_one_asynchronous_operation_all_count(operation, payload):
+    text = f"""
+ENTRY %main (x: f32[4]) -> f32[4] {{
+  ROOT %x = {operation}(%a, %b), replica_groups={{{{0,1,2,3,4,5,6,7}}}}
+}}
+"""
+    (found,) = collectives(text, 8)
+    assert found.payload == payload
+
+
 def test_groups_of_one_mesh_axis_are_as_large_as_the_axis():
     text = compiled_text(partial(jax.lax.psum, axis_name="data"), data=2, fsdp=4)
     (found,) = collectives(text, 8)

@@ -80,6 +80,7 @@ def test_entities_start_where_conlleval_starts_them():
     assert entities(["B-PER", "B-PER"]) == [(0, 1, "PER"), (1, 2, "PER")]
     assert entities(["B-PER", "I-LOC"]) == [(0, 1, "PER"), (1, 2, "LOC")]
     assert entities(["B-a-b", "I-a-b"]) == [(0, 2, "a-b")]
+    assert entities(["B", "I", "O", "I", "B"]) == [(0, 2, ""), (3, 4, ""), (4, 5, "")]
     assert entities(["O", "NN", "O"]) == entities([]) == []
 
 

@@ -195,3 +195,13 @@ def test_checkpoints_of_a_running_run_and_of_other_folders_are_not_moved(tmp_pat
     (old / "progress" / "metadata").write_text("{}")
     Workdir(tmp_path / "run").set_damaged_aside()
     assert (tmp_path / "run" / "checkpoints" / "5").is_dir() and not old.exists()
+
+
+def test_a_run_without_a_readable_run_json_resumes_with_a_warning(tmp_path, capsys):
+    workdir = workdir_of(tmp_path, CONFIG)
+    (workdir.path / "run.json").unlink()
+    (workdir.path / ".run.json").write_text("{")
+    resume(workdir, CONFIG)
+    assert "run.json is missing; the run resumes with the config" in capsys.readouterr().out
+    resume(workdir, CONFIG)
+    assert not capsys.readouterr().out

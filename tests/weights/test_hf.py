@@ -44,6 +44,23 @@ def test_an_untied_decoder_is_kept(tmp_path, tiny_config, tokenizer):
     params = jax.device_get(init_params(BertForPreTraining(config), 0))
     save_hf(tmp_path / "model", params, config, tokenizer)
     assert_same_params(load_model(tmp_path / "model").params, params)
+    # PyTorch uses the bias of the decoder; older versions of transformers wrote only the other one.
+    biases = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+    rewrite(tmp_path / "model", lambda tensors: {**tensors, biases[0]: tensors[biases[0]] + 1})
+    assert_same_params(load_model(tmp_path / "model").params, params)
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    tensors[biases[0]] = tensors.pop(biases[1])
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    assert_same_params(load_model(tmp_path / "model").params, params)
+
+
+def test_a_fine_tuned_choice_keeps_its_classifier(tmp_path, tiny_config, tokenizer):
+    model = HEADS["multiple_choice"](tiny_config)
+    params = jax.device_get(init_params(model, 0))
+    save_hf(tmp_path / "model", params, tiny_config, tokenizer, head="multiple_choice")
+    loaded = load_model(tmp_path / "model", "multiple_choice", new_labels=True, seed=1)
+    assert loaded.absent == []
+    assert_same_params(loaded.params, params)
 
 
 def test_old_names_and_a_missing_prefix_are_understood(saved, tiny):

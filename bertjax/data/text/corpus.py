@@ -102,8 +102,10 @@ class Corpus:
                     yield from self._from_text(text)
 
     def _file(self, file: InputFile) -> Iterator[Document]:
-        with open(file.path, "rb") as opened:
-            is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC if file.size else False
+        is_parquet = False
+        if file.size:  # a pipe has no size, and can be opened only once
+            with open(file.path, "rb") as opened:
+                is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
         if not is_parquet:
             for name, stream in sources.open_texts(file.path, self._bytes):
                 yield from self._text_file(name, stream)

@@ -1,6 +1,7 @@
 """Checks and converts the values in a row of a user's file; error messages name the row."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +78,7 @@ class Row(NamedTuple):
         """Converts a label to a class name; numbers and booleans become their JSON text."""
         if isinstance(value, str) and value.strip():
             return value.strip()
-        if isinstance(value, bool | int | float):
+        if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
             return json.dumps(value)
         raise ValueError(
             f"{self.where}: the label {shorten(value)} is not the name of a class. For several "

@@ -185,7 +185,7 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of SQuAD in TFDS to a question; returns None for an omitted question."""
+    """Converts a row of SQuAD in TFDS to a question; returns None if no answer is in the text."""
     fields = row.fields
     asked = Example(
         id=decode(fields["id"]),

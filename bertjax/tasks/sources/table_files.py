@@ -242,5 +242,9 @@ def as_file(rows: Any, file: Path) -> str:
     if isinstance(rows, str | Path):
         return str(rows)
     records = rows if isinstance(rows, list) else rows.to_dict("records")
+    # pandas marks missing values with NaN.
+    records = [
+        {key: None if value != value else value for key, value in r.items()} for r in records
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
     return str(file)

@@ -3,9 +3,11 @@ import gzip
 import io
 import json
 import lzma
+import os
 import sys
 import tarfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -294,6 +296,14 @@ def test_datasets_prepared_by_tfds_are_read_without_tensorflow(tmp_path):
     with pytest.raises(ValueError, match=r"no text field 'text'. Its fields: \['body'\]"):
         read("tfds:tiny_text", tfds_data_dir=str(tmp_path))
     assert "tensorflow" not in sys.modules
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    text = "One sentence.\nAnother one.\n"
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / "pipe.txt").write_text, text)
+        assert read(tmp_path / "pipe.txt") == [["One sentence.", "Another one."]]
 
 
 @pytest.mark.real
