@@ -8,9 +8,9 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import (
@@ -30,6 +30,9 @@ Flags = TypeVar("Flags")
 # The boxes of `--help`, in order. A config's `GROUPS` maps each box to its fields; a field in no
 # group is listed in the first box, which contains --help.
 GROUPS = ("data", "model", "training", "hardware", "output")
+
+# The values of boolean flags.
+_TRUTH = {"true": "True", "false": "False"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,7 @@ def _parse(
     registry = _registry()
     with registry:
         root: Any = _root(configs)
+    argv = _with_values(argv, _boolean_names(configs))
     return tyro.cli(
         root,
         prog=f"python -m bertjax.{command}",
@@ -156,8 +160,10 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
             if group is None:
                 ungrouped.append(field)
                 continue
-            without_prefix: Any = Annotated[field.type, tyro.conf.arg(prefix_name=False)]
-            grouped[group].append(dataclasses.replace(field, type=without_prefix))
+            field_type: Any = Annotated[
+                field.type, tyro.conf.arg(prefix_name=False), tyro.conf.FlagConversionOff
+            ]
+            grouped[group].append(dataclasses.replace(field, type=field_type))
 
     def instantiate(**values: Any) -> list[Any]:
         for name in GROUPS:
@@ -173,6 +179,47 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
         if fields
     ]
     return _group(instantiate, [*ungrouped, *groups])
+
+
+def _boolean_names(configs: Sequence[Any]) -> set[str]:
+    """Returns the names of the boolean fields of the configs and of the dataclasses within."""
+    names: set[str] = set()
+    waiting = [config if isinstance(config, type) else type(config) for config in configs]
+    while waiting:
+        for name, field_type in get_type_hints(waiting.pop()).items():
+            parts = [field_type, *get_args(field_type)]
+            names |= {name} if bool in parts else set()
+            waiting += [part for part in parts if dataclasses.is_dataclass(part)]
+    return names
+
+
+def _with_values(argv: Sequence[str], booleans: Collection[str]) -> list[str]:
+    """Writes every boolean flag with a value: `--flag` as `--flag=True`, `--no_flag` as False.
+
+    A value that is already there is kept, as in `--flag=True`, `--flag true` and `--flag False`.
+    """
+    words: list[str] = []
+    waiting = None  # the boolean flag that the next word may be the value of
+    for word in [*argv, "--"]:
+        truth = _TRUTH.get(word.lower())
+        if waiting is not None:
+            words.append(f"{waiting}={truth or True}")
+        if waiting is not None and truth is not None:
+            waiting = None
+            continue
+        waiting = None
+        path, equals, value = word.partition("=")
+        prefix, dot, name = path.removeprefix("--").replace("-", "_").rpartition(".")
+        if path.startswith("--") and name in booleans:
+            if equals:
+                words.append(f"{path}={_TRUTH.get(value.lower(), value)}")
+            else:
+                waiting = path
+        elif path.startswith("--") and name.removeprefix("no_") in booleans and not equals:
+            words.append(f"--{prefix}{dot}{name.removeprefix('no_')}=False")
+        else:
+            words.append(word)
+    return words[:-1]
 
 
 def group_of(config_class: type, field: str) -> str | None:

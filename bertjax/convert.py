@@ -77,7 +77,7 @@ def run(config: ConvertConfig) -> None:
     else:
         if loaded.head in ("token_classification", "multiple_choice"):
             raise ValueError(
-                f"{config.src} is a model for {loaded.head}: Google's TF1 code has no such head. "
+                f"{config.src} has the head {loaded.head}, which Google's TF1 code lacks. "
                 "Use --to hf."
             )
         config_json, vocab = loaded.config.to_dict(), loaded.tokenizer.tokens

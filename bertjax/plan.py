@@ -26,7 +26,7 @@ class PlanFlags(command_line.ConfigFlags):
 
     GROUPS: ClassVar[dict[str, str]] = {
         "hardware": "topology compare",
-        "output": "json no_advice",
+        "output": "json advice",
     }
 
     topology: str | None = None
@@ -37,9 +37,9 @@ class PlanFlags(command_line.ConfigFlags):
     compares the plans of all slices; None: only the slice in --topology."""
     json: str | None = None
     """File to write the plans to as JSON ("-": standard output); None: no JSON is written."""
-    no_advice: bool = False
-    """Do not search for config changes that make the train step fit in device memory, if the train
-    step of the config does not fit."""
+    advice: bool = True
+    """Whether to search for config changes that make the train step fit in device memory, if the
+    train step of the config does not fit."""
 
     def __post_init__(self):
         if not self.topologies:
@@ -71,7 +71,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
     for name in flags.topologies:
         topology = get_topology(name)
         for index in range(len(config.phases)):
-            plan = plan_phase(config, index, topology, advise=not flags.no_advice)
+            plan = plan_phase(config, index, topology, advise=flags.advice)
             plans.append(plan)
             console.print(describe(plan), highlight=False, soft_wrap=True)
     if len(plans) > 1:

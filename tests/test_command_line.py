@@ -127,11 +127,32 @@ def test_a_config_file_sets_the_defaults_wherever_its_flag_is(spelling, last):
     assert (run.optimizer.learning_rate, run.model.num_hidden_layers) == (1e-3, 6)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--optimizer.decay_all", True),
+        ("--optimizer.decay-all True", True),
+        ("--optimizer.decay_all=true --seed 1", True),
+        ("--no_sweep --optimizer.decay_all --seed 1", True),
+        ("--optimizer.no_decay_all", False),
+        ("--optimizer.decay_all FALSE", False),
+    ],
+)
+def test_booleans_are_written_with_and_without_a_value(words, expected):
+    assert finetune.parse(["--task=rte", *words.split()]).optimizer.decay_all is expected
+
+
+def test_a_boolean_with_another_value_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        finetune.parse(["--task=rte", "--optimizer.decay_all=maybe"])
+    assert "maybe" in capsys.readouterr().err
+
+
 def test_flags_of_a_command_and_of_its_run_are_read_together():
     flags = ["--config", FILE, "--seed", "3", "--json=-", "--no-advice"]
     run, asked = plan.parse([*flags, "--topology", "v3:4x4", "--compare=v4:2x2x1,v5e:4x4"])
     assert asked.topologies == ["v3:4x4", "v4:2x2x1", "v5e:4x4"]
-    assert (asked.json, asked.no_advice, asked.config, run.seed) == ("-", True, FILE, 3)
+    assert (asked.json, asked.advice, asked.config, run.seed) == ("-", False, FILE, 3)
     run, asked = benchmark.parse(["--config", FILE, "--phase=1", "--profile", "d"])
     assert (asked.phase, asked.steps, asked.profile, run.num_steps) == (1, 20, "d", 1_000_000)
     assert pretrain.parse(["--export", "--workdir", "w"])[1].export

@@ -128,9 +128,9 @@ def test_what_does_not_fit_says_by_how_much_and_its_advice_compiles(capsys, tmp_
 @needs_libtpu
 @pytest.mark.slow
 def test_fsdp_splits_what_a_device_keeps():
-    (whole,) = plan.run(SMALL, plan.PlanFlags(topology="v5e:2x2", no_advice=True))
+    (whole,) = plan.run(SMALL, plan.PlanFlags(topology="v5e:2x2", advice=False))
     split = dataclasses.replace(SMALL, mesh=MeshConfig(data=1, fsdp=4))
-    (found,) = plan.run(split, plan.PlanFlags(topology="v5e:2x2", no_advice=True))
+    (found,) = plan.run(split, plan.PlanFlags(topology="v5e:2x2", advice=False))
     assert found.memory["arguments"] < 0.3 * whole.memory["arguments"]
     assert {c.kind for c in found.collectives} >= {"all-gather"}
 
@@ -143,7 +143,7 @@ def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
     model = dataclasses.replace(SMALL.model, attention_probs_dropout_prob=0.0)
     phase = dataclasses.replace(SMALL.phases[0], max_length=512, batch_size=64)
     config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh)
-    flags = plan.PlanFlags(topology="v5e:2x2", no_advice=True)
+    flags = plan.PlanFlags(topology="v5e:2x2", advice=False)
     (fused,) = plan.run(config, flags)
     (plain,) = plan.run(dataclasses.replace(config, attention="xla"), flags)
     assert (fused.attention, plain.attention) == ("splash", "xla")

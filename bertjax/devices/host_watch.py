@@ -57,10 +57,11 @@ def announce(message: str) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """A context in which the hosts of a run watch each other; no effect with a single process.
+    """A context in which the processes of a run end if one of them fails or stops responding.
 
-    An error in the `with` block ends the other hosts. With several processes, the error also ends
-    this process by `os._exit`, because a normal exit of jax would wait for the other processes.
+    An error in the `with` block ends the processes of all hosts, each with a message that names the
+    process that failed. This process ends by `os._exit`, because a normal exit of jax would wait
+    for the other processes. In a run of a single process, the context does nothing.
     """
     _start()
     try:

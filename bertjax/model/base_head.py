@@ -75,7 +75,7 @@ class BertWithHead(nn.Module):
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """Returns a model for pretraining; `training.setup` later sets dtype, kernels and remat."""
+        """Returns a model for pretraining, whose dtype, kernel and remat `training.setup` sets."""
         return cls(config.model)
 
     @property

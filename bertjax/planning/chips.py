@@ -20,7 +20,7 @@ class Chip(NamedTuple):
     """A TPU version.
 
     Attributes:
-        kind: the `device_kind` of the TPU version in jax.
+        kind: the `device_kind` that jax reports for this TPU version.
         devices: the number of jax devices per chip.
         hbm_gib: the memory per chip in GiB.
         hbm_gb_per_s: the memory bandwidth per chip in GB/s.

@@ -80,8 +80,8 @@ def from_file(
     Args:
         task: the task that the model was fine-tuned on.
         path: the file to read.
-        columns: the column names that the user sets; the names of other columns are guessed, or
-            taken from `description`.
+        columns: the column names that the user sets; other names are taken from `description` or
+            guessed.
         label_separator: the string between the labels of an example with several labels.
         description: the content of task.json, which includes the column names used in training. The
             column names used in training apply if `columns` sets no name and the file has all text

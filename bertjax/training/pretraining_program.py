@@ -132,8 +132,8 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
     """Returns the config with the field `head` set to "pretraining" or "masked_lm".
 
     Args:
-        config: the config of the run; if `config.head` is None, the head is chosen by `has_pairs`
-            or, with a teacher, by the loss weight `config.distillation.nsp`.
+        config: the config of the run. If `config.head` is None, the head is "pretraining" if
+            `has_pairs` is True or, with a teacher, if `config.distillation.nsp` is above 0.
         has_pairs: whether the data has sentence pairs.
 
     Raises:

@@ -260,7 +260,7 @@ def test_heads_that_google_lacks_are_refused(
 ):
     source = written(tmp_path / "a", tiny_config, head, tokenizer)
     assert run(source, tmp_path / "b", "--to", "tf1") == 1
-    assert f"is a model for {head}" in capsys.readouterr().err
+    assert f"has the head {head}" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
 
 

@@ -44,7 +44,7 @@ class Row(NamedTuple):
         return self._checked(self.values[column], column)
 
     def texts(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the text in each of several columns, or the list of texts in a single column."""
+        """Returns one text per column or, from a single column, the list of texts in its cell."""
         if len(columns) == 1:
             return self.listed(columns[0])
         return tuple(self.text(column) for column in columns)
