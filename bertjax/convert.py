@@ -100,9 +100,8 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
     flat: Any = flatten_dict(loaded.params, sep="/")
     yield from names.to_hf(flat, loaded.config)
     if "bert/pooler" in loaded.unused:
-        for stored in loaded.source.tensors:
-            name = names.normalized(stored, loaded.config)
-            if name and name.startswith("bert.pooler."):
+        for stored, name in names.normalized(loaded.source.tensors, loaded.config).items():
+            if name.startswith("bert.pooler."):
                 yield name, loaded.source.tensors[stored]
 
 
