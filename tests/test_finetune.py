@@ -6,6 +6,7 @@ import os
 import signal
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -168,6 +169,16 @@ def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_
     assert steps == [8] and not evaluations(workdir)
     finetune.run(config)
     check_equal(workdir, whole)
+
+
+def test_the_features_of_a_batch_are_counted_through_the_epochs():
+    run = SimpleNamespace(
+        data=SimpleNamespace(sizes=[1] * 20),
+        config=SimpleNamespace(batch_size=8),
+        batches_per_epoch=3,
+    )
+    rows = [finetuning.FinetuningRun.rows_of_batch(run, 0, batch) for batch in range(4)]
+    assert rows == [(0, 7), (8, 15), (16, 19), (20, 27)]
 
 
 @pytest.mark.slow

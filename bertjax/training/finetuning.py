@@ -140,6 +140,17 @@ class FinetuningRun(Run):
             host_rows = sharding.host_rows(self.program.rows, size)
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
+    def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
+        """Returns (first, last) of a batch's features, counted through the shuffled epochs.
+
+        The last batch of an epoch may be smaller than the others.
+        """
+        del phase_index
+        count, size = len(self.data.sizes), self.config.batch_size
+        epoch, within = divmod(batch, self.batches_per_epoch)
+        first = epoch * count + within * size
+        return first, min(first + size, (epoch + 1) * count) - 1
+
     def accumulation_steps(self, phase: Phase) -> int:
         """Returns the number of microbatches per update, which is a field of the config.
 

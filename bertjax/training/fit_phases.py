@@ -73,9 +73,7 @@ class FitPhases:
         run, index, start = self._run, 0, 0
         while step > start + run.phases[index].num_steps:
             start, index = start + run.phases[index].num_steps, index + 1
-        batch = self._batch(index, step - 1, start)
-        batch_size = run.phases[index].batch_size
-        return index, batch * batch_size, (batch + 1) * batch_size - 1
+        return index, *run.rows_of_batch(index, self._batch(index, step - 1, start))
 
     def _batch(self, index: int, step: int, start: int) -> int:
         """Returns the index, within phase `index`, of the first batch after step `step`.

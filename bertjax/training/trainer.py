@@ -126,6 +126,11 @@ class Run(abc.ABC):
         """Whether training should end before the last step, for example by early stopping."""
         return False
 
+    def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
+        """Returns (first row, last row) of a phase's batch, in the order in which rows are read."""
+        batch_size = self.phases[phase_index].batch_size
+        return batch * batch_size, (batch + 1) * batch_size - 1
+
     def accumulation_steps(self, phase: Phase) -> int:
         """Returns the number of microbatches per update."""
         return phase.accumulation_steps
