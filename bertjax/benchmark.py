@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         use_compilation_cache()
         run(config, flags)
 
-    return command_line.run_reporting_errors(start)
+    return command_line.run_reporting_errors(start, command_line.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import json
 import os
+import signal
 import sys
 import traceback
 import types
@@ -31,6 +32,12 @@ Flags = TypeVar("Flags")
 # group is listed in the first box, which contains --help.
 GROUPS = ("data", "model", "training", "hardware", "output")
 
+# What `pretrain` and `benchmark` advise if the memory does not suffice.
+MEMORY_REMEDY = (
+    "Pretraining needs less memory with a larger --phases.0.accumulation_steps (the results are "
+    "the same), --remat full, --dtype bfloat16, --mesh.fsdp on several devices, or a smaller "
+    "--phases.0.batch_size or model."
+)
 # The values of boolean flags.
 _TRUTH = {"true": "True", "false": "False"}
 
@@ -253,30 +260,52 @@ def write_json(content: Any, where: str) -> None:
         Path(where).write_text(text, encoding="utf-8")
 
 
-def run_reporting_errors(run: Callable[[], Any]) -> int:
-    """Calls `run` and returns the exit status; prints an error as one line to standard error.
+def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int:
+    """Calls `run`, prints an error that the user can mend as one line; returns the exit status.
 
-    The exit status is 0 after success, 1 after a ValueError, OSError or ImportError, 75 (`STOPPED`)
-    if a signal raised `Interrupted`, after which the command resumes if it is run again, and 130 if
-    Ctrl-C raised `KeyboardInterrupt`. With the environment variable BERTJAX_TRACEBACK=1, the
-    traceback of an error is printed as well. The `SystemExit` of an unknown flag, with status 2, is
-    not caught.
+    These errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
+    device. With the environment variable BERTJAX_TRACEBACK=1, the traceback is printed as well.
+
+    Args:
+        run: a function that parses the flags and runs the command.
+        memory_remedy: a sentence that names the flags with which the command needs less memory.
+
+    Returns:
+        0 for success, 1 for an error, 75 (`STOPPED`) if a signal raised `Interrupted`, so that
+        running the command again resumes it, 130 if Ctrl-C raised `KeyboardInterrupt`, and 141 if
+        the reader of standard output ended, as in `bertjax predict ... | head`.
     """
     try:
         with signals_raise():
             run()
-    except (ValueError, OSError, ImportError) as error:
-        if os.environ.get("BERTJAX_TRACEBACK"):
-            traceback.print_exc()
         sys.stdout.flush()
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except BrokenPipeError:
+        # Python would complain about the closed pipe when it flushes standard output at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError, ImportError) as error:
+        return _report(str(error))
+    except (RuntimeError, MemoryError) as error:
+        text = str(error)
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in text:
+            raise
+        what = text.strip().partition("\n")[0][:300] or "no memory is left on this host"
+        return _report(f"Out of memory ({what}). {memory_remedy or 'Use a smaller model.'}")
     except KeyboardInterrupt as interrupt:
         resumes = isinstance(interrupt, Interrupted)
         advice = "run the same command again" + (" to resume" if resumes else "")
         print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
         return STOPPED if resumes else 130
     return 0
+
+
+def _report(message: str) -> int:
+    """Prints an error message, after the traceback if BERTJAX_TRACEBACK is set; returns 1."""
+    if os.environ.get("BERTJAX_TRACEBACK"):
+        traceback.print_exc()
+    sys.stdout.flush()
+    print(f"error: {message}", file=sys.stderr)
+    return 1
 
 
 class CallableModule(types.ModuleType):

@@ -295,7 +295,9 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+    return command_line.run_reporting_errors(
+        lambda: run(parse(argv)), "Use a smaller --max_length or a smaller model."
+    )
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config, flags = parse(argv)
         export(config.workdir) if flags.export else run(config)
 
-    return command_line.run_reporting_errors(start)
+    return command_line.run_reporting_errors(start, command_line.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":

@@ -268,3 +268,37 @@ def test_prepare_from_python_returns_the_metadata(corpus, tmp_path):
         num_processes=1,
     )
     assert metadata.splits["train"].lengths["16"].sequences > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"), "9 bytes"),
+        (MemoryError(), "no memory is left"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line_with_a_remedy(monkeypatch, capsys, error, message):
+    def run(config):
+        raise error
+
+    monkeypatch.setattr(finetune, "run", run)
+    assert finetune.main(["--task=rte"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("error: Out of memory")
+    assert message in err and "--accumulation_steps" in err
+
+
+def test_another_error_of_the_compiler_keeps_its_traceback():
+    def run():
+        raise RuntimeError("INTERNAL: a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        command_line.run_reporting_errors(run)
+
+
+def test_a_reader_that_ends_early_gets_no_message():
+    code = "from bertjax.command_line import run_reporting_errors as r; import sys; "
+    code += "sys.exit(r(lambda: [print(i) for i in range(10**6)]))"
+    command = f'"{sys.executable}" -c "{code}" | head -n 1; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (141, "0\n", "")

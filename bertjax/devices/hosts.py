@@ -173,9 +173,9 @@ def say(text: str) -> None:
 
 
 def on_all(action: Callable[[], Result]) -> Result:
-    """Calls `action` on every host and returns its result; an error on one host stops all hosts.
+    """Runs `action` and returns its result on this host; raises an error if any host fails.
 
-    Without this function, the other hosts would wait for a host that has ended. `action` must not
+    Every host must call this function. Without it, the other hosts would wait for a host that has ended. `action` must not
     contain collective operations, in which the other hosts would wait for a host that has failed.
 
     Raises:

@@ -158,7 +158,7 @@ class Tokenizer(abc.ABC):
     def encode_prompt(
         self, text: str, pair: str | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Returns ids and token types of a text or pair, in which "[MASK]" is the mask token.
+        """Returns ids and token types of a text or pair; "[MASK]" in it becomes the mask token.
 
         The input is truncated to `max_length` tokens, including the special tokens; the longer text
         is truncated first.

@@ -46,7 +46,7 @@ class TooLittleText(ValueError):
 def claim(
     directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
 ) -> Metadata | None:
-    """Makes the output directory ready for a run of `prepare`.
+    """Creates the output directory, or checks that a run of the same settings began it.
 
     Returns the metadata if the directory is already complete and no data need to be prepared;
     returns None if data must be prepared.
