@@ -175,8 +175,9 @@ def say(text: str) -> None:
 def on_all(action: Callable[[], Result]) -> Result:
     """Runs `action` and returns its result on this host; raises an error if any host fails.
 
-    Every host must call this function. Without it, the other hosts would wait for a host that has ended. `action` must not
-    contain collective operations, in which the other hosts would wait for a host that has failed.
+    Every host must call this function. Without it, the other hosts would wait for a host that has
+    ended. `action` must not contain collective operations, in which the other hosts would wait for
+    a host that has failed.
 
     Raises:
         BaseException: the exception that `action` raised on this host.
