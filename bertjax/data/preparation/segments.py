@@ -150,7 +150,7 @@ def single_segments(
     """Yields examples of one segment of one document, with up to `options.max_tokens` tokens.
 
     A segment consists of whole sentences unless `options.shift` is True. A sentence longer than an
-    example is split over several examples, so no token is lost. No sentence in `documents` may be empty.
+    example is split over several, so no token is lost. No sentence in `documents` may be empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -171,7 +171,7 @@ def full_sentences(
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
     token between two documents. Unless `options.shift` is True, an example ends before a sentence
     that would make the example longer than `options.max_tokens`. A sentence longer than an example
-    is split over several examples, so no token is lost. No sentence in `documents` may be empty.
+    is split over several, so no token is lost. No sentence in `documents` may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)
