@@ -1,7 +1,6 @@
 """Creates the examples to make predictions for, from texts or from a user's file."""
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.custom import CustomSource, custom_kind
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.table_files import JSON_SUFFIXES, Table
+from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.tagged_text import has_columns
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Task
-
-_WORDS = re.compile(r"\w+|[^\w\s]")
+from bertjax.tasks.words import split_words
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
@@ -34,7 +33,14 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
             "The model answers questions about a passage: give it as the second text (--pair)."
         )
     if isinstance(task, TagTask):
-        return Example(id="0", where="--text", words=tuple(_WORDS.findall(text)))
+        words = split_words(text)
+        return Example(
+            id="0",
+            where="--text",
+            text=text,
+            words=tuple(word.text for word in words),
+            offsets=tuple((word.start, word.end) for word in words),
+        )
     return Example(id="0", where="--text", text=text, pair=pair)
 
 
@@ -94,13 +100,14 @@ def from_file(
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}).examples("test"), ""
     description = description or {}
-    is_table = not isinstance(task, TagTask) or path.suffix.lower() in JSON_SUFFIXES
-    if is_table and columns == Columns():
+    conll = isinstance(task, TagTask) and has_columns(path, task.labels)
+    if not conll and columns == Columns():
         columns = _as_trained(description.get("columns") or {}, Table(path).columns)
     label_separator = label_separator or description.get("label_separator")
     source = CustomSource(
         custom_kind(task),
         test=path,
+        conll=conll,
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
     )

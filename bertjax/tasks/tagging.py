@@ -1,6 +1,7 @@
 """Tagging: predicts one class per word of a sentence (Devlin et al. 2018, 5.3)."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ import numpy as np
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.files import writing
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.metrics import Metric, entity_f1, word_accuracy
+from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
 from bertjax.tasks.tag_schemes import marks_entities
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer
@@ -90,7 +91,10 @@ class TagTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the most probable tag of each word and the probability of that tag."""
+        """Returns the words, the most probable tag of each and its probability, and the entities.
+
+        The keys of an entity are described in `bertjax.tasks.task`.
+        """
         probabilities = softmax(outputs[0]["logits"])  # [n, C]
         truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
         tags, confidences = [truncated] * len(example.words), [0.0] * len(example.words)
@@ -99,8 +103,41 @@ class TagTask(Task):
             if word >= 0:
                 best = int(probabilities[token].argmax())
                 tags[word], confidences[word] = self.labels[best], float(probabilities[token, best])
-        return {"labels": tags, "probabilities": confidences}
+        return self.of_tags(example, tags, confidences)
+
+    def of_tags(
+        self, example: Example, tags: Sequence[str], probabilities: Sequence[float]
+    ) -> Prediction:
+        """Returns the prediction with the given tags and probabilities, one of each per word."""
+        prediction = {"words": [*example.words], "labels": [*tags]}
+        prediction["probabilities"] = [*probabilities]
+        if self.marks_entities:
+            prediction["entities"] = [*_entities(example, tags, probabilities)]
+        return prediction
+
+    @functools.cached_property
+    def marks_entities(self) -> bool:
+        """Whether the labels mark entities, and are not, for example, parts of speech."""
+        return marks_entities(self.labels)
 
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the predicted tags, one per word."""
         return prediction["labels"]
+
+
+def _entities(
+    example: Example, tags: Sequence[str], probabilities: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    """Yields the entities that the predicted tags mark, in the order of the words.
+
+    The probability of an entity is the mean of the probabilities of its tags. In a running text,
+    text[start:end] is the entity, with the spaces between its words.
+    """
+    for first, end, kind in entities(tags):
+        entity = {"type": kind, "text": " ".join(example.words[first:end])}
+        entity |= {"probability": float(np.mean(probabilities[first:end]))}
+        entity |= {"first_word": first, "last_word": end - 1}
+        if example.offsets:
+            start, stop = example.offsets[first][0], example.offsets[end - 1][1]
+            entity |= {"text": example.text[start:stop], "start": start, "end": stop}
+        yield entity

@@ -24,7 +24,9 @@ from bertjax.tokenization import Tokenizer
 #   classes      label, probabilities {label: p}
 #   multi_label  labels, probabilities {label: p}
 #   regression   score
-#   tokens       labels and probabilities, one of each per word
+#   tokens       words, labels and probabilities, one of each per word; if the labels mark entities,
+#                entities: type, text, probability, first_word, last_word of each, and, if the words
+#                are those of a running text, start and end of its characters
 #   span         answer, probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
 Prediction = dict[str, Any]
@@ -43,6 +45,8 @@ class Example:
         text: the text, the first text of a pair, the question, or the text before every choice.
         pair: the second text, or the passage that a question is about.
         words: the words of a sentence whose words are to be tagged.
+        offsets: (start, end) of each word in `text`, such that text[start:end] is the word; empty
+            if the words were given instead of a text.
         choices: the endings to choose from in multiple choice.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
@@ -56,6 +60,7 @@ class Example:
     text: str = ""
     pair: str | None = None
     words: tuple[str, ...] = ()
+    offsets: tuple[tuple[int, int], ...] = ()
     choices: tuple[str, ...] = ()
     label: str | float | int | tuple[str, ...] | None = None
     answers: tuple[tuple[str, int], ...] = ()

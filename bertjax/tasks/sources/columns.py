@@ -35,7 +35,10 @@ LABELS: dict[CustomKind, tuple[str, ...]] = {
         *("sentiment", "intent", "emotion", "topic", "stars", "rating", "score", "tag", "y"),
     ),
     "regress": ("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
-    "tag": ("tags", "labels", "ner_tags", "ner", "pos_tags", "label", "tag"),
+    "tag": (
+        *("tags", "labels", "ner_tags", "ner", "pos_tags", "label", "tag"),
+        *("entities", "spans", "annotations"),
+    ),
     "choice": ("label", "answer", "gold", "gold_label", "correct", "target"),
 }
 # The fields of `Columns` that each kind of task reads.
@@ -150,6 +153,7 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) ->
     text, pair = named.text, named.pair
     if text is None and kind == "tag":
         text = first(WORDS)
+        text = text or first(TEXTS)
     elif text is None:
         pairs = PAIRS[1:2] if kind == "choice" else PAIRS
         both = next(((a, b) for a, b in pairs if a in free and b in free), None)

@@ -34,11 +34,16 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """A sentence with the tags as written in the file; `row` is the row of the first word."""
+    """A sentence with the tags as written in the file; `row` is the row of the first word.
+
+    If the sentence is a running text, `offsets` holds (start, end) of each word in `text`.
+    """
 
     row: int
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
+    text: str = ""
+    offsets: tuple[tuple[int, int], ...] = ()
 
 
 class ConllSource(OfficialFiles):
@@ -80,7 +85,9 @@ def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | Non
     return Example(
         id=id,
         where=place(path, sentence.row),
+        text=sentence.text,
         words=sentence.words,
+        offsets=sentence.offsets,
         label=tags if tags is None or scheme is None else to_iob2(tags),
     )
 

@@ -23,7 +23,8 @@ from bertjax.tasks.sources.columns import (
 from bertjax.tasks.sources.conll import Sentence, read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row, shorten
 from bertjax.tasks.sources.official_files import value_of_split
-from bertjax.tasks.sources.table_files import JSON_SUFFIXES, Table, read_number
+from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, read_number
+from bertjax.tasks.sources.tagged_text import text_sentence
 from bertjax.tasks.tag_schemes import order_tags, scheme_of
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
@@ -50,6 +51,7 @@ class CustomSource:
         train: Path | str | None = None,
         dev: Path | str | None = None,
         test: Path | str | None = None,
+        conll: bool | None = None,
         columns: Columns | None = None,
         label_separator: str | None = None,
     ):
@@ -58,6 +60,8 @@ class CustomSource:
         Args:
             kind: the kind of task.
             train, dev, test: the file of each split; at least one file is required.
+            conll: whether the files of a tagging task have CoNLL's columns; None: all files have
+                them except CSV and JSON lines.
             columns: the column names; a name that is not set is guessed from the first file.
             label_separator: the string between the labels of an example with several labels.
 
@@ -76,7 +80,9 @@ class CustomSource:
         self.columns, self.note = columns or Columns(), ""
         self._separator = label_separator
         self._tables = {
-            split: Table(path) for split, path in self._paths.items() if not self._is_conll(path)
+            split: Table(path)
+            for split, path in self._paths.items()
+            if not self._is_conll(path, conll)
         }
         if self._tables:
             first, *rest = self._tables
@@ -128,8 +134,12 @@ class CustomSource:
         """
         return value_of_split(f"--task={self.kind}", split, self._paths)
 
-    def _is_conll(self, path: Path) -> bool:
-        if self.kind != "tag" or path.suffix.lower() in JSON_SUFFIXES:
+    def _is_conll(self, path: Path, conll: bool | None) -> bool:
+        if (
+            self.kind != "tag"
+            or conll is False
+            or path.suffix.lower() in (*CSV_SUFFIXES, *JSON_SUFFIXES)
+        ):
             return False
         if not path.is_file():
             raise FileNotFoundError(f"There is no file {path}: check its name.")
@@ -177,6 +187,9 @@ class CustomSource:
         columns = self.columns
         assert columns.text is not None
         for id, row in self._rows(split):
+            if isinstance(row.values.get(columns.text), str):
+                yield id, self._running_text(row, split)
+                continue
             words = row.listed(columns.text)
             value = row.values.get(columns.label) if columns.label is not None else None
             if value is None and split != "test":
@@ -191,6 +204,16 @@ class CustomSource:
                     "word."
                 )
             yield id, Sentence(row.number, words, tags)
+
+    def _running_text(self, row: Row, split: str) -> Sentence:
+        assert self.columns.text is not None
+        sentence = text_sentence(row, self.columns.text, self.columns.label)
+        if sentence.tags is None and split != "test":
+            raise ValueError(
+                f"{row.where} has no list of entities in {brief(self.columns.label, 60)!r}: write "
+                "[] for a text without entities."
+            )
+        return sentence
 
     def _label(
         self, row: Row, split: str, num_choices: int

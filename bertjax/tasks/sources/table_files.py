@@ -244,7 +244,11 @@ def as_file(rows: Any, file: Path) -> str:
     records = rows if isinstance(rows, list) else rows.to_dict("records")
     # pandas marks missing values with NaN.
     records = [
-        {key: None if value != value else value for key, value in r.items()} for r in records
+        {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in r.items()
+        }
+        for r in records
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
     return str(file)

@@ -1,0 +1,130 @@
+"""Running text for tagging: texts whose entities are marked by the positions of their characters.
+
+A row holds a text and a list of entities, each of which is {"start": 0, "end": 4, "label": "PER"}
+or [0, 4, "PER"], such that text[start:end] is the entity. Texts without such a list can only be
+predicted.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.tasks.sources.conll import DOCUMENT_START, Sentence
+from bertjax.tasks.sources.custom_row import Row, shorten
+from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, read_lines
+from bertjax.tasks.tag_schemes import marks_entities
+from bertjax.tasks.words import Word, split_words
+
+# Number of lines of a file that decide whether the file has CoNLL's columns.
+_LINES = 200
+# A text has more words than a line in CoNLL's format has columns.
+_MOST_COLUMNS = 6
+_KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
+
+
+class Span(NamedTuple):
+    """An entity of type `kind`, which is text[start:end]."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def has_columns(path: Path, labels: Collection[str]) -> bool:
+    """Returns whether a file has CoNLL's columns, and not one text per line.
+
+    CSV and JSON lines never have. In other files, all lines must have the same number of fields,
+    and the last fields must be `labels`, or entity tags, or the file must have blank lines.
+    """
+    if path.suffix.lower() in (*CSV_SUFFIXES, *JSON_SUFFIXES) or not path.is_file():
+        return False
+    rows: list[list[str]] = []
+    blank = False
+    for _, line in read_lines(path):
+        fields = line.split()
+        blank |= bool(rows) and not fields
+        if fields and fields[0] != DOCUMENT_START:
+            rows.append(fields)
+        if len(rows) == _LINES:
+            break
+    counts = {len(fields) for fields in rows}
+    if len(counts) != 1 or max(counts) > _MOST_COLUMNS:
+        return False
+    tags = {fields[-1] for fields in rows}
+    return counts == {1} or tags <= set(labels) or marks_entities(tags) or blank
+
+
+def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sentence:
+    """Converts a row with a running text to a sentence, whose tags are in IOB2.
+
+    Words end where entities start and end. A row without a list of entities has no tags.
+
+    Raises:
+        ValueError: the text is empty, an entity lies outside of it, or two entities overlap.
+    """
+    text = row.text(text_column)
+    listed = None if entity_column is None else row.values.get(entity_column)
+    spans = None if listed is None else _spans(row, text, listed)
+    words = split_words(text, {edge for span in spans or () for edge in span[:2]})
+    if not words:
+        raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
+    tags = None if spans is None else _tags(words, spans)
+    offsets = tuple((word.start, word.end) for word in words)
+    return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets)
+
+
+def _spans(row: Row, text: str, listed: Any) -> list[Span]:
+    """Reads the list of entities of a row, sorted by position."""
+    if not isinstance(listed, list):
+        listed = [listed]
+    spans = sorted(_span(row, text, entity) for entity in listed)
+    for before, span in zip(spans, spans[1:], strict=False):
+        if span.start < before.end:
+            raise ValueError(
+                f"{row.where}: the entities {shorten(text[before.start : before.end])} and "
+                f"{shorten(text[span.start : span.end])} overlap: keep one of them."
+            )
+    return spans
+
+
+def _span(row: Row, text: str, entity: Any) -> Span:
+    start: Any = None
+    end: Any = None
+    kind: Any = None
+    if isinstance(entity, dict):
+        start, end = entity.get("start"), entity.get("end")
+        kind = next((entity[key] for key in _KINDS if key in entity), None)
+    elif isinstance(entity, list) and len(entity) == 3:
+        start, end, kind = entity
+    whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in (start, end))
+    if not whole or not isinstance(kind, str) or not re.fullmatch(r"\S+", kind):
+        raise ValueError(
+            f"{row.where}: {shorten(entity)} is not an entity: for a text, write "
+            '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"]; tags need a list of words.'
+        )
+    if not 0 <= start < end <= len(text):
+        raise ValueError(
+            f"{row.where}: the entity {shorten(entity)} is not within the text, which has "
+            f"{len(text)} characters. Correct start and end."
+        )
+    # Spaces at the edges of an entity are of no word.
+    inside = text[start:end]
+    start += len(inside) - len(inside.lstrip())
+    end -= len(inside) - len(inside.rstrip())
+    if start >= end:
+        raise ValueError(f"{row.where}: the entity {shorten(entity)} has no words: remove it.")
+    return Span(start, end, kind)
+
+
+def _tags(words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
+    """Returns the tag of each word in IOB2."""
+    tags = ["O"] * len(words)
+    waiting = list(reversed(spans))
+    for index, word in enumerate(words):
+        while waiting and waiting[-1].end <= word.start:
+            waiting.pop()
+        if waiting and waiting[-1].start <= word.start:
+            mark = "B" if word.start == waiting[-1].start else "I"
+            tags[index] = f"{mark}-{waiting[-1].kind}"
+    return tuple(tags)

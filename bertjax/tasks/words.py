@@ -1,0 +1,80 @@
+"""Splits running text into words for tagging, in the way of the Penn Treebank and of CoNLL-2003.
+
+Punctuation marks are words of their own, except within abbreviations (U.N., a.m.), numbers (1,000,
+1996-08-22) and compounds (18-year-old). English clitics are split off: "Germany's" has two words.
+A Chinese character is a word. Texts in other scripts without spaces, such as Thai, should be given
+as lists of words instead.
+"""
+
+import functools
+import itertools
+import re
+import sys
+import unicodedata
+from collections.abc import Collection
+from typing import NamedTuple
+
+# Abbreviations to which a following period belongs, unless the text ends there.
+_ABBREVIATIONS = (
+    "Mr Mrs Ms Dr Prof St Gen Col Lt Sgt Capt Gov Sen Rep Rev Hon Pres Jr Sr Inc Corp Ltd Co Bros "
+    "Mt Ft No vs Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
+)
+_CLITIC = r"(?i:s|re|ve|ll|d|m)\b"
+_CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
+
+
+class Word(NamedTuple):
+    """A word of a text; `start` and `end` are such that text[start:end] is the word."""
+
+    text: str
+    start: int
+    end: int
+
+
+def split_words(text: str, boundaries: Collection[int] = ()) -> list[Word]:
+    """Splits running text into words.
+
+    Args:
+        text: the text.
+        boundaries: indices of characters before which a word ends in any case, such as the starts
+            and ends of entities.
+    """
+    words = []
+    for match in _pattern().finditer(text):
+        within = {cut for cut in boundaries if match.start() < cut < match.end()}
+        for start, end in itertools.pairwise(sorted({*match.span(), *within})):
+            words.append(Word(text[start:end], start, end))
+    return words
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    """Returns the regular expression of a word; of its alternatives, the first that fits counts."""
+    # Marks, such as the vowel signs of Hindi, and joiners belong to the character before them, but
+    # \w does not match them.
+    marks = "".join(
+        re.escape(chr(code))
+        for code in range(min(sys.maxunicode, 0x20000))
+        if unicodedata.category(chr(code)).startswith("M")
+    )
+    letter = rf"[\w{marks}\u200c\u200d]"
+    return re.compile(
+        rf"""
+        (?:https?://|www\.)[^\s<>"]*[^\s<>".,;:!?)'\]]          # addresses of pages
+        | [\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+                      # addresses of mail
+        | [{_CHINESE}]
+        | (?:[^\W\d_]\.){{2,}}(?:-\w+)*                         # U.N., a.m., U.S.-led
+        | (?:[A-Z]\.)+[A-Z]\b                                   # U.S without its last period
+        | [A-Z]\.(?=\s+\S)                                      # the initial in J. Smith
+        | (?:{"|".join(_ABBREVIATIONS.split())})\.(?=\s+\S)
+        | \A\d+\.(?=\s+\S)                                      # the number of an entry of a list
+        | (?i:n['’]t\b) | ['’]{_CLITIC}
+        | (?<!\w)[+-]?\.?\d+(?:[.,:/\-]\d+)*(?!\w|-\w)          # 1,000, .500, 1996-08-22
+        | (?:US|HK|NZ|[AC])\$
+        | {letter}(?:(?!n['’]t\b)[^\W{_CHINESE}]|[{marks}\u200c\u200d]
+            |[-&/.’'](?!{_CLITIC})(?=\w))*                      # 18-year-old, AT&T, O'Brien
+        | \.{{2,}}|-{{2,}}|\*{{2,}}|={{2,}}
+        | [^\w\s](?:[{marks}\U0001f3fb-\U0001f3ff]|\u200d[^\w\s])*  # an emoji with its modifiers
+        """,
+        re.VERBOSE,
+    )

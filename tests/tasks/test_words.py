@@ -1,0 +1,129 @@
+"""Running text is split into words as in CoNLL, and entities are found again by their positions."""
+
+import json
+import random
+
+import pytest
+
+from bertjax.tasks.metrics import entities
+from bertjax.tasks.sources.conll import read_conll
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.tagged_text import has_columns
+from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.words import split_words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The U.N. met at 5 p.m. in the U.S.", "The|U.N.|met|at|5|p.m.|in|the|U.S."),
+        ("Mr. J. Smith of Acme Corp. left.", "Mr.|J.|Smith|of|Acme|Corp.|left|."),
+        ("Germany's team didn't win.", "Germany|'s|team|did|n't|win|."),
+        ("He’s 18-year-old, isn’t he?", "He|’s|18-year-old|,|is|n’t|he|?"),
+        (
+            "It cost $1,000.50 on 1996-08-22 (3/4)...",
+            "It|cost|$|1,000.50|on|1996-08-22|(|3/4|)|...",
+        ),
+        ("AT&T and O'Brien, l'homme", "AT&T|and|O'Brien|,|l'homme"),
+        ("see www.a.com/b. or a.b@c.org!", "see|www.a.com/b|.|or|a.b@c.org|!"),
+        ("我爱北京 и Москва", "我|爱|北|京|и|Москва"),
+        ("हिन्दी में 👩‍👩‍👧👍🏽 ❤️", "हिन्दी|में|👩‍👩‍👧|👍🏽|❤️"),
+        ("1. Item", "1.|Item"),
+        (" \n\t", ""),
+    ],
+)
+def test_words_are_those_of_the_treebank_and_keep_their_places(text, words):
+    found = split_words(text)
+    assert [word.text for word in found] == [word for word in words.split("|") if word]
+    assert all(text[word.start : word.end] == word.text for word in found)
+
+
+def test_a_word_ends_at_a_boundary():
+    assert [word.text for word in split_words("Berlinbased", {6})] == ["Berlin", "based"]
+
+
+@pytest.mark.real
+def test_conll_written_as_running_text_has_its_entities_at_their_places(shared):
+    draw = random.Random(0)
+    count = other = 0
+    for example in read_conll(shared / "conll2003" / "valid.txt"):
+        text, places = "", []
+        for word in example.words:
+            text += draw.choice((" ", "  ", "\t", " 🙂 ", "\u00a0")) if text else ""
+            places.append((len(text), len(text) + len(word)))
+            text += word
+        spans = [
+            (places[first][0], places[end - 1][1], kind)
+            for first, end, kind in entities(example.label)
+        ]
+        # As predicted: the tags of the words that the text is split into mark the same characters.
+        words = split_words(text)
+        edges = {word.start for word in words}, {word.end for word in words}
+        count += len(spans)
+        other += sum(start not in edges[0] or end not in edges[1] for start, end, _ in spans)
+    assert count == 5942 and other <= 6
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_entities_given_by_characters_become_tags_and_come_back(tmp_path):
+    text = "Angela Merkel visited the U.N. in New  York."
+    spans = [[0, 13, "PER"], {"start": 26, "end": 30, "label": "ORG"}, [34, 43, "LOC"]]
+    rows = [{"text": text, "entities": spans}, {"text": "Nobody came.", "entities": []}]
+    source = CustomSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    first, second = source.examples("train")
+    assert first.label == (*("B-PER", "I-PER", "O", "O", "B-ORG", "O", "B-LOC", "I-LOC", "O"),)
+    assert second.label == ("O", "O", "O")
+    task = TagTask.of_labels(("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"), name="t")
+    prediction = task.of_tags(first, first.label, [0.5] * 9)
+    found = prediction["entities"]
+    assert [(e["start"], e["end"], e["type"]) for e in found] == [
+        (0, 13, "PER"),
+        (26, 30, "ORG"),
+        (34, 43, "LOC"),
+    ]
+    assert all(text[e["start"] : e["end"]] == e["text"] for e in found)
+    assert found[2]["text"] == "New  York" and found[2]["probability"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("entity", "message"),
+    [
+        ([0, 99, "PER"], "is not within the text, which has 9 characters"),
+        ([3, 3, "PER"], "is not within the text"),
+        ([0, 5], "is not an entity"),
+        ({"start": 0, "label": "PER"}, "is not an entity"),
+        ([0, 5, "two words"], "is not an entity"),
+        ([4, 5, "PER"], "has no words"),
+        ("B-PER", "tags need a list of words"),
+    ],
+)
+def test_a_wrong_entity_is_named_with_its_row(tmp_path, entity, message):
+    path = write(tmp_path / "a.jsonl", [{"text": "Anna came", "entities": [entity]}])
+    with pytest.raises(ValueError, match=f"row 1.*{message}"):
+        list(CustomSource("tag", train=path).examples("train"))
+
+
+def test_entities_that_overlap_are_refused(tmp_path):
+    rows = [{"text": "Anna came", "entities": [[0, 4, "PER"], [2, 6, "LOC"]]}]
+    with pytest.raises(ValueError, match='"Anna" and "na c" overlap'):
+        list(CustomSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.txt", "Anna B-PER\ncame O\n\nBob B-PER\n", True),
+        ("a.txt", "Anna\ncame\n\nBob\n", True),
+        ("a.tsv", "Anna\tNNP\ncame\tVBD\n\nBob\tNNP\n", True),
+        ("a.txt", "Anna came to Berlin.\nBob stayed.\n", False),
+        ("a.txt", "Anna came\nBob stayed\n", False),
+        ("a.csv", "text\nAnna came\n", False),
+    ],
+)
+def test_columns_are_told_from_running_text(tmp_path, name, content, columns):
+    (tmp_path / name).write_text(content)
+    assert has_columns(tmp_path / name, ("O", "B-PER", "I-PER")) is columns
