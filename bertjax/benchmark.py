@@ -18,7 +18,7 @@ class BenchmarkFlags(command_line.ConfigFlags):
     phase: int = 0
     """Index of the pretraining phase to measure, counted from 0."""
     steps: int = 20
-    """Number of training steps in each of five rounds; the median over the rounds is reported."""
+    """Number of training steps in each of five rounds; times are medians over the five rounds."""
     json: str | None = None
     """JSON file to write the results to; "-": standard output; None: no JSON is written."""
     profile: str | None = None
@@ -30,7 +30,7 @@ class BenchmarkFlags(command_line.ConfigFlags):
 
 
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
-    """Measures the training step of one phase; prints and returns the results.
+    """Measures the speed of the training step of one phase; prints and returns the results.
 
     If `flags.json` is set, the results are also written to this file as JSON.
 

@@ -27,7 +27,7 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def add_checksums(folder: Path) -> None:
-    """Writes the checksums of a checkpoint's files to `folder`, before Orbax renames `folder`."""
+    """Writes `checksums.json` to `folder`, the temporary folder of an unfinished checkpoint."""
     write_checksums(folder, without=_WRITTEN_LAST)
 
 
@@ -71,7 +71,7 @@ def damaged_steps(directory: Path) -> dict[int, str]:
 def set_aside(directory: Path, step: int, folder: str) -> Path:
     """Moves the checkpoint of `step` from `directory` to the folder `folder` beside `directory`.
 
-    Runs look for checkpoints only in `directory`, not in `folder`.
+    A checkpoint in `folder` is ignored by training runs, which only read `directory`.
 
     Returns:
         The new path of the checkpoint's folder.
@@ -84,10 +84,11 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Restores the checkpoints whose replacement was interrupted from the folder `replaced`.
+    """Moves each checkpoint in the folder `replaced` back to `directory`, or deletes it.
 
-    A checkpoint in `replaced` is deleted instead if the new checkpoint of the same step is complete
-    and undamaged. A damaged new checkpoint is moved to the folder `damaged` beside `directory`.
+    A checkpoint in `replaced` is deleted if `directory` has an undamaged checkpoint of the same
+    step. A damaged checkpoint in `directory` is moved to the folder `damaged` beside `directory`,
+    and the checkpoint of the same step in `replaced` takes its place.
     """
     # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
     for old in sorted((directory.parent / REPLACED).glob("[0-9]*"), reverse=True):

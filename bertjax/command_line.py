@@ -109,7 +109,7 @@ def _parse(
 
 
 class _Group:
-    """Base class of the types that `_group` creates, whose fields tyro parses as one group."""
+    """Base class of the types that `_group` creates; each type is one group of fields for tyro."""
 
     spec: StructConstructorSpec
 
@@ -151,7 +151,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def _root(configs: Sequence[Any]) -> type[_Group]:
-    """Returns a type with the fields of all `configs`; tyro parses flags into a list of configs."""
+    """Returns one type with the fields of all `configs`; `tyro.cli(type)` returns the configs."""
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
@@ -189,7 +189,7 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
 
 
 def _boolean_names(configs: Sequence[Any]) -> set[str]:
-    """Returns the names of the boolean fields of the configs and of the dataclasses within."""
+    """Returns the names of the boolean fields of `configs` and of their nested dataclasses."""
     names: set[str] = set()
     waiting = [config if isinstance(config, type) else type(config) for config in configs]
     while waiting:
@@ -201,9 +201,10 @@ def _boolean_names(configs: Sequence[Any]) -> set[str]:
 
 
 def _with_values(argv: Sequence[str], booleans: Collection[str]) -> list[str]:
-    """Writes every boolean flag with a value: `--flag` as `--flag=True`, `--no_flag` as False.
+    """Returns `argv` with every boolean flag rewritten as `--flag=True` or `--flag=False`.
 
-    A value that is already there is kept, as in `--flag=True`, `--flag true` and `--flag False`.
+    `--flag` and `--flag true` become `--flag=True`; `--no_flag` and `--flag false` become
+    `--flag=False`.
     """
     words: list[str] = []
     waiting = None  # the boolean flag that the next word may be the value of
@@ -261,10 +262,11 @@ def write_json(content: Any, where: str) -> None:
 
 
 def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int:
-    """Calls `run`, prints an error that the user can mend as one line; returns the exit status.
+    """Calls `run` and returns the exit status; prints expected errors on standard error.
 
-    These errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
-    device. With the environment variable BERTJAX_TRACEBACK=1, the traceback is printed as well.
+    Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
+    device; other errors are raised. With the environment variable BERTJAX_TRACEBACK=1, the
+    traceback of an expected error is printed as well.
 
     Args:
         run: a function that parses the flags and runs the command.

@@ -89,9 +89,9 @@ def run(config: ConvertConfig) -> None:
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
-    """Yields (PyTorch name, tensor) of each weight.
+    """Yields (PyTorch name, tensor) of each weight of the model `loaded`.
 
-    A stored pooler is included even if the head does not use the pooler.
+    If the model's files contain a pooler, it is included even if the head does not use a pooler.
     """
     from flax.traverse_util import flatten_dict
 
@@ -108,7 +108,7 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
 def verify(model: "Pretrained", written: Path) -> None:
     """Prints the largest differences between the outputs of `model` and of PyTorch.
 
-    PyTorch runs with the weights in the directory `written`.
+    The PyTorch model has the weights in the directory `written`.
 
     Raises:
         ValueError: an output differs by more than 1e-4.
@@ -132,9 +132,10 @@ def verify(model: "Pretrained", written: Path) -> None:
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
-    """Returns {output name: largest absolute difference between `model` and PyTorch}.
+    """Compares the outputs of `model` with the outputs of the PyTorch model in `directory`.
 
-    PyTorch loads the model in `directory`. Padding tokens are not compared.
+    Returns {output name: largest absolute difference between the two models}. Padding tokens are
+    not compared.
     """
     import numpy as np
 

@@ -135,7 +135,7 @@ def explained(file: str | Path, remedy: str = "copy or download it again") -> It
 
     Use this context to read files from other sources, whose content may have any structure: a
     missing entry, a value of a wrong type and a number out of range all become a ValueError. A
-    short ValueError that already names the file is raised unchanged.
+    ValueError of at most MAX_MESSAGE characters that already names `file` is raised unchanged.
 
     Args:
         file: the file that the `with` block reads.

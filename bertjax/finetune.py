@@ -29,7 +29,8 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
             train, dev and test may be pandas DataFrames or lists of dictionaries instead of files.
 
     Raises:
-        ValueError: config, data and workdir are incompatible, or the task is unknown.
+        ValueError: the config cannot be used with the data, the model or the devices, the workdir
+            belongs to another run, or the task is unknown.
         TypeError: a name in `fields` is not a field of `FinetuneConfig`.
     """
     from bertjax.tasks.sources.table_files import as_file
@@ -49,7 +50,8 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """Fine-tunes a model once per run of `config`; returns {name of a run: scores of the run}.
 
-    A config describes a single run, one run per seed, or a sweep over BERT's published grid.
+    A config describes a single run, one run per seed, or a sweep over BERT's published
+    hyperparameter grid.
     """
     return finetune(config).runs
 

@@ -66,7 +66,8 @@ class Lock:
         Args:
             wait: what to do, without `flock`, about a lock file that was touched less than a minute
                 ago and whose process may be alive or dead. True: wait until the lock file is
-                touched again or is a minute old; False: assume that the process is alive.
+                touched again (then raise Locked) or is a minute old (then take the lock); False:
+                raise Locked at once.
 
         Raises:
             Locked: another process holds the lock.
@@ -122,10 +123,12 @@ class Lock:
         threading.Thread(target=_touch_until, args=args, daemon=True).start()
 
     def _remove_stale(self, wait: bool) -> None:
-        """Deletes the lock file of a dead process, unless another process deletes the file first.
+        """Waits until the last touch of the lock file is a minute old, then deletes the lock file.
+
+        If another process deletes the lock file first, this method returns.
 
         Raises:
-            Locked: the process touched the lock file during the wait, so the process is alive; or
+            Locked: the lock file was touched again during the wait, so its process is alive; or
                 `wait` is False and the last touch was less than a minute ago.
         """
         try:

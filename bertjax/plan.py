@@ -43,7 +43,10 @@ class PlanFlags(command_line.ConfigFlags):
 
     def __post_init__(self):
         if not self.topologies:
-            raise ValueError("No devices. Give --topology v3:4x4, or --compare v4:2x2x4,v5e:4x4.")
+            raise ValueError(
+                "No TPU slice is set: give --topology, such as v3:4x4, or --compare, such as "
+                "v4:2x2x4,v5e:4x4."
+            )
 
     @property
     def topologies(self) -> list[str]:
@@ -151,7 +154,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]:
-    """Parses the command line; returns the config of the pretraining run, and the plan's flags."""
+    """Parses the command line; returns the config of the pretraining run, and the `PlanFlags`."""
     flags, config = command_line.parse_both(
         PlanFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),

@@ -175,7 +175,7 @@ def answer(config: PredictConfig) -> None:
 
 @contextlib.contextmanager
 def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines | _Printed]":
-    """Yields a writer of JSON lines: to --output, which a later run can continue, or to stdout."""
+    """Yields a writer of JSON lines to the file --output or, if --output is None, to stdout."""
     if config.output is None:
         yield _Printed()
         return

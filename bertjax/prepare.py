@@ -1,7 +1,7 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
-One process reads the input and cuts the text into chunks of documents; worker processes turn each
-chunk into shards of training data. The output does not depend on the number of workers; see
+One process reads the input and splits the text into chunks of documents; worker processes turn
+each chunk into shards of training data. The output does not depend on the number of workers; see
 `bertjax.data.preparation.chunks`.
 """
 
@@ -34,12 +34,13 @@ SECONDS_BETWEEN_LOG_LINES = 15
 
 
 def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
-    """Prepares pretraining data, as `bertjax.prepare(...)`, and returns its metadata.
+    """Prepares pretraining data and returns the metadata; called as `bertjax.prepare(...)`.
 
         bertjax.prepare(input="text/*", tokenizer="bert-base-uncased", output="data")
 
     A script must call this function under `if __name__ == "__main__":` unless `num_processes=1`,
-    because worker processes import the script.
+    because worker processes import the script. The result is None if `shard` is set and other parts
+    are not finished.
 
     Args:
         config: the config of the preparation; None: the default config.
@@ -138,7 +139,7 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
 def _prepare_here(
     config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
-    """Prepares one part with local processes; returns the metadata if all parts are finished."""
+    """Prepares one part locally; returns the metadata, or None if another part is unfinished."""
     from bertjax.data.preparation import prepared_dir
 
     chunks = _prepare_chunks(config, corpus)
@@ -154,7 +155,7 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares the chunks of one part in a Beam worker; returns how many chunks all parts have."""
+    """Prepares one part in a Beam worker; returns the number of chunks of the whole input."""
     from bertjax.data.preparation import prepared_dir
 
     config = dataclasses.replace(
@@ -169,7 +170,7 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
 
 
 def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
-    """Prepares unfinished chunks of the config's part; returns the whole input's chunk count."""
+    """Prepares unfinished chunks of part `config.part()`; returns the input's number of chunks."""
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
     from bertjax.data.preparation.workers import Workers, available_cores
@@ -208,7 +209,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 
 @contextlib.contextmanager
 def _progress(corpus: "Corpus") -> Iterator[Any]:
-    """Yields a function `report(text_bytes)`, which updates a progress bar or prints log lines."""
+    """Yields `report(text_bytes)`: updates a progress bar on a terminal, else prints log lines."""
     begin = last = time.monotonic()
     text_bytes = 0
     if sys.stderr.isatty():

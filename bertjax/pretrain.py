@@ -16,7 +16,9 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 
 def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
-    """Pretrains a model, as `bertjax.pretrain(...)`; see `bertjax.training.pretraining.pretrain`.
+    """Pretrains a model with `bertjax.training.pretraining.pretrain`.
+
+    The module `bertjax.pretrain` is callable: `bertjax.pretrain(...)` calls this function.
 
     Args:
         config: the config of the run, for example
@@ -55,7 +57,7 @@ class PretrainFlags(command_line.ConfigFlags):
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
-    """Parses the command line, whose defaults come from the config file --config."""
+    """Parses the command line; returns (config, flags). Flags override the config file --config."""
     flags, config = command_line.parse_both(
         PretrainFlags,
         load_config_file(command_line.value_of("config", argv), PretrainConfig),

@@ -44,7 +44,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_left_behind(root: Path) -> None:
-    """Removes the current user's scratch folders in `root` whose processes have ended."""
+    """Removes the current user's scratch folders in `root` of processes that have ended."""
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Locked):
             if _is_ours(folder):

@@ -77,7 +77,7 @@ def test_slices_have_the_devices_that_their_names_say():
             continue  # a thousand chips, no more to learn
         topology = get_topology(name)
         assert topology.num_chips * topology.chip.devices == len(topology.devices)
-    with pytest.raises(ValueError, match="no slice 'v5e:3x3'.*v5e:4x4"):
+    with pytest.raises(ValueError, match="no TPU slice 'v5e:3x3'.*v5e:4x4"):
         get_topology("v5e:3x3")
 
 

@@ -46,7 +46,7 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 
 
 def _nearest_field(message: str) -> str:
-    """Returns advice on the TypeError of a config file: for an unknown field, the known fields."""
+    """Returns advice on a config file's TypeError; lists the valid fields for an unknown field."""
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),
@@ -75,8 +75,8 @@ def config_from(
             list or a single value is converted to a tuple.
 
     Raises:
-        TypeError: `config` is not a `config_class`, or a name in `fields` is unknown; the message
-            suggests the field with the most similar name.
+        TypeError: `config` is not an instance of `config_class`, or a name in `fields` is unknown;
+            the message suggests the field with the most similar name.
     """
     if config is not None and not isinstance(config, config_class):
         raise TypeError(

@@ -49,19 +49,19 @@ class FinetuneConfig(TrainingConfig):
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: the column is guessed, and the
-    guess is printed."""
+    """Column of the text, or of the first text of a pair; None: the column is guessed from the
+    names and positions of the columns, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair, or in multiple choice, of a text that is put before
-    every choice; None: the column is guessed."""
+    every choice; None: the column is guessed from the column names."""
     label_column: str | None = None
-    """Column of the label; None: the column is guessed."""
+    """Column of the label; None: the column is guessed from the names and positions of columns."""
     id_column: str | None = None
-    """Column of the example id, which is written to the predictions; None: the column is guessed;
-    if no column looks like an id, the row index is the id."""
+    """Column of the example id, which is written to the predictions; None: the column is guessed
+    from the column names; if no column is named like an id, the row index is the id."""
     choice_columns: tuple[str, ...] = ()
     """Multiple choice: columns of the choices, or the one column of JSON lines that holds a list of
-    choices; empty: the columns are guessed."""
+    choices; empty: the columns are guessed from the column names."""
     label_separator: str | None = None
     """Character that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON lines."""
@@ -158,8 +158,8 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
         if self.sweep and self.seeds > 1:
             raise ValueError(
-                f"--sweep cannot be combined with --seeds {self.seeds}: give --sweep first, then "
-                "run the best settings with --seeds."
+                f"--sweep cannot be combined with --seeds {self.seeds}: run with --sweep "
+                "first, then run the best settings with --seeds."
             )
         self._check_tagger()
         self._check_teacher()

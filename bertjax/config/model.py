@@ -86,7 +86,7 @@ class BertConfig:
     attention_output_dropout: float | None = None
     """Dropout rate of the output of each attention layer; None: hidden_dropout_prob."""
     token_classifier_dropout: float | None = None
-    """Dropout rate of the input of a token classifier; None: the rate of other classifiers."""
+    """Dropout rate of the input of a token classifier; None: classifier_dropout."""
     qa_dropout: float = 0.0
     """Dropout rate of the input of the question-answering head."""
     model_type: str = "bert"
@@ -153,7 +153,7 @@ class BertConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "BertConfig":
         """Returns a config made from the content of a BERT `config.json`; ignores unknown keys.
 
-        The `config.json` keys of other families are translated beforehand by `bertjax.weights`.
+        For families other than BERT, `bertjax.weights` first translates the keys of `config.json`.
 
         Raises:
             ValueError: a value is not supported, has the wrong type, or is outside of its range.

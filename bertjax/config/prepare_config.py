@@ -39,7 +39,7 @@ class TrainTokenizerConfig:
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """Treatment of bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD."""
+    """Bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD instead."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
 
@@ -79,8 +79,8 @@ class PrepareConfig:
     (ALBERT); full_sentences joins consecutive sentences, also across documents (RoBERTa); mlm joins
     consecutive sentences of one document."""
     dupe_factor: int = 1
-    """Number of times that the text is cut into examples, each time at different places; masks are
-    drawn during training, so masks differ in every epoch even if dupe_factor is 1."""
+    """Number of times that the text is split into examples, each time at different places; masks
+    are drawn during training, so masks differ in every epoch even if dupe_factor is 1."""
     short_seq_prob: float = 0.1
     """Share of documents whose sentence pairs have a random target length below max_length (nsp and
     sop)."""
@@ -101,18 +101,18 @@ class PrepareConfig:
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
-    """Treatment of bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD."""
+    """Bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD instead."""
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     chunk_mb: float = 8.0
-    """Size in MB of the chunks that the text is cut into. Each chunk is prepared separately with
-    its own random seed, so the examples depend on the chunk size."""
+    """Size in MB of the chunks of documents that the text is divided into. Each chunk is prepared
+    separately with its own random seed, so the examples depend on the chunk size."""
     num_processes: int | None = None
     """Number of worker processes, which does not change the output; None: one process per core."""
     shard: str | None = None
     """Part of the data to prepare on this machine, as i/n with i from 0 to n - 1, so that several
-    machines can fill one output directory; the last part to finish joins all parts; None: prepare
-    all data."""
+    machines can fill one output directory; the machine that finishes last joins all parts; None:
+    prepare all data."""
     runner: str | None = None
     """Apache Beam runner to prepare the data on (extra beam): direct for this machine,
     DataflowRunner or another runner; all workers must reach input and output by the same paths;
@@ -172,7 +172,7 @@ class PrepareConfig:
             )
 
     def part(self) -> tuple[int, int]:
-        """Returns (i, n) of `shard`, or (0, 1) if `shard` is None.
+        """Returns (i, n) if `shard` is "i/n", or (0, 1) if `shard` is None.
 
         Raises:
             ValueError: `shard` is not i/n with 0 <= i < n.

@@ -10,7 +10,7 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Config of a phase of a pretraining run: a number of updates with one row length."""
+    """Config of one phase of a pretraining run; all rows of a phase have the same length."""
 
     num_steps: int
     """Number of updates in this phase."""
@@ -22,8 +22,8 @@ class Phase:
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient."""
     max_predictions: int | None = None
-    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up, or
-    somewhat more if rows are packed."""
+    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up;
+    for packed rows, max_length * mlm_probability + max_sequences / 2, rounded down."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase;
     restart begins a new schedule with its own warm-up. The optimizer state of the previous phase is
@@ -155,8 +155,8 @@ class PretrainConfig(TrainingConfig):
             idle.append("max_predictions")
         if idle:
             raise ValueError(
-                f"{', '.join(idle)}: without effect with predict='next_token', which masks "
-                "nothing; leave it out."
+                f"{', '.join(idle)}: without effect with predict='next_token', which masks no "
+                "tokens; leave out these settings."
             )
 
     @property

@@ -136,8 +136,9 @@ class TrainingConfig:
     computation)."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
     """Attention kernel: xla runs on all devices; splash (newer TPUs) and cudnn (NVIDIA GPUs,
-    bfloat16) are fused kernels, instead of which a model with attention dropout uses xla; auto is
-    splash if it is supported and a phase has rows of at least 512 tokens, else xla."""
+    bfloat16) are fused kernels without attention dropout, so a model with attention dropout always
+    uses xla; auto is splash if splash is supported and a phase has rows of at least 512 tokens,
+    else xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on

@@ -30,7 +30,7 @@ SAID_FROM = 1 << 30
 
 
 class Verification(NamedTuple):
-    """Result of `verify_shards`: numbers of shards and bytes read, and a note to print, or ""."""
+    """Result of `verify_shards`: number of shards and number of bytes read, and a warning or ""."""
 
     shards: int
     size: int
@@ -83,7 +83,7 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Takes a lock, so that one process at a time verifies shards, and rereads the list."""
+        """Context manager: holds a lock against other processes; reads the list from disk again."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without locks, each process verifies by itself
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def checksum(path: str | Path) -> str:
 
 
 def describe(path: Path, records: int) -> Shard:
-    """Returns a `Shard` with the name, size and SHA-256 of the file `path`, and with `records`."""
+    """Returns the `Shard` that describes the file `path`, which contains `records` records."""
     return Shard(file=path.name, records=records, size=path.stat().st_size, sha256=checksum(path))
 
 
@@ -167,7 +167,7 @@ def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
     if damaged:
         raise ValueError(
             f"{len(damaged)} of {len(shards)} shards of {directory} are missing, or their size or "
-            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy them again, or run "
-            "the prepare command again, which writes these shards again."
+            f"SHA-256 differs from that in {METADATA_FILE}: {damaged[:5]}. Copy these shards "
+            "again, or run the prepare command again, which writes these shards again."
         )
     return Verification(len(todo), size, note)

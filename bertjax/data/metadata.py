@@ -99,7 +99,7 @@ class Metadata:
         vocab_size: vocabulary size of the tokenizer.
         objective: a key of `preparation.objectives.OBJECTIVES`.
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
-        chunks: number of chunks that the input was cut into.
+        chunks: number of chunks that the input was divided into.
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
             "long_lines_cut", ...
         splits: statistics of "train" and, if documents were held out, of "eval".
@@ -170,7 +170,7 @@ class Metadata:
 
 
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:
-    """Raises ValueError if `length`, a shard's file name or the number of records is invalid."""
+    """Raises ValueError if `length`, a shard's file name or the total of the records is wrong."""
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
     outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
@@ -191,7 +191,7 @@ def read_metadata(directory: str | Path) -> Metadata:
     if not path.is_file():
         raise FileNotFoundError(
             f"{directory} contains no {METADATA_FILE}: it is incomplete, or not an output of "
-            "bertjax.prepare. Run its prepare command again, which continues where it stopped."
+            "bertjax.prepare. To complete the directory, run the same prepare command again."
         )
     try:
         content = read_bytes(path, MAX_JSON_BYTES)
@@ -208,7 +208,8 @@ def open_prepared(directory: str | Path) -> Metadata:
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.
-        ValueError: metadata.json is not valid, or a shard has another number of records.
+        ValueError: metadata.json is not valid, or the number of records in a shard is not
+            the number that metadata.json states.
     """
     metadata = read_metadata(directory)
     missing: list[str] = []

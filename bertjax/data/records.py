@@ -1,6 +1,6 @@
 """Encodes prepared training rows as records and stores the records in ArrayRecord files (shards).
 
-A record is one row of one or more sequences, without padding and masks, in little-endian order:
+A record is one row of one or more sequences, without padding and [MASK] tokens, little-endian:
 
     version uint8, bytes per token id uint8 (2 or 4), number of sequences K uint16,
     K x (length uint16, tokens with token type 0 uint16, label int16), then all token ids.
@@ -30,7 +30,7 @@ _SEQUENCE = struct.Struct("<HHh")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-    """One unpadded row of the prepared data set, which consists of one or more sequences.
+    """One unpadded row, of one or more sequences, of the prepared data set.
 
     Attributes:
         input_ids: token ids of all sequences, concatenated; each sequence includes its [CLS] and
@@ -38,7 +38,7 @@ class Row:
         lengths: number of tokens of each sequence.
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
             special tokens, or all tokens if the model family has only one token type. The
-            remaining tokens of the sequence have token type 1.
+            later tokens of the sequence have token type 1.
         labels: label of each sequence: 1 if its second segment is random (NSP) or its segments are
             swapped (SOP), 0 for other sentence pairs, -1 for a sequence without a label.
     """
@@ -74,8 +74,8 @@ def encode_row(row: Row) -> bytes:
     for length, a_length, label in zip(row.lengths, row.a_lengths, row.labels, strict=True):
         if not 0 <= a_length <= length or not -(1 << 15) <= label < 1 << 15:
             raise ValueError(
-                f"A sequence of {length} tokens has a_length {a_length} and label {label}: the "
-                "first must be from 0 to the length, the second a 16-bit integer."
+                f"A sequence of {length} tokens has a_length {a_length} and label {label}: "
+                f"a_length must be from 0 to {length}, and label a 16-bit integer."
             )
     width = 2 if ids.size == 0 or ids.max() < 1 << 16 else 4
     sequences = list(zip(row.lengths, row.a_lengths, row.labels, strict=True))
@@ -118,9 +118,9 @@ def decode_row(record: bytes) -> Row:
         a > length for a, length in zip(a_lengths, lengths, strict=True)
     ):
         raise ValueError(
-            f"A record of {len(record)} bytes is damaged: its header gives the sequence lengths "
-            f"{brief(lengths, 60)}, of which {brief(a_lengths, 60)} tokens have token type 0, and "
-            f"{width} bytes per token id. Copy or prepare the data again."
+            f"A record of {len(record)} bytes is damaged, because its header contradicts its size "
+            f"or itself: sequence lengths {brief(lengths, 60)}, numbers of tokens with token type "
+            f"0 {brief(a_lengths, 60)}, {width} bytes per token id. Copy or prepare the data again."
         )
     ids = np.frombuffer(record, dtype=f"<u{width}", offset=start).astype(np.int32)
     return Row(ids, lengths, a_lengths, labels)
@@ -129,10 +129,11 @@ def decode_row(record: bytes) -> Row:
 def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
     """Writes `records` to the ArrayRecord file `path` atomically; returns the number of records.
 
-    The number of readable records is checked. If `records` is empty, no file is written.
+    If `records` is empty, no file is written.
 
     Raises:
-        OSError: the disk is full or fails; the file `path` is then not written.
+        OSError: the disk is full or fails, or not all records can be read from the new file; the
+            file `path` is then not written.
     """
     with written_locally(path) as local:
         return _write_shard(local, records)
@@ -204,8 +205,8 @@ def count_records(path: str | Path) -> int:
         reader.close()
     except Exception as error:
         raise ValueError(
-            f"{path} is not a complete ArrayRecord shard: {brief(error)}. Copy it again, or "
-            "prepare the data again."
+            f"{path} is not a complete ArrayRecord shard: {brief(error)}. Copy the shard again, "
+            "or prepare the data again."
         ) from error
     return count
 
@@ -219,5 +220,5 @@ def count_or_none(path: str | Path) -> int | None:
 
 
 def has_records(path: Path, records: int) -> bool:
-    """Returns whether the shard `path` has `records` records (in a bucket: whether it exists)."""
+    """Returns whether a local shard has `records` records, or a shard in a bucket exists."""
     return path.exists() if is_remote(path) else count_or_none(path) == records

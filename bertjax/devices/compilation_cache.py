@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 def use_compilation_cache() -> None:
-    """Sets `jax_compilation_cache_dir` to a folder in the user's cache folder, unless it is set."""
+    """Sets `jax_compilation_cache_dir`, if None, to `bertjax/xla` in the user's cache folder."""
     config: Any = jax.config
     if config.jax_compilation_cache_dir is None:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

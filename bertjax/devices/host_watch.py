@@ -1,6 +1,6 @@
-"""Watches the other hosts of a run: if one host fails, all hosts end within about a minute.
+"""Monitors the hosts of a run: if one host fails, all hosts end within about a minute.
 
-The other hosts print the error of the host that failed. Without this watch, the other hosts would
+The other hosts print the error of the host that failed. Without this module, the other hosts would
 wait in a collective operation until a timeout of many minutes, and then end with a C++ stack trace.
 Hosts exchange messages through the key-value store of `jax.distributed`.
 """
@@ -60,8 +60,8 @@ def watching() -> Iterator[None]:
     """A context in which the processes of a run end if one of them fails or stops responding.
 
     An error in the `with` block ends the processes of all hosts, each with a message that names the
-    process that failed. This process ends by `os._exit`, because a normal exit of jax would wait
-    for the other processes. In a run of a single process, the context does nothing.
+    process that failed. The process with the error ends by `os._exit`, because a normal exit of jax
+    would wait for the other processes. In a run of a single process, the context does nothing.
     """
     _start()
     try:
@@ -168,7 +168,7 @@ def _line(error: BaseException) -> str:
 
 
 def _end_with(message: str) -> None:
-    """Prints `message` and ends this process if it does not end itself within `GRACE_SECONDS`."""
+    """If this process has not ended after `GRACE_SECONDS`, prints `message` and ends it."""
     if not _over.wait(GRACE_SECONDS):
         _exit_with(message)
 

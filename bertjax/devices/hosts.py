@@ -40,9 +40,10 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
     Args:
         config: the address of process 0, the number of processes, the index of this process, and
-            the timeout; the address, number and index are None if jax is to detect them.
-        meeting_place: a folder that all hosts share. Each waiting host keeps a file in this folder,
-            so that an error message can name a host that never connects.
+            the timeout of the connection; the address, number and index are None if jax is to
+            detect them.
+        meeting_place: a folder that all hosts share, in which each waiting host keeps a file, so
+            that an error message can name a host that never connects.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
     if alone or jax.distributed.is_initialized():
@@ -71,7 +72,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Returns whether this process runs on Cloud TPUs, or with others under SLURM or Open MPI."""
+    """Returns whether this process is on Cloud TPUs, or one of several under SLURM or Open MPI."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -100,7 +101,7 @@ def _rank(config: DistributedConfig) -> tuple[int, int] | None:
 
 
 class Waiting:
-    """Finds the hosts that are missing at the start: every waiting host touches a file of its own.
+    """Finds hosts that do not connect: at the start, each waiting host keeps touching its own file.
 
     The modification times of the files come from the shared file system, so the clocks of the hosts
     may differ.
@@ -153,7 +154,7 @@ def _watch(
     print(
         f"error: {who} waited {config.timeout_seconds} s, but {absent} never connected to "
         f"{config.coordinator_address or 'the coordinator of the cluster'}. Look at the log of the "
-        "missing process and check that it can reach this address, or raise "
+        "missing process and check that its host can reach the coordinator, or raise "
         "--distributed.timeout_seconds.",
         file=sys.stderr,
         flush=True,
@@ -175,9 +176,9 @@ def say(text: str) -> None:
 def on_all(action: Callable[[], Result]) -> Result:
     """Runs `action` and returns its result on this host; raises an error if any host fails.
 
-    Every host must call this function. Without it, the other hosts would wait for a host that has
-    ended. `action` must not contain collective operations, in which the other hosts would wait for
-    a host that has failed.
+    Every host must call this function. If `action` were called directly and failed on one host, the
+    other hosts would wait for that host. `action` must not contain collective operations, because
+    the other hosts would wait in such an operation for a host whose `action` has failed.
 
     Raises:
         BaseException: the exception that `action` raised on this host.
@@ -204,9 +205,9 @@ def on_all(action: Callable[[], Result]) -> Result:
 
 
 def on_first(action: Callable[[], object]) -> None:
-    """Calls `action` on the first host while the other hosts wait.
+    """Calls `action` on the first host; the other hosts wait until `action` has ended.
 
-    An error in `action` is raised on all hosts.
+    Every host must call this function. If `action` fails, all hosts raise an error, as in `on_all`.
     """
     on_all(action if is_first() else lambda: None)
 
@@ -234,7 +235,7 @@ def check_equal(facts: Mapping[str, str]) -> None:
         raise ValueError(
             "The processes do not run the same program. They differ in "
             + "; ".join(problems)
-            + ". Give all of them the same code, config and data."
+            + ". Give all processes the same code, config and data."
         )
 
 

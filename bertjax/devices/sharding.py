@@ -102,8 +102,8 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     if problems:
         raise ValueError(
             "These parameters do not divide over the mesh: " + "; ".join(problems) + ". Choose "
-            "another mesh, or model sizes that are multiples of the mesh axes (vocab_size may "
-            "exceed the tokenizer's)."
+            "another mesh, or model sizes that are multiples of the mesh axes (vocab_size may be "
+            "larger than the vocabulary of the tokenizer)."
         )
     return shardings
 

@@ -30,8 +30,8 @@ class StopSignal:
 
     Every host must call the `StopSignal` equally often, at the same points of the program; each
     call tells the other hosts whether this host got a signal. All hosts therefore stop after the
-    same step, whichever host gets the signal. A request to stop is never lost, because every later
-    call repeats the request.
+    same step, whichever host gets the signal. A request to stop is never lost, because every call
+    after the signal sends the request again.
 
     Attributes:
         received: whether this process got a signal.

@@ -30,7 +30,7 @@ def cached_program(build: Build) -> Build:
 
 
 def token_budget() -> int:
-    """Returns the number of tokens per device that one call needs to keep the device busy."""
+    """Returns the number of tokens per device that keeps devices busy in one call of the model."""
     return 4096 if jax.default_backend() == "cpu" else 65536
 
 
@@ -39,7 +39,7 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
     Args:
         length: number of tokens of the longest row.
-        limit: the maximum length of the model, which is also the largest result. If `length`
+        limit: the maximum length of the model. The result is at most `limit`, but if `length`
             exceeds `limit`, the result is `length`.
         smallest: the smallest bucket in tokens, a power of two.
         steps: number of buckets between two consecutive powers of two; consecutive buckets differ
@@ -53,11 +53,12 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
 
 def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[int]:
-    """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device; returns the rows per piece.
+    """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device.
 
-    A piece has at most `tokens` tokens per device, unless the piece has only one row per device.
-    Only the last piece may need rows of padding; on a single device, fewer than half of the rows of
-    the last piece are padding.
+    Returns the number of rows of each piece, on all devices together and including padding. A piece
+    has at most `tokens` tokens per device, unless the piece has only one row per device. Only the
+    last piece may need rows of padding; on a single device, fewer than half of the rows of the last
+    piece are padding.
     """
     rows = -(-rows // devices)
     size = 1

@@ -185,11 +185,13 @@ def _lines(source: Path) -> Iterator[str]:
                 while line and not line.endswith("\n"):
                     line = file.readline(LINE_CHARACTERS)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8 ({error.reason}): convert it first.") from error
+        raise ValueError(
+            f"{source} is not UTF-8 ({error.reason}): convert the file to UTF-8."
+        ) from error
 
 
 def _windows(source: Path) -> Iterator[list[str]]:
-    """Yields the lines of `source` in lists of WINDOW lines, or fewer if the lines are long."""
+    """Yields the lines of `source` in lists that end after WINDOW lines or WINDOW_CHARACTERS."""
     window: list[str] = []
     characters = 0
     for line in _lines(source):

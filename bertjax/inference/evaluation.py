@@ -54,8 +54,8 @@ def evaluate(
             TensorFlow Datasets.
         split: the split of the benchmark task to evaluate.
         text_column, pair_column, label_column, choice_columns: column names of `data`. If no column
-            name is set, the names used in fine-tuning are taken if `data` has these columns;
-            otherwise, unset column names are guessed.
+            name is set and `data` has the text columns used in fine-tuning, the names used in
+            fine-tuning apply; in all other cases, each column name that is not set is guessed.
         label_separator: the string that separates the labels of an example in `data`, if examples
             have several labels.
         max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
@@ -109,8 +109,8 @@ def _scores(
     scores = task.score(model(task, examples))
     if not scores:
         raise ValueError(
-            f"{where}: the examples have no labels, so there are no metrics. Name the column of "
-            "the labels, use another split, or use python -m bertjax.predict."
+            f"{where}: the examples have no labels, so there are no metrics. Name the label column "
+            "with label_column, use another split, or use python -m bertjax.predict."
         )
     return scores
 
@@ -130,7 +130,7 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     takes the settings in `SPAN_OPTIONS` from the model's fine-tuning.
 
     Raises:
-        ValueError: no benchmark task has this `name`, or the labels of task and model differ.
+        ValueError: no benchmark task has this `name`, or task and model differ in head or labels.
         FileNotFoundError: the data of the benchmark does not exist.
     """
     check_task(name)

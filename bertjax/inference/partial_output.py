@@ -105,7 +105,7 @@ class PartialVectors:
             self.done, _ = _whole_lines(path, 1, list)
 
     def _header(self, count: int) -> bytes:
-        """Returns the .npy header for `count` vectors, whose length does not depend on `count`."""
+        """Returns the .npy header for `count` vectors; all headers have the same length."""
         header = io.BytesIO()
         shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
         np.lib.format.write_array_header_1_0(header, shape)
@@ -152,8 +152,8 @@ def continued(
     """Yields an opened partial file, and renames the file to `output` at the end of the block.
 
     If the block raises ValueError, the input is wrong, and the partial file is deleted. After any
-    other interruption the partial file is kept, and running the same command again continues the
-    partial file.
+    other error or a kill, the partial file is kept, and running the same command again continues
+    the partial file.
 
     Args:
         output: the file to write.

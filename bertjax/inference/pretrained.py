@@ -174,8 +174,8 @@ class Pretrained:
     def _cut(self, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
         """Removes padding from `values`, the output named `key` of a padded piece of a batch.
 
-        The result has the first `rows` rows and, of every row, the first `length` tokens or, if the
-        output has one entry per sequence, the only sequence.
+        The result has the first `rows` rows. An output with an entry per token keeps the first
+        `length` tokens; an output with an entry per sequence [B, 1, ...] becomes [rows, ...].
         """
         if key in ("pooler_output", *self.model.sequence_outputs):
             return values[:rows, 0]  # a row has one sequence: [B, 1, ...] becomes [B, ...]
@@ -230,7 +230,7 @@ class Pretrained:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
 
         Arguments, result and errors are those of `bertjax.inference.fill_mask`. If the model was
-        loaded with another head, the masked LM head is read from the source of the model.
+        loaded without a masked LM head, that head is read from the source of the model.
         """
         loaded = self.loaded
         if "predictions" not in self.model.parts:

@@ -71,8 +71,8 @@ class TaskModel:
                 the device busy.
 
         Raises:
-            ValueError: no task uses the head of the model, or the model cannot read `max_length`
-                tokens.
+            ValueError: no task uses the head of the model, or `max_length` is less than `SHORTEST`
+                or more than the maximum length of the model.
         """
         self._loaded, self.task, self.description = with_task(loaded)
         self.name = str(loaded.source.where)

@@ -66,7 +66,7 @@ class BertWithHead(nn.Module):
     """The members of `outputs` with one entry per sequence, [B, K, ...]; the other outputs have one
     entry per token, [B, L, ...], or per masked token, [B, P, ...]."""
     objectives: ClassVar[Mapping[str, losses.Objective]] = {}
-    """Maps "pretraining", or a kind of task labels such as "classes", to the training objective."""
+    """Maps "pretraining", or the `label_kind` of a fine-tuning task, to the training objective."""
     frozen: ClassVar[tuple[str, ...]] = ()
     """Top-level keys of parameters that are not trained. A model with frozen parameters applies no
     dropout in its encoder."""
@@ -75,7 +75,7 @@ class BertWithHead(nn.Module):
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """Returns a model for pretraining, whose dtype, kernel and remat `training.setup` sets."""
+        """Returns a model with `config.model`; `training.setup` sets dtype, kernel and remat."""
         return cls(config.model)
 
     @property
@@ -90,12 +90,12 @@ class BertWithHead(nn.Module):
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the encoder has a pooler, provided that `config.add_pooling_layer` is set."""
+        """Whether the head needs a pooler; it has none if `config.add_pooling_layer` is False."""
         return True
 
     @property
     def present_parts(self) -> set[str]:
-        """The members of `parts` that exist in the head, which depends on the head's fields."""
+        """The members of `parts` that this instance has; its other fields may exclude some."""
         return set(self.parts)
 
     def setup(self):

@@ -67,8 +67,8 @@ class BertModel(nn.Module):
             sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
                 0 for padding.
             sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
-            dropout_rows: int [B], the index of each row in the global batch, which is folded into
-                the PRNG key "dropout"; None: no dropout is applied.
+            dropout_rows: int [B], the indices of the rows in the global batch, on which the
+                dropout masks of the rows depend; None: no dropout is applied.
             output_hidden_states: whether to also return the outputs of all layers.
 
         Returns:

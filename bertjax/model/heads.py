@@ -20,7 +20,8 @@ from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 class _SequenceClassifier(BertWithHead):
     """Base class of heads with logits [B, K, features], one vector of logits per sequence.
 
-    The classifier reads the output of the pooler, or of a dense layer that replaces the pooler.
+    The classifier reads the output of the pooler or, in families whose configs set
+    `classifier_activation`, the output of a dense layer that replaces the pooler.
     """
 
     parts = ("classifier", "projection")
@@ -39,7 +40,7 @@ class _SequenceClassifier(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The key "classifier", and the key "projection" if a dense layer replaces the pooler."""
+        """The head's parameter keys: "classifier" and, if `needs_pooler` is False, "projection"."""
         return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
 
     @property

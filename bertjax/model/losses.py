@@ -61,8 +61,8 @@ class Objective(NamedTuple):
         Args:
             sums: the result of the function `sums` for a batch, or for a microbatch of the batch.
             weights: {name of a loss: total weight of the loss in the whole batch}. The sum of each
-                loss is divided by this total weight, so that the losses of the microbatches add up
-                to the loss of the batch.
+                loss is divided by the total weight of the loss in the whole batch, so that the
+                losses of the microbatches add up to the loss of the batch.
         """
         terms = []
         for name, factor in self.loss_weights.items():
@@ -84,7 +84,7 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def mlm_key(outputs: Arrays) -> str:
-    """Returns the key of the MLM logits in `outputs`, which depends on the head of the model."""
+    """Returns the key of the MLM logits: "prediction_logits" if in `outputs`, else "logits"."""
     return "prediction_logits" if "prediction_logits" in outputs else "logits"
 
 

@@ -93,7 +93,8 @@ class BiLstm(nn.Module):
 class FeatureTagger(BertWithHead):
     """Predicts the class of each token from the hidden states of the layers in `tagger.layers`.
 
-    The encoder has a pooler, which the tagger does not use, so that the whole encoder is saved.
+    The encoder has a pooler, although the tagger reads no pooler output, so that a saved tagger
+    contains the pooler's parameters.
     """
 
     tagger: TaggerConfig = TaggerConfig()
@@ -107,7 +108,7 @@ class FeatureTagger(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The key "classifier", and the key "lstm" if the tagger has a BiLSTM."""
+        """The head's parameter keys: "classifier" and, if the tagger has a BiLSTM, "lstm"."""
         return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
 
     def setup(self):

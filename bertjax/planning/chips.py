@@ -26,7 +26,7 @@ class Chip(NamedTuple):
         hbm_gb_per_s: the memory bandwidth per chip in GB/s.
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
             GB/s.
-        megacore: whether the two cores of a chip form one jax device; an argument of libtpu.
+        megacore: whether libtpu is told to present the two cores of a chip as one jax device.
         examples: shapes of slices that exist, as numbers of chips per dimension.
     """
 
@@ -116,7 +116,8 @@ def get_topology(name: str) -> Topology:
             raise
         shapes = ", ".join(f"{version}:{shape}" for shape in chip.examples)
         raise ValueError(
-            f"There is no slice {name!r} ({str(error).splitlines()[0]}). Use one such as {shapes}."
+            f"There is no TPU slice {name!r} ({str(error).splitlines()[0]}). "
+            f"Use one such as {shapes}."
         ) from error
     topology = Topology(name, chip, found.devices)
     expected = int(np.prod([int(n) for n in _parse(name)[1].split("x")]))

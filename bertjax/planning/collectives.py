@@ -44,8 +44,8 @@ class Collective(NamedTuple):
         kind: XLA's name of the collective, such as "all-reduce".
         group: the number of devices that take part in each collective.
         times: the number of collectives of this kind and group size per step.
-        payload: the bytes of the whole arrays per device and step. The whole array is the operand
-            of an all-reduce or a reduce-scatter, and the result of any other collective.
+        payload: the size of the operands (all-reduce, reduce-scatter) or of the results (other
+            kinds), in bytes per device and step.
     """
 
     kind: str
@@ -131,8 +131,8 @@ def _sizes(result: str) -> list[int]:
 
 def _payload(kind: str, opcode: str, result: str, group: int) -> int:
     if opcode.endswith("-start") and kind != "all-reduce":
-        # The result type is (operands, results), and collective-permute adds two scalars. The whole
-        # arrays are the operands or the results, whichever are larger.
+        # The result type is (operands, results), and collective-permute adds two scalars. The
+        # payload is the size of the operands or of the results, whichever are larger.
         sizes = _sizes(_SCALAR.sub("", result))
         half = len(sizes) // 2
         return max(sum(sizes[:half]), sum(sizes[half:]))

@@ -44,8 +44,8 @@ class Plan:
         fits: whether the train step fits in the memory of a device.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
-            upper bound of the memory in use) and `available`. If the train step does not fit, only
-            `peak` and `available` are known.
+            upper bound of the memory in use) and `available`. If the train step does not fit,
+            `memory` has only the keys `peak` and `available`.
         flops: the FLOP of a train step by the formula of `devices.flops`.
         advice: flags with which the train step would fit, each verified by compiling the step; or
             one sentence that says that none of the tried flags suffices.
@@ -75,7 +75,7 @@ class Plan:
     def step_seconds(self) -> tuple[float, float]:
         """The seconds per step with and without an overlap of communication and computation.
 
-        Both times are lower bounds, computed from the chip's peak FLOP/s and link bandwidth.
+        Both step times are lower bounds, computed from the peak FLOP/s and the link bandwidth.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
         return max(compute, communication), compute + communication
@@ -144,7 +144,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the program of a config, and the shapes of the teacher's parameters, if any."""
+    """Returns the `PretrainingProgram`, and ({TEACHER: parameter shapes},), or () if no teacher."""
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
@@ -256,7 +256,7 @@ def _kinds_of_change(
 def _phases_of(
     config: PretrainConfig, index: int, field: str, values: Sequence[int]
 ) -> Iterator[tuple[str, PretrainConfig]]:
-    """Yields (flag, config) for each value of a field of the phase that the phase allows."""
+    """Sets `field` of phase `index` to each of `values`; yields (flag, config) of valid configs."""
     for value in values:
         phases = list(config.phases)
         with contextlib.suppress(ValueError):  # the batch must divide into equal microbatches

@@ -49,7 +49,7 @@ class TaskDefinition:
     Attributes:
         name: the name of the task on the command line.
         kinds: the subclasses of `Task` that `make` may instantiate.
-        make: function that creates the `Task`, with the source of its examples, from the options.
+        make: function (options) -> `Task`, whose `source` reads the examples of the task.
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
         own_files: whether the task reads the user's own files instead of official files.
         columns: the fields of `Columns` that the user may set for the task.

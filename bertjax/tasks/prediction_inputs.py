@@ -30,7 +30,8 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
         )
     if isinstance(task, SpanTask) and pair is None:
         raise ValueError(
-            "The model answers questions about a passage: give it as the second text (--pair)."
+            "The model answers questions about a passage: give the passage as the second text "
+            "(--pair)."
         )
     if isinstance(task, TagTask):
         words = split_words(text)
@@ -86,12 +87,12 @@ def from_file(
     Args:
         task: the task that the model was fine-tuned on.
         path: the file to read.
-        columns: the column names that the user sets; other names are taken from `description` or
-            guessed.
+        columns: the column names that the user sets; the other names are guessed, unless the
+            names in `description` are used.
         label_separator: the string between the labels of an example with several labels.
         description: the content of task.json, which includes the column names used in training. The
-            column names used in training apply if `columns` sets no name and the file has all text
-            columns used in training.
+            column names used in training are taken if `columns` sets no name and the file has all
+            text columns used in training.
 
     Returns:
         The task (for multiple choice, with `num_choices` set), the examples, and a message that
@@ -117,7 +118,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the column names of training, or `Columns()` if a text column is not in `names`."""
+    """Returns the columns used in training, or `Columns()` if `names` lacks a text column."""
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

@@ -333,7 +333,7 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """Returns passage[begin:end] plus the next combining accents, which the tokenizer strips."""
+    """Returns passage[begin:end] with the combining accents after it, which tokenizers strip."""
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]

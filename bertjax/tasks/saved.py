@@ -77,7 +77,7 @@ def saved_task(
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raises ValueError if an entry of task.json has a wrong type, or if a length is below 1."""
+    """Raises ValueError if an entry of task.json has a wrong type, or is an int below 1."""
     for key, kinds in _TYPES.items():
         value = description.get(key, kinds[0]())
         if type(value) not in kinds or (kinds == (int,) and key in description and value < 1):
@@ -93,8 +93,9 @@ def _kind_of(
 ) -> type[Task]:
     """Selects the subclass of `Task` by the entry label_kind of task.json.
 
-    If task.json has no label_kind, the subclass is selected by the head, by the problem_type in
-    config.json and by the number of labels.
+    If task.json has no label_kind, a subclass that uses the head `head` is selected: the one with
+    the problem_type in config.json; else `RegressionTask`, if it uses this head and `num_labels` is
+    1; else the first such subclass in `KINDS`.
     """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):
@@ -105,7 +106,7 @@ def _kind_of(
             return kind
     if not kinds:
         raise ValueError(
-            f"The model has the head {head}, which no task uses: fine-tune it with "
-            "bertjax.finetune, or use --fill_mask or --embed."
+            f"The model has the head {head}, which no task uses: fine-tune the model "
+            "with bertjax.finetune, or use --fill_mask or --embed."
         )
     return RegressionTask if RegressionTask in kinds and num_labels == 1 else kinds[0]

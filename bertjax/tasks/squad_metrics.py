@@ -133,11 +133,12 @@ def _best_threshold(
     scores: Mapping[str, float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Returns the best mean score over all thresholds, and the threshold of the best mean score.
+    """Returns (highest mean score that any threshold gives, threshold that gives this score).
 
     The candidates for the threshold are the values of `null_odds` in ascending order. Raising
     the threshold to the next candidate replaces "no answer" by the predicted answer for one more
-    question. As in evaluate-v2.0.py, questions with equal odds are added one after the other.
+    question. As in evaluate-v2.0.py, this holds even for questions with equal odds, although no
+    threshold separates them.
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0

@@ -58,7 +58,7 @@ def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Returns the tags in the order of their class ids: O, then B-X and I-X for each type X.
 
     For each type X, B-X and I-X are both included, even if `tags` contains only one of the two.
-    Tags that mark no entities are sorted alphabetically.
+    If the tags mark no entities, such as parts of speech, they are sorted alphabetically instead.
     """
     tags = set(tags)
     if not marks_entities(tags):

@@ -21,9 +21,10 @@ OUTSIDE = "O"
 
 
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs` unchanged and writes SPLIT.conll, in the format of conlleval, to `folder`.
+    """Yields (example, prediction) pairs unchanged and writes them to SPLIT.conll in `folder`.
 
-    Each line of SPLIT.conll holds a word, the gold tag (if known) and the predicted tag.
+    SPLIT.conll has the format of conlleval: each line holds a word, the gold tag (if the example
+    has tags) and the predicted tag.
     """
     path = folder / f"{split}.conll"
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
@@ -39,8 +40,8 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 class TagTask(Task):
     """Task that predicts one tag per word, at the first word piece of the word.
 
-    Only the first word piece of each word contributes to the loss. Words beyond `max_length` tokens
-    get the tag O, or the first label if no label is O.
+    Only the first word piece of each word contributes to the loss. For words beyond `max_length`
+    tokens, the predicted tag is O, or the first label if no label is O.
     """
 
     metric: Metric = entity_f1

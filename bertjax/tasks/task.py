@@ -47,7 +47,7 @@ class Example:
         words: the words of a sentence whose words are to be tagged.
         offsets: (start, end) of each word in `text`, such that text[start:end] is the word; empty
             if the words were given instead of a text.
-        choices: the endings to choose from in multiple choice.
+        choices: in multiple choice, the continuations of `text` to choose from.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
         answers: (text, start) for each accepted answer, where start is the index of the text's
@@ -93,8 +93,9 @@ class Task(abc.ABC):
             SQuAD's metrics.
         best_metric: name of the metric that selects the best checkpoint; higher is better.
         max_length: default of the maximum number of tokens per sequence.
-        export: function (folder, split, pairs) that yields the pairs unchanged and writes them in
-            the format of the official scorer; None if the task has no such format.
+        export: function (folder, split, pairs) that yields the (example, prediction) pairs
+            unchanged and writes them to `folder` in the format of the official scorer; None: no
+            such file is written.
     """
 
     name: str
@@ -130,7 +131,7 @@ class Task(abc.ABC):
         """Converts the model's outputs for the features of one example to a prediction."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the metrics of the labelled examples, as fractions; {} if no label is known."""
+        """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
         labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
         return self.metric(*zip(*labelled, strict=True)) if labelled else {}
 
@@ -146,7 +147,7 @@ class Task(abc.ABC):
     def write_predictions(
         self, folder: Path, split: str, pairs: Pairs
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields `pairs` unchanged and writes the predictions to `folder`/`split`.jsonl.
+        """Yields (example, prediction) pairs unchanged; writes predictions to folder/SPLIT.jsonl.
 
         The function `export` of the task, if set, writes further files for the official scorer.
         """

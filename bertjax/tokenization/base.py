@@ -91,7 +91,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """Builds the `tokenizers.Tokenizer` in which "[MASK]" in a text is the mask token."""
+        """Builds a `tokenizers.Tokenizer` that encodes "[MASK]" in a text as the mask token."""
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, not the mask token.
@@ -158,10 +158,10 @@ class Tokenizer(abc.ABC):
     def encode_prompt(
         self, text: str, pair: str | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Returns ids and token types of a text or pair; "[MASK]" in it becomes the mask token.
+        """Returns (ids, token types) of a text or pair, in which "[MASK]" becomes the mask token.
 
-        The input is truncated to `max_length` tokens, including the special tokens; the longer text
-        is truncated first.
+        RoBERTa's mask token is written "<mask>". The input is truncated to `max_length` tokens,
+        including the special tokens; the longer text is truncated first.
 
         Raises:
             ValueError: `max_length` is smaller than the number of special tokens.
@@ -245,7 +245,7 @@ class Tokenizer(abc.ABC):
 def _cut(
     first: list[int], second: list[int] | None, room: int
 ) -> tuple[list[int], list[int] | None]:
-    """Truncates the ids of one or two texts to `room` in total; the longer text is cut first."""
+    """Truncates the ids of one or two texts to `room` ids in total, the longer text first."""
     if second is None:
         return first[:room], None
     if len(first) + len(second) <= room:

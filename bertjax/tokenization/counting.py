@@ -10,8 +10,8 @@ MOST_CHARACTERS = 10_000_000
 in memory. The limit corresponds to about 1.2 million English words, for which counting and training
 take about 1 GB of memory, mostly for the trainers' index of token pairs."""
 SHARE_KEPT = 0.5
-"""`count_words` drops rare words until the total length of the other words is at most this fraction
-of `most_characters`."""
+"""`count_words` drops rare words until the total length of the remaining words is at most
+`SHARE_KEPT * most_characters`."""
 
 
 def count_words(
@@ -78,7 +78,7 @@ def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
 
 
 def repeated(counts: Counter[str]) -> Iterator[str]:
-    """Yields texts that contain each word of `counts` as often as counted, in alphabetical order.
+    """Yields texts, sorted by word, that together contain each word `counts[word]` times.
 
     The trainers of the tokenizers library accept texts, but no word counts. Each text that this
     function yields consists of one word, repeated at most 1000 times.

@@ -69,7 +69,7 @@ class _Source:
         return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
 
     def common(self) -> dict[str, Any]:
-        """Reads the settings `model_max_length` and `model_input_names` of any tokenizer class."""
+        """Reads `model_max_length` (default 512) and `model_input_names` from `config_file`."""
         # transformers writes 1e30 for "no limit".
         length = self.config.get("model_max_length", 512)
         names = self.config.get("model_input_names")
@@ -101,8 +101,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     Args:
         path: the directory or file, or the name of a model on the hub.
         do_lower_case: whether to lower-case text; None: the setting in the files. If the files
-            contain no such setting, ALBERT's tokenizer lower-cases text, and a WordPiece tokenizer
-            lower-cases text unless `looks_cased` is True for the vocabulary.
+            lack this setting, ALBERT's tokenizer lower-cases text, and a WordPiece tokenizer
+            lower-cases text unless `looks_cased(vocab)` is True.
 
     Raises:
         FileNotFoundError: there is no vocabulary at `path` or on the hub, or only one of vocab.json
@@ -127,9 +127,9 @@ def _find(path: Path) -> _Source:
         as_json, bare = (path, None) if is_json else (None, path)
     if not any(file and file.is_file() for file in (as_json, bare)):
         raise FileNotFoundError(
-            f"No tokenizer at {path}: expected a directory with tokenizer.json or vocab.txt, "
-            "vocab.json and merges.txt, spiece.model or sentencepiece.bpe.model, or one of these "
-            "files."
+            f"No tokenizer at {path}: expected tokenizer.json, vocab.txt, vocab.json with "
+            "merges.txt, spiece.model or sentencepiece.bpe.model, or a directory that contains "
+            "one of these."
         )
     config_file = directory / "tokenizer_config.json"
     config = read_json(config_file) if config_file.is_file() else {}
@@ -279,7 +279,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """Returns the name of the transformers class of the unigram tokenizer in the files `source`."""
+    """Returns the transformers class of the unigram tokenizer `source`, such as AlbertTokenizer."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -306,8 +306,8 @@ def _normalisation_of(read: TokenizerJson, is_albert: bool) -> dict[str, Any]:
     """Reads `do_lower_case` and `keep_accents` from the normalizers in a unigram tokenizer.json.
 
     Raises:
-        ValueError: the file has preprocessing steps that the model family (ALBERT if `is_albert`,
-            else XLM-RoBERTa or CamemBERT) does not use.
+        ValueError: a normalizer is not one that the model family (ALBERT if `is_albert`, else
+            XLM-RoBERTa or CamemBERT) uses, or the last pre-tokenizer is not Metaspace.
     """
     types = [step["type"] for step in read.normalizers]
     known = {"Replace", "Precompiled"} | (
@@ -378,6 +378,7 @@ def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]
     ]
     if different:
         raise ValueError(
-            f"The files in {source.directory} differ: {'; '.join(different)}. Correct one of them, "
-            "or delete tokenizer.json if tokenizer_config.json and the vocabulary are correct."
+            f"The files in {source.directory} differ: {'; '.join(different)}. Correct one of the "
+            "two files, or delete tokenizer.json if tokenizer_config.json and the vocabulary are "
+            "correct."
         )

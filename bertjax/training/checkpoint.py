@@ -74,7 +74,7 @@ class Checkpointer:
     def _badness(self, metrics: Any) -> float:
         """Computes from a checkpoint's metrics a number that is lower for a better checkpoint.
 
-        A checkpoint of a later phase always ranks as better, because losses depend on the row
+        A checkpoint of a later phase always ranks as better, because losses depend on the sequence
         length and are therefore not comparable between phases. The returned number is infinite if
         the metric is missing, NaN or infinite.
         """
@@ -124,7 +124,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _explained(self, what: str = "Writing a checkpoint") -> Iterator[None]:
-        """Converts any exception in the block to an OSError whose message begins with `what`."""
+        """Converts exceptions in the `with` block to OSErrors whose messages begin with `what`."""
         try:
             yield
         except Exception as error:
@@ -212,7 +212,8 @@ class Checkpointer:
         if damage is not None:
             raise ValueError(
                 f"The checkpoint of step {step} in {self._directory} is damaged: {damage}. Run the "
-                "same command again: it sets this checkpoint aside and uses another one."
+                "same command again: it moves this checkpoint to the folder 'damaged' and resumes "
+                "from the newest undamaged checkpoint."
             )
 
     def abandon(self) -> None:
@@ -233,7 +234,7 @@ class Checkpointer:
 def _single(x: jax.Array) -> jax.Array:
     """Returns one device's copy of an array that is replicated over the devices of this process.
 
-    Orbax would cut a replicated array into one slice per device and write the slices slowly, one
+    Orbax would split a replicated array into one slice per device and write the slices slowly, one
     after another. Sharded arrays and arrays that span several processes are returned unchanged; of
     an array that spans several processes, each process writes only its own slices.
     """

@@ -43,8 +43,8 @@ class EvaluateAndSave:
     At `last_step`, the hook both evaluates and saves. A checkpoint is also saved after each
     evaluation that is the best so far. After a stop signal, the current step is saved without an
     evaluation; if an evaluation was due at that step, the evaluation runs when training resumes. If
-    the evaluation is not compiled yet, the state is saved before the evaluation, because a signal
-    cannot stop the compiler.
+    an evaluation and a save are due at the same step, the state is saved after the evaluation, or,
+    if the evaluation is not compiled yet, before it, because a signal cannot stop the compiler.
 
     Args:
         checkpointer: writes the checkpoints.
@@ -101,7 +101,7 @@ class EvaluateAndSave:
                 self._save(step, state, evaluation)
 
     def _save_and_evaluate(self, step: int, state: TrainState) -> None:
-        """Saves the state, then evaluates it; a stop signal meanwhile ends the process at once."""
+        """Saves `state`, then evaluates it; a signal during the evaluation ends the process."""
         self.evaluation_due = True
         self._save(step, state, None)
         self._stop.nothing_to_lose = self.is_saved(step)

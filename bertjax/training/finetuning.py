@@ -51,7 +51,7 @@ class FinetuningRun(Run):
         task: the task, with the source of its examples.
         loaded: the model to start from, with the head of the task.
         data: the train split, encoded as features.
-        teacher: the teacher for distillation, if any.
+        teacher: the teacher for distillation; None: no distillation.
 
     Raises:
         ValueError: the class weights, mesh, attention kernel or warm-up in the config cannot be
@@ -110,7 +110,7 @@ class FinetuningRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json, with a hash of the weights of any teacher."""
+        """The config as stored in run.json, with a hash of the weights of the teacher, if any."""
         return identity_of(self.config, self.teacher)
 
     @property
@@ -141,9 +141,10 @@ class FinetuningRun(Run):
             yield sharding.to_devices(batch, host_rows, self.program.rows, size)
 
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
-        """Returns (first, last) of a batch's features, counted through the shuffled epochs.
+        """Returns (index of the first feature, index of the last feature) of a batch.
 
-        The last batch of an epoch may be smaller than the others.
+        The indices count the shuffled features of all epochs, one epoch after the other. The last
+        batch of an epoch may be smaller than the other batches.
         """
         del phase_index
         count, size = len(self.data.sizes), self.config.batch_size
@@ -152,10 +153,10 @@ class FinetuningRun(Run):
         return first, min(first + size, (epoch + 1) * count) - 1
 
     def accumulation_steps(self, phase: Phase) -> int:
-        """Returns the number of microbatches per update, which is a field of the config.
+        """Returns the number of microbatches per update, `accumulation_steps` of the config.
 
-        `phase` cannot hold the number of microbatches, because `phase.batch_size` counts examples,
-        but microbatches split the rows of a batch, and a row holds several examples.
+        `phase.accumulation_steps` is not used: it would have to divide `phase.batch_size`, a number
+        of examples, but microbatches split packed rows, each with several examples.
         """
         del phase
         return self.config.accumulation_steps
@@ -178,7 +179,8 @@ class FinetuningRun(Run):
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         """Returns all of `changed`, because any difference from the saved config prevents resuming.
 
-        If `num_epochs` or `max_steps` differs, a reason is appended to the list.
+        If `num_epochs` or `max_steps` differs, the returned list ends with the reason why this
+        difference prevents resuming.
         """
         refused = super().refused_changes(changed, saved, step)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):
@@ -226,7 +228,7 @@ class FinetuningRun(Run):
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state with the best dev score, or the last state if there is no dev split.
 
-        Afterwards, `dev_scores` and the prediction files of dev splits belong to the returned
+        Afterwards, `dev_scores` and the prediction files of dev splits are those of the returned
         state.
         """
         best = checkpointer.best_step

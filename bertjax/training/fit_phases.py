@@ -66,9 +66,10 @@ class FitPhases:
         return state, step, finished and not self._evaluation_due
 
     def rows_of_step(self, step: int) -> tuple[int, int, int]:
-        """Returns (index of the phase, first row, last row) of the batch that `step` trains on.
+        """Returns (phase, first row, last row), all as indices, of the batch that `step` trains on.
 
-        Rows are numbered from 0 in the order in which the phase reads them from the data.
+        Rows (in fine-tuning: features) are numbered from 0 in the order in which the phase reads
+        them from the data.
         """
         run, index, start = self._run, 0, 0
         while step > start + run.phases[index].num_steps:

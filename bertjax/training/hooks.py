@@ -116,7 +116,7 @@ class MetricLogger:
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Syncs the metric files to disk, so that the files are as new as the next checkpoint."""
+        """Syncs the metric files to disk, so that no written metric is lost in a machine crash."""
         if self._writer is not None:
             self._writer.flush()
 

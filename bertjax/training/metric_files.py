@@ -24,7 +24,7 @@ from bertjax.files import set_aside, write_bytes
 
 @contextlib.contextmanager
 def _without(module: str) -> Iterator[None]:
-    """Makes imports of `module` in the block raise ImportError, unless it is imported already."""
+    """Makes `import module` fail in the `with` block, unless `module` is already imported."""
     if module in sys.modules:
         yield
         return

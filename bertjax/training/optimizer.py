@@ -55,7 +55,8 @@ class UncorrectedAdamState(NamedTuple):
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Returns the Adam transformation of google-research/bert, which has no bias correction.
 
-    The update is mu / (sqrt(nu) + eps), where mu and nu are the moments of the gradients.
+    The update is mu / (sqrt(nu) + eps), where mu and nu are the first and second moments of the
+    gradients.
     """
 
     def init(params: Any) -> UncorrectedAdamState:
@@ -139,8 +140,9 @@ def difference_before(
 ) -> str | None:
     """Describes how the phases `before` and `after` differ within the first `step` steps.
 
-    The result is None if the steps have the same learning rates and the same rows. The rows of a
-    step depend on the index of the phase, `max_length`, `batch_size` and `max_predictions`.
+    The result is None if these steps have the same learning rates and the same rows in `before` as
+    in `after`. The rows of a step depend on the index of the phase, `max_length`, `batch_size` and
+    `max_predictions`.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:

@@ -85,7 +85,8 @@ class PretrainingRun(Run):
         """Returns the config with the architecture of the model that --init names.
 
         The dropout rates in `DROPOUT_OF_THE_RUN` remain those of the config. If the run resumes
-        from a checkpoint, the whole model config is read from run.json.
+        from a checkpoint, the model config in run.json replaces that of `config`, including the
+        dropout rates.
         """
         if resumes:
             saved = Workdir(Path(config.workdir)).read()["config"]["model"]
@@ -108,15 +109,17 @@ class PretrainingRun(Run):
     def _explained_head(self) -> Iterator[None]:
         """Converts a `MissingHead` error in the block to a ValueError that suggests a --head.
 
-        The message of `MissingHead` names heads that --head does not accept. The missing head is
-        always the head for sentence pairs, because every model family has the head masked_lm.
+        The message of `MissingHead` is replaced, because it suggests heads that --head does not
+        accept. The missing head is always the head for sentence pairs, because every model family
+        has the head masked_lm.
         """
         try:
             yield
         except MissingHead as error:
             raise ValueError(
-                f"{error.family} has no head for sentence pairs in transformers, and the data "
-                f"was prepared with --objective {self.metadata.objective}. Give --head masked_lm, "
+                f"{error.family} has no head for sentence pairs in transformers, but the run needs "
+                "this head (the data was prepared with --objective "
+                f"{self.metadata.objective}). Give --head masked_lm, "
                 "which trains only masked LM on the same data and does not use the labels of "
                 "sentence pairs, or prepare the data with --objective mlm."
             ) from error
@@ -149,7 +152,11 @@ class PretrainingRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json, with a hash of the teacher in "distillation"."""
+        """The config as it is stored in run.json.
+
+        The entry "distillation" also contains a hash of the teacher's weights; this entry is None
+        if there is no teacher.
+        """
         identity = identity_of(self.config, self.teacher)
         weights = identity.pop("teacher_weights", None)
         distillation = identity["distillation"] | {"teacher_weights": weights}
@@ -213,7 +220,7 @@ class PretrainingRun(Run):
         return refused
 
     def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
-        """Returns the masking and the row format with which records become the rows of a phase."""
+        """Returns the masking settings and the format of the rows of `phase`."""
         max_sequences = self.metadata.max_sequences
         masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
@@ -237,7 +244,10 @@ class PretrainingRun(Run):
         return {f"eval/{key}": value for key, value in means.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation step by evaluating one batch of held-out rows; returns True."""
+        """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
+
+        Always returns True: later evaluations of the phase need no compilation.
+        """
         for batch in itertools.islice(self._eval_batches(phase) or (), 1):
             jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
         return True
@@ -263,7 +273,7 @@ class PretrainingRun(Run):
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def flops_per_row(self, phase: Phase) -> float:
-        """Returns the FLOP per row of an update, with attention only within each sequence."""
+        """Returns the FLOP per row of an update, counting attention only within each sequence."""
         content = self.metadata.splits["train"].lengths[str(phase.max_length)]
         attended = content.attended if self.metadata.max_sequences > 1 else None
         return self.program.flops_per_row(phase, attended)

@@ -132,12 +132,13 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
     """Returns the config with the field `head` set to "pretraining" or "masked_lm".
 
     Args:
-        config: the config of the run. If `config.head` is None, the head is "pretraining" if
-            `has_pairs` is True or, with a teacher, if `config.distillation.nsp` is above 0.
+        config: the config of the run. Without a teacher, the head is `config.head`; if it is None,
+            the head is "pretraining" if `has_pairs` is True, else "masked_lm". With a teacher, the
+            head is "pretraining" if `config.distillation.nsp` is above 0, else "masked_lm".
         has_pairs: whether the data has sentence pairs.
 
     Raises:
-        ValueError: `config.head` is not the head that the distillation trains.
+        ValueError: with a teacher, `config.head` is the head that distillation does not train.
     """
     distillation = config.distillation
     if distillation.teacher is None:
@@ -148,6 +149,7 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
         raise ValueError(
             f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: distillation trains "
             "the head 'pretraining' if distillation.nsp is positive, else 'masked_lm'. Leave "
-            "--head out, or change --distillation.nsp."
+            f"--head out to train {trained!r}, or change --distillation.nsp to train "
+            f"{config.head!r}."
         )
     return dataclasses.replace(config, head=trained)

@@ -86,8 +86,9 @@ class Rollbacks:
     def _leave_out(self, phases: Sequence[Phase], last_bad: int, target: int) -> int:
         """Adds the records of a rollback from step `last_bad` to step `target`.
 
-        What earlier rollbacks left out after `target` remains left out, in each phase with all
-        batches before it.
+        The new records replace those of earlier rollbacks to `target` or later steps. They leave
+        out all batches after `target`: in the phase of `last_bad`, up to the batch of `last_bad`,
+        and in other phases with replaced records, up to the last batch that these left out.
 
         Returns:
             The number of batches that are left out of the phase of `last_bad`.

@@ -75,7 +75,7 @@ def print_scores(scores: Scores, task: Task) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats a score as a percentage, except the counts and thresholds of SQuAD 2.0."""
+    """Formats a score in percent, or unscaled if it is a count or a threshold of SQuAD 2.0."""
     return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
 
 

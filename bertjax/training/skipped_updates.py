@@ -19,7 +19,7 @@ class NotFinite(ValueError):
 
     Attributes:
         first_step, last_step: the first and the last of the consecutive steps whose updates were
-            skipped. `last_step` is None if the cause of the error is an array that is not finite.
+            skipped; 0 and None if the cause of the error is an array that is not finite.
     """
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
@@ -101,8 +101,9 @@ class SkippedUpdates:
                 f"{step} had loss {loss:.4g}, gradient norm {grad_norm:.4g}, and used rows {first} "
                 f"to {last} of phase {phase}. Skipped updates do not change the model, so all "
                 "checkpoints are usable. Run the same command again if the machine may have been "
-                "at fault. If not, give --rollback_steps 100 to leave out these rows, start a new "
-                "run with a lower --optimizer.learning_rate, or raise --max_bad_steps.",
+                "at fault. Otherwise, give --rollback_steps 100 to leave out the rows of skipped "
+                "updates, start a new run with a lower --optimizer.learning_rate, or raise "
+                "--max_bad_steps.",
                 begin,
                 step,
             )

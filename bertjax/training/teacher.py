@@ -43,8 +43,8 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
     name = f"--distillation.teacher {distillation.teacher}"
     if loaded.absent:
         raise ValueError(
-            f"{name} has no {', '.join(loaded.absent)}: only a masked LM has soft targets. Name "
-            "the pretrained model, not a fine-tuned one."
+            f"{name} has no {', '.join(loaded.absent)}: the teacher must have a masked LM "
+            "head. Name the pretrained model, not a fine-tuned one."
         )
     if loaded.tokenizer.fingerprint != tokenizer.fingerprint:
         raise ValueError(
@@ -135,8 +135,8 @@ def _reordered(
     if sorted(teacher_labels) != sorted(labels):
         raise ValueError(
             f"{name} has the classes {', '.join(teacher_labels)}, but the task has "
-            f"{', '.join(labels)}: they must be the same, in any order. If only their names "
-            "differ, correct id2label in the config.json of the teacher."
+            f"{', '.join(labels)}: the classes must be the same, in any order. If only the "
+            "names of the classes differ, correct id2label in the config.json of the teacher."
         )
     order = [teacher_labels.index(label) for label in labels]
     return {key: value[..., order] for key, value in classifier.items()}

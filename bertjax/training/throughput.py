@@ -148,7 +148,10 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Returns the `Roofline` of one device; None with a teacher or with tensor parallelism."""
+    """Returns the `Roofline`, which times the matrix multiplications of a step on one device.
+
+    The result is None if there is a teacher or tensor parallelism.
+    """
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:
         return None
@@ -164,7 +167,7 @@ def _figures(
     rounds: list[dict[str, Any]],
     first: float,
 ) -> dict[str, Any]:
-    """Returns the result of `measure`; `first` is the first step's seconds with compilation."""
+    """Returns the result of `measure`; `first`: seconds of the first step and its compilation."""
 
     def median(key: str) -> float:
         return statistics.median(values[key] for values in rounds)

@@ -95,10 +95,13 @@ class Run(abc.ABC):
         """
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation before a phase begins; returns whether it has done so.
+        """Compiles the evaluation of a phase before the phase begins.
 
-        Before the first step of a phase, all finished steps are usually saved, so that no step is
-        lost if a stop signal ends the process during the compilation.
+        When a phase begins, the newest checkpoint is usually that of the last step; if so, a stop
+        signal ends the process at once, even during the compilation, and no step is lost.
+
+        Returns:
+            True if evaluations of the phase need no more compilation; False: nothing was compiled.
         """
         del params, phase
         return False
@@ -119,7 +122,10 @@ class Run(abc.ABC):
         """
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores the `progress` of a checkpoint, except for the position in the data."""
+        """Restores the values that `progress` stored in a checkpoint.
+
+        The position in the data is not restored, because the step of the checkpoint determines it.
+        """
         del progress
 
     def is_finished(self) -> bool:
@@ -127,7 +133,7 @@ class Run(abc.ABC):
         return False
 
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
-        """Returns (first row, last row) of a phase's batch, in the order in which rows are read."""
+        """Returns the indices (first row, last row) of a batch; 0 is the first row of the phase."""
         batch_size = self.phases[phase_index].batch_size
         return batch * batch_size, (batch + 1) * batch_size - 1
 
@@ -250,7 +256,7 @@ class Run(abc.ABC):
             raise RolledBack(f"rolled back to step {target}")
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """Returns the state to export: the last state, or the best one if a subclass chooses it."""
+        """Returns the state to export: here, the last `state`; subclasses may choose the best."""
         del checkpointer
         return state
 

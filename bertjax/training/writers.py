@@ -26,10 +26,10 @@ class MetricWriter:
     machine crashes.
 
     Args:
-        directory: the directory of both files, which is created if needed.
-        step: the step from which the run resumes. Lines and events of later steps are removed
-            first, because the resumed run writes them again; events that are missing are restored
-            from `metrics.jsonl`.
+        directory: the directory of both files; it is created if it does not exist.
+        step: the step from which the run resumes. Lines and events of steps after `step` are
+            removed first, because the resumed run writes them again; events that are missing are
+            restored from `metrics.jsonl`.
 
     Raises:
         OSError: a file cannot be written; the message names the file.
@@ -81,6 +81,6 @@ class MetricWriter:
 
 
 def _opened(path: Path) -> io.FileIO:
-    """Opens a file for appending without a buffer, whose content a killed process would lose."""
+    """Opens a file for appending without a buffer, because a killed process loses its buffers."""
     with explaining(path):
         return path.open("ab", buffering=0)

@@ -250,7 +250,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Returns `config` with a new `pad_token_id` and, for RoBERTa, the matching position_offset."""
+    """Returns `config` with `pad_token_id` and, for RoBERTa, position_offset = pad_token_id + 1."""
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config
@@ -278,8 +278,8 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     if lost:
         raise ValueError(
             f"{', '.join(lost)}: Hugging Face's models of model_type={config.model_type!r} do not "
-            "support these values, so the model could not be saved. Choose a model_type that "
-            "supports them, or leave them out."
+            "support these values, so the model could not be saved. Choose another model_type, "
+            "or leave the unsupported values out of the config."
         )
     return written
 

@@ -60,7 +60,10 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
-    """Adds newly initialised parameters of `model.training_parts` to `params`, which lacks them."""
+    """Adds to `params` newly initialised parameters of `model.training_parts`.
+
+    These parts of the model exist only during training, so loaded parameters lack them.
+    """
     if not model.training_parts:
         return params
     paths = (path for path in param_shapes(model) if path.split("/")[0] in model.training_parts)
@@ -78,8 +81,8 @@ def fill(
 ) -> Filled:
     """Converts tensors with PyTorch names to the parameters of a model.
 
-    A layer of the head, or the pooler, is initialised at random if `tensors` has none of its
-    tensors.
+    If `tensors` lacks all tensors of the pooler, or all tensors of a layer of the head, this part
+    is initialised at random.
 
     Args:
         tensors: {PyTorch name: tensor}; the tensors are read one at a time.
@@ -93,7 +96,7 @@ def fill(
 
     Raises:
         ValueError: tensors are missing, unexpected, of a wrong shape or type, or not finite. The
-            message lists these tensors, or the number and the first of many such tensors.
+            message lists these tensors or, if there are many, their number and the first of them.
     """
     config, known = model.config, known or {}
     layers = _check_layers(tensors, config, where) if not known else 0
@@ -150,8 +153,8 @@ def _misfit(where: str, *problems: list[str]) -> str:
 def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
     """Returns the number of layers in `tensors`; raises ValueError if `config` has more layers.
 
-    This check must come first, because the time and memory of the other operations grow with the
-    number of layers in `config`, which may be wrong.
+    `fill` must begin with this check, because the time and memory of its other operations grow with
+    the number of layers in `config`, which may be wrong.
     """
     layers = 0
     for name in names.normalized(tensors, config).values():
@@ -170,8 +173,9 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
 def _part(path: str) -> str | None:
     """Returns the optional part of a model that a path is in: "bert/pooler" or a layer of the head.
 
-    Returns None for all other parameters of the encoder. A source of tensors may lack an optional
-    part, or have an optional part that the model lacks, but must not have an incomplete part.
+    Returns None if the path is in the encoder but not in the pooler. A source of tensors may lack
+    an optional part, or have an optional part that the model lacks, but must not have an incomplete
+    part.
     """
     first, _, rest = path.partition("/")
     return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first

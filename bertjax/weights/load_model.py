@@ -150,8 +150,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
             summary = str(error).partition("\n")[0]
             raise ValueError(
                 f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}). "
-                "Check that run.json belongs to the same run. If the checkpoint is damaged, remove "
-                f"{workdir / 'checkpoints' / str(step)} to use the previous checkpoint."
+                "Check that run.json and the checkpoint belong to the same run. If the checkpoint "
+                f"is damaged, remove {workdir / 'checkpoints' / str(step)} to use the previous one."
             ) from error
     flat: Any = flatten_dict(params, sep="/")
     tensors = dict(names.to_hf(flat, model.config))
@@ -296,7 +296,7 @@ def find_head(source: Source) -> str:
 
 
 def _head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
-    """Maps the names of all tensors outside the encoder to head layers, such as "classifier"."""
+    """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
     parts = {}
     for stored, name in names.normalized(source.tensors, config).items():
         mapped = names.find(name, config)

@@ -133,7 +133,7 @@ _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
 def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
-    """Maps the PyTorch names of the tensors in a file, of any family, to names in `RULES`.
+    """Converts tensor names `stored` of the config's family; returns {stored name: BERT's name}.
 
     Redundant tensors are left out. The tensor `position_ids` is always redundant. With tied
     embeddings, the weight and the bias of the decoder are redundant, because these equal the word

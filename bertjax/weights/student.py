@@ -59,7 +59,7 @@ def student_params(
     if problems:
         raise ValueError(
             f"The student cannot start from layers of its teacher: {'; '.join(problems)}. Give the "
-            "student the teacher's values, or leave out the layers."
+            "student the teacher's values, or leave out --distillation.layers."
         )
     lacking = frozenset(shapes.keys() - taken.keys())
     params = unflatten_dict({**taken, **fresh(model, lacking, seed)}, sep="/")

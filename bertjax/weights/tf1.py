@@ -5,9 +5,9 @@ TensorFlow is imported only when a function of this module needs it.
 
 `bert_config.json` does not say whether the vocabulary is cased. `load_tokenizer(directory)` treats
 a `vocab.txt` with capital letters as cased and any other `vocab.txt` as uncased; the argument
-`do_lower_case` overrides this guess. `bert_config.json` also lacks labels and the epsilon of
-LayerNorm, which is 1e-12. bertjax reads the activation "gelu" as the exact GELU, although Google's
-code has used the tanh approximation since February 2019.
+`do_lower_case` overrides this guess. `bert_config.json` contains neither labels nor the epsilon of
+LayerNorm, which is 1e-12 in Google's code. bertjax reads the activation "gelu" as the exact GELU,
+although Google's code has used the tanh approximation since February 2019.
 """
 
 import contextlib
@@ -262,9 +262,9 @@ def _write_raw(
         raise ValueError(
             f"These tensors are not a TF1 BERT of {layers} layers. Without a TF1 name: "
             f"{nameless or 'nothing'}. Duplicate: {duplicate or 'nothing'}. Missing: "
-            f"{missing or 'nothing'}. Of further layers: {beyond or 'nothing'}. Google's code has "
-            "heads for pretraining (with tied embeddings), classification and SQuAD only: save "
-            "models with other heads as a Hugging Face directory."
+            f"{missing or 'nothing'}. Of layers that the config lacks: {beyond or 'nothing'}. "
+            "Google's code has heads for pretraining (with tied embeddings), classification and "
+            "SQuAD only: save models with other heads as a Hugging Face directory."
         )
     return places
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Tf1Name(NamedTuple):
-    """The TF1 and PyTorch names of a parameter, and whether TF1 stores the matrix transposed."""
+    """The TF1 and PyTorch names of a parameter, and whether TF1 has PyTorch's matrix transposed."""
 
     tf1: str
     pytorch: str

@@ -171,7 +171,11 @@ def _zip_entries(data: mmap.mmap) -> tuple[dict[str, tuple[int, int]], int]:
 
 
 def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: int):
-    """Returns (start, end) of the content of a zip entry, which must be in [`free_from`, `end`]."""
+    """Returns the byte offsets (start, end) of the content of a zip entry.
+
+    Raises:
+        ValueError: the entry is compressed, encrypted, damaged or not within [`free_from`, `end`].
+    """
     shown = entry.orig_filename[:80]
     at = entry.header_offset
     header = data[at : at + 30]

@@ -65,7 +65,7 @@ def test_every_flipped_bit_is_found_and_its_shard_named(data):
     rng = random.Random(0)
     for _ in range(40):
         flip(data / file, rng.randrange(len(whole)), rng.randrange(8))
-        with pytest.raises(ValueError, match=rf"{file}.*Copy them again, or run the prepare"):
+        with pytest.raises(ValueError, match=rf"{file}.*Copy these shards again, or run the"):
             verify_shards(data, metadata)
         (data / file).write_bytes(whole)
     assert verify_shards(data, metadata).shards > 0

@@ -156,7 +156,7 @@ def teachers(tmp_path_factory, encoder, tokenizer, sentences):
 @pytest.mark.parametrize(
     ("teacher", "model", "message"),
     [
-        ("headless", {}, "has no predictions: only a masked LM has soft targets"),
+        ("headless", {}, "has no predictions: the teacher must have a masked LM head"),
         ("short", {}, "max_length=16, but .* reads at most 8 tokens"),
         ("wider", {}, r"give --model.vocab_size="),
         ("foreign", {}, "prepare the data with --tokenizer .*foreign"),

@@ -368,7 +368,7 @@ def test_every_tensor_that_tf1_cannot_hold_is_named_and_the_old_directory_stays(
     for part in (
         "Without a TF1 name: ['cls.predictions.decoder.weight', 'my.head']",
         "Missing: ['bert/encoder/layer_0/output/dense/bias']",
-        "further layers: ['bert/encoder/layer_1/output/dense/bias']",
+        "Of layers that the config lacks: ['bert/encoder/layer_1/output/dense/bias']",
     ):
         assert part in str(error.value)
     assert [file.name for file in tmp_path.iterdir()] == ["model"]

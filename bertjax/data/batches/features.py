@@ -27,17 +27,17 @@ class Feature(NamedTuple):
         input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
         lengths: number of tokens of each sequence.
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
-            special tokens, or all tokens if the model family has only one token type. The
-            remaining tokens of the sequence have token type 1.
+            special tokens, or all tokens if the model family has only one token type; the later
+            tokens of each sequence have token type 1.
         labels: None, or the labels of one kind: "classes": int32 [1], the class index; "choice":
             int32 [1], the index of the correct choice; "multi_label": float32 [C], 1 for each
             class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
             [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
             first and last token of the answer, [0, 0] (the position of [CLS]) = no answer.
-        origins: the part of the text that each token is from, -1 = none; not stored on disk; in
-            tagging: int [n], the index of the word that starts at each token; in question
-            answering: int [n, 2], each token's start and end (exclusive) in the passage, in
-            characters.
+        origins: the part of the text that each token is from, -1 = none; not stored on disk. The
+            `origins` of a tagging example are int [n], the index of the word that starts at each
+            token. The `origins` of a question-answering example are int [n, 2], each token's start
+            and end (exclusive) in the passage, in characters.
     """
 
     input_ids: np.ndarray

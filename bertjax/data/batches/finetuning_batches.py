@@ -155,7 +155,7 @@ def _make_row(
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
-    """Returns the arrays labels and label_weights of one row, in the shapes given in `batch.py`."""
+    """Returns the arrays labels and label_weights of one row, shaped as described in `batch.py`."""
     if labels.kind == "tokens":
         joined = [
             np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
@@ -187,7 +187,7 @@ def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
 
 
 class FeatureBatches(grain.MapDataset):
-    """Dataset of a run's batches: element i is (number of rows of batch `first + i`, local rows).
+    """Dataset of batches: element i is (number of rows, local rows) of global batch `first + i`.
 
     The features are shuffled in every epoch. The last batch of an epoch is smaller if the number of
     features is not a multiple of the batch size. The local rows are the rows that this host needs.

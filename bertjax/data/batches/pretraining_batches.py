@@ -186,8 +186,8 @@ class HeldOutRows:
     def unigram_entropy(self) -> float:
         """Entropy, in nats, of the frequencies of the maskable tokens in the sampled rows.
 
-        A model that ignores the context cannot have a loss below the entropy. To compute the
-        entropy, every host reads all sampled rows.
+        A model that ignores the context cannot have a loss below the unigram entropy. To compute
+        the entropy, every host reads all sampled rows.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):

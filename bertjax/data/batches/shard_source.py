@@ -68,7 +68,7 @@ class Records(grain.sources.ArrayRecordDataSource):
         )
 
     def _place(self, key: int | None) -> tuple[str, str]:
-        """Returns the path of the shard that caused an error, and the subject of the error message.
+        """Returns the path of the shard that caused an error, and the place to name in the message.
 
         The shard is the first shard that cannot be opened; if all shards can be opened, the shard
         that contains record `key`. To count the records, this method opens all shards.
@@ -86,7 +86,7 @@ class Records(grain.sources.ArrayRecordDataSource):
 
 
 def _read_all(path: str) -> None:
-    """Reads the file `path` to its end, to find out whether its disk or bucket works.
+    """Reads the file `path` to the end, to check that the disk or bucket can read the file.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,9 +1,9 @@
 """Data preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or locally.
 
 Each element of the pipeline is the index of one part, as with `--shard i/n`: a worker reads the
-whole input, cuts the input into the same chunks as every worker, and prepares the chunks of one
-part. No text goes through Beam, so memory does not grow with the corpus, and the examples do not
-depend on the runner.
+whole input, divides the input into chunks, which are the same on all workers, and prepares the
+chunks of one part. No text goes through Beam, so memory does not grow with the corpus, and the
+examples do not depend on the runner.
 """
 
 import shlex
@@ -15,8 +15,8 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
     """Calls `prepare_part(i)` for each i in range(parts) on a Beam runner, and waits for all calls.
 
     Args:
-        prepare_part: function that prepares part i. The input and the output must have the same
-            paths on the machines of all workers, which call the function.
+        prepare_part: function that prepares part i. The workers call `prepare_part`, so the input
+            and the output must have the same paths on the machines of all workers.
         parts: number of parts; a worker prepares one part at a time.
         runner: "direct" for this machine, or the name of a Beam runner: DataflowRunner, ...
         options: the pipeline options of Beam in one string, such as "--project=P --region=R".

@@ -1,4 +1,4 @@
-"""Cuts documents into chunks, and converts each chunk, with its own random seed, to shards.
+"""Groups documents into chunks, and converts each chunk, with its own random seed, to shards.
 
 The text of a chunk depends only on the input and the chunk size; the examples of a chunk depend
 only on the text, the index of the chunk and the settings. The output is therefore the same for any
@@ -35,7 +35,7 @@ DOCUMENTS_PER_BATCH = 256
 
 
 class Chunk(NamedTuple):
-    """A chunk of text: its index, documents as (UTF-8 text, layout), and text size in bytes."""
+    """A chunk of text: its index, (UTF-8 text, layout) of each document, and its size in bytes."""
 
     number: int
     documents: list[tuple[bytes, str]]
@@ -59,7 +59,7 @@ def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chun
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSettings:
-    """Settings of `ChunkPreparer`, whose fields mean the same as in `PrepareConfig`."""
+    """Settings of `ChunkPreparer`; each field has the same meaning as in `PrepareConfig`."""
 
     output: str
     objective: ObjectiveName
@@ -73,7 +73,7 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """A sequence: its token ids as bytes, special tokens included; other fields as in `Row`."""
+    """A sequence: all its token ids as bytes, and its length, a_length and label as in `Row`."""
 
     ids: bytes
     length: int
@@ -159,7 +159,7 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Tokenizes all sentences, with a space between two sentences of a document."""
+        """Returns the token ids of each sentence as bytes, as if spaces joined the sentences."""
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
@@ -197,7 +197,7 @@ class ChunkPreparer:
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
-        """Yields the list of sequences of each row; packed rows are ordered by first sequence."""
+        """Yields the sequences of each row; packed rows are sorted by the row's first sequence."""
         if not self._settings.pack:
             for sequence in sequences:
                 yield [sequence]
@@ -259,11 +259,11 @@ class ChunkPreparer:
 def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> set[int]:
     """Draws the indices of the documents of a chunk that are held out for evaluation.
 
-    At most half of the `count` documents are held out. Below this maximum, the number of
-    held-out documents is even, so that next-sentence prediction can draw from a second held-out
-    document. The number of held-out documents is rounded at random, so that on average a share of
-    `fraction` is held out. If `fraction` is positive, the first chunk holds out at least one
-    document, provided that the chunk has two documents.
+    At most `count // 2` documents are held out. If fewer than `count // 2` documents are held out,
+    the number of held-out documents is even, so that next-sentence prediction can draw from a
+    second held-out document. The number of held-out documents is rounded at random, so that on
+    average a share of `fraction` is held out. If `fraction` is positive, the first chunk holds out
+    at least one document, provided that the chunk has two documents.
     """
     if fraction == 0 or count < 2:
         return set()

@@ -46,7 +46,7 @@ class TooLittleText(ValueError):
 def claim(
     directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
 ) -> Metadata | None:
-    """Creates the output directory, or checks that a run of the same settings began it.
+    """Creates the output directory, or checks that it was begun with the same settings.
 
     Returns the metadata if the directory is already complete and no data need to be prepared;
     returns None if data must be prepared.
@@ -91,8 +91,8 @@ def claim(
         if started or (directory / METADATA_FILE).exists():
             raise ValueError(
                 f"--output {directory} was begun with other settings: "
-                f"{'; '.join(_differences(old_plan, plan))}. Use the same settings to continue, "
-                "another directory, or --overwrite to start again."
+                f"{'; '.join(_differences(old_plan, plan))}. To continue, use the same "
+                "settings; to start again, use another directory or --overwrite."
             )
         old_plan = None
     if (metadata := _complete(directory)) is not None:
@@ -246,7 +246,11 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Writes the file that marks `part` as finished and holds the input's `chunks` and `counts`."""
+    """Writes the file that marks `part` as finished.
+
+    The file also stores `chunks`, the number of chunks of the whole input, and `counts`, how often
+    text of the input was skipped or cut.
+    """
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
 

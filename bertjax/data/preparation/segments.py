@@ -28,10 +28,10 @@ class ExampleOptions(NamedTuple):
         max_tokens: largest number of text tokens per example; special tokens are not counted.
         short_seq_prob: probability that the sentence pairs of a document have a shorter target
             length, which is drawn at random.
-        shift: whether examples without sentence pairs may begin and end within sentences, with a
-            random length of the first example. `shift` is True for all but the first of
-            `dupe_factor` passes over a text, because examples of whole sentences would soon be the
-            same in every pass.
+        shift: whether examples without sentence pairs may begin and end within sentences; the first
+            example then has a random length, which shifts the later examples. `shift` is False in
+            the first of the `dupe_factor` passes over a text and True in all later passes, so that
+            every pass yields different examples.
     """
 
     max_tokens: int
@@ -42,8 +42,9 @@ class ExampleOptions(NamedTuple):
 class Pair(NamedTuple):
     """Positions of a sentence pair: segment A is ids[a_start:a_end], B is ids[b_start:b_end].
 
-    The label is 0 if segment B follows segment A in the document. The label is 1 if B is a random
-    segment (NSP, and SOP for a single sentence) or if A follows B (SOP).
+    The label is 0 if segment B follows segment A in the document. The label is 1 if segment B is
+    random (in NSP, and in SOP for an example with one sentence of the document), or if segment A
+    follows segment B (in SOP).
     """
 
     a_start: int
@@ -150,7 +151,8 @@ def single_segments(
     """Yields examples of one segment of one document, with up to `options.max_tokens` tokens.
 
     A segment consists of whole sentences unless `options.shift` is True. A sentence longer than an
-    example is split over several, so no token is lost. No sentence in `documents` may be empty.
+    example is split over several examples, so no token is lost. No sentence in `documents` may be
+    empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -171,7 +173,7 @@ def full_sentences(
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
     token between two documents. Unless `options.shift` is True, an example ends before a sentence
     that would make the example longer than `options.max_tokens`. A sentence longer than an example
-    is split over several, so no token is lost. No sentence in `documents` may be empty.
+    is split over several examples, so no token is lost. No sentence in `documents` may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)

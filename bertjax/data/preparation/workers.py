@@ -1,4 +1,4 @@
-"""Worker processes that prepare chunks of documents, with a bounded number of chunks in memory."""
+"""Worker processes that convert chunks of text to shards, with few chunks in memory at a time."""
 
 import contextlib
 import multiprocessing
@@ -21,7 +21,7 @@ def available_cores() -> int:
 
 
 class Workers:
-    """Prepares chunks in `processes` worker processes, or in this process if `processes` is 1.
+    """Converts chunks to shards: in this process if `processes` is 1, else in `processes` workers.
 
     At most `processes + 1` submitted chunks are unfinished at any time, so the memory for chunks
     does not grow with the size of the input.
@@ -45,7 +45,7 @@ class Workers:
     def submit(self, chunk: Chunk) -> None:
         """Submits `chunk` to a worker process; blocks while `processes + 1` chunks are unfinished.
 
-        Without worker processes, `submit` prepares `chunk` in this process.
+        If `processes` is 1, this process converts `chunk` to shards before `submit` returns.
         """
         if self._pool is None:
             with _one_tokenizer_thread():
@@ -58,7 +58,7 @@ class Workers:
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
-        """Waits until all submitted chunks are prepared."""
+        """Waits until the shards of all submitted chunks are written."""
         with self._explaining_lost_workers():
             while self._pending:
                 self._collect()
@@ -74,9 +74,9 @@ class Workers:
             yield
         except BrokenProcessPool as error:
             raise OSError(
-                "A worker process died. It may have run out of memory, or the calling script lacks "
-                "`if __name__ == '__main__':`. Run the same command again to continue, with a "
-                "smaller --num_processes if memory is short."
+                "A worker process died. The worker may have run out of memory, or the calling "
+                "script lacks `if __name__ == '__main__':`. Run the same command again to "
+                "continue, with a smaller --num_processes if memory is short."
             ) from error
 
     def __enter__(self) -> "Workers":

@@ -47,7 +47,8 @@ class Corpus:
             None] of a Python package whose docstrings are read (`pydocs`).
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         bytes_read: number of bytes read from disk so far.
-        counts: {reason: number of lines that were cut or records that were skipped while reading}.
+        counts: Counter of "long_lines_cut", the lines that were split because they are very long,
+            and "records_without_text", the records that were skipped.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
@@ -179,7 +180,8 @@ class Corpus:
             if self.options.errors == "strict":
                 raise ValueError(
                     f"{name}, line {number} contains an unpaired surrogate "
-                    f"(\\u{ord(text[error.start]):04x}). Correct it, or pass --errors replace."
+                    f"(\\u{ord(text[error.start]):04x}). Correct the file, or pass --errors "
+                    "replace to put U+FFFD in place of such characters."
                 ) from error
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
@@ -187,8 +189,8 @@ class Corpus:
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
         """Yields the text of a record as one document, or as several documents if it is very long.
 
-        If `text` is None, nothing is yielded, and the record is counted in `counts`. A first line
-        of `text` that is equal to `title` is left out.
+        If `text` is None, nothing is yielded, and `counts["records_without_text"]` is increased
+        by 1. A first line of `text` that is equal to `title` is left out.
         """
         if text is None:
             self.counts["records_without_text"] += 1
@@ -244,7 +246,7 @@ def _wiki_documents(lines: Iterable[str]) -> Iterator[Document]:
 
 
 def looks_like_sentences(lines: Sequence[str]) -> bool:
-    """Returns whether `lines` hold one sentence each, with blank lines between documents."""
+    """Returns whether `lines` look like one sentence each, with blank lines between documents."""
     lines = [line.strip() for line in lines][:-1] if len(lines) > 20 else list(lines)
     filled = [line for line in lines if line.strip()]
     if not filled or looks_wrapped(list(lines)):

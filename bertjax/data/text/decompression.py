@@ -47,7 +47,7 @@ class Decompressor(Protocol):
         ...
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Decompresses `data`; returns at most about `max_length` bytes and keeps the rest."""
+        """Decompresses `data`; returns about `max_length` bytes or fewer, later calls the rest."""
         ...
 
 
@@ -126,8 +126,8 @@ class Decompressed(io.RawIOBase):
     Args:
         name: the name of the compressed stream for error messages.
         stream: the compressed stream.
-        start: function that creates a decompressor; called for each of several concatenated
-            compressed streams.
+        start: function that creates a decompressor; called once per compressed stream, because a
+            file may consist of several concatenated streams.
         bytes_read: function that returns the number of bytes read from the file on disk so far.
 
     Raises (in `read`):

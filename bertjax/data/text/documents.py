@@ -18,14 +18,14 @@ WRAPPED_FILL = 0.6
 
 
 class Document(NamedTuple):
-    """A document: its text, which is not yet split into sentences, and the layout of the text."""
+    """A document: its text, not yet split into sentences, and what a line is (see `Layout`)."""
 
     text: str
     layout: Layout
 
 
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
-    """Joins the lines of a document; splits a very long document into several documents."""
+    """Joins the lines of a document with newlines; yields a very long document in several parts."""
     held: list[str] = []
     size = 0
     for line in lines:

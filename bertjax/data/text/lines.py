@@ -25,9 +25,10 @@ def read_lines(
         name: name of the stream for error messages.
         stream: stream of UTF-8 text; a byte order mark at the beginning is dropped.
         errors: how to handle bytes that are not UTF-8: "strict" or "replace", as in `bytes.decode`.
-        counts: counter whose entry "long_lines_cut" is increased by 1 for each line that is cut.
-        cut: whether a line longer than MAX_LINE_CHARACTERS is cut at white space, at positions that
-            depend only on the text of the line; False for JSON, whose lines must be parsed whole.
+        counts: counter whose entry "long_lines_cut" is increased by 1 for each line that is split.
+        cut: whether a line longer than MAX_LINE_CHARACTERS is split into several lines at white
+            space, at positions that depend only on the text of the line; False for JSON, whose
+            lines must be parsed whole.
 
     Raises:
         ValueError: the stream is not UTF-8 and `errors` is "strict", or `cut` is False and a line
@@ -70,7 +71,7 @@ def _too_long(name: str, limit: int) -> str:
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
-    """Cuts `text` into pieces of at most `limit` characters, at white space where possible."""
+    """Splits `text` into pieces of at most `limit` characters, at white space where possible."""
     start = 0
     while len(text) - start > limit:
         window = text[start : start + limit]
@@ -97,8 +98,8 @@ def _decoded_blocks(name: str, stream: PeekableStream, errors: str) -> Iterator[
             bad = error.object[error.start : error.start + 1].hex()
             raise ValueError(
                 f"{name} is not UTF-8: byte 0x{bad} at offset {offset - pending + error.start:,} "
-                f"({error.reason}). Convert the file, or pass --errors replace to put U+FFFD "
-                "in place of such bytes."
+                f"({error.reason}). Convert the file to UTF-8, or pass --errors replace to put "
+                "U+FFFD in place of invalid bytes."
             ) from error
         offset += len(block)
         if text:

@@ -45,7 +45,7 @@ _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph into sentences without losing words; white space is collapsed."""
+    """Splits a paragraph into sentences; each run of white space becomes one space."""
     sentences = []
     start = 0
     for end in _boundaries(paragraph):
@@ -56,10 +56,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def normalise(sentence: str) -> list[str]:
-    """Replaces runs of white space in a sentence by single spaces; cuts a very long sentence.
+    """Replaces runs of white space in a sentence by single spaces; splits a very long one.
 
-    Returns [sentence], the list of pieces of a sentence longer than MAX_SENTENCE_CHARACTERS, or []
-    for a blank sentence.
+    Returns a list: empty for a blank sentence, the pieces of a sentence that is longer than
+    MAX_SENTENCE_CHARACTERS, otherwise the sentence alone.
     """
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:

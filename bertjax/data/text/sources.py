@@ -1,4 +1,4 @@
-"""Opens input files and unpacks gz, bz2, xz, zst and tar, nested in any way.
+"""Opens input files and unpacks gz, bz2, xz, zst and tar, up to MAX_DEPTH layers.
 
 The compression format of a file is detected from its first bytes, never from its name, so a wrong
 or missing suffix does no harm. All files are streamed and never read into memory as a whole.
@@ -110,8 +110,8 @@ def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, Peekabl
     The name of a text in a tar archive is `ARCHIVE:MEMBER`.
 
     Raises:
-        ValueError: the file begins with binary data, is damaged or truncated, decompresses to too
-            many bytes, or has more than MAX_DEPTH layers of compression and archives.
+        ValueError: the file begins with binary data, is damaged or truncated, is a decompression
+            bomb, or has more than MAX_DEPTH layers of compression and archives.
     """
     with open(path, "rb") as file:
         before = counter.count
@@ -122,7 +122,10 @@ def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, Peekabl
 def _unwrap(
     name: str, stream: PeekableStream, bytes_read: Callable[[], int], depth: int
 ) -> Iterator[tuple[str, PeekableStream]]:
-    """Yields (name, stream) of each text in `stream`, with up to `depth` layers of compression."""
+    """Yields (name, stream) of each text in `stream`, which may be compressed or an archive.
+
+    More than `depth` layers of compression and archives raise ValueError.
+    """
     head = stream.peek(BLOCK)
     start = decompressor_of(head)
     if not start and not is_tar(head):

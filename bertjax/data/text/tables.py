@@ -1,4 +1,4 @@
-"""Reads text from Parquet files and, without TensorFlow, from prepared TensorFlow Datasets."""
+"""Reads text from Parquet files and TensorFlow Datasets; prepared datasets need no TensorFlow."""
 
 import contextlib
 import importlib.util

@@ -141,7 +141,8 @@ def _short_name(header: bytes) -> str:
 def _extended(kind: bytes, stream: BinaryIO, size: int) -> dict[str, str]:
     """Reads an extended header: a long name or link target (GNU), or key-value records (POSIX).
 
-    Returns a dict with the keys "path" and "size" if given, and "sparse" if the member is sparse.
+    Returns a dict with the keys "path" and "size" if the header contains a path and a size, and
+    "sparse" if the member is a sparse file.
     """
     if size > MAX_EXTENDED_BYTES:
         raise ValueError(f"an extended header has {size:,} bytes, more than {MAX_EXTENDED_BYTES:,}")

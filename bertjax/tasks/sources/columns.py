@@ -61,12 +61,12 @@ class Columns:
     """Names of the columns of a user's file; a column whose name is None or () is guessed.
 
     Attributes:
-        text: the column of the text, of the first text of a pair, or of the list of words.
+        text: the column of the text, of the first text of a pair or, in tagging, of the words.
         pair: the column of the second text of a pair or, in multiple choice, of a text that is put
             before every choice.
         label: the column of the label or labels.
         id: the column of the example's id.
-        choices: one column per choice, or a single column of JSON lines with lists of choices.
+        choices: one column per choice, or (JSON lines only) one column with a list of choices.
     """
 
     text: str | None = None
@@ -93,7 +93,7 @@ def flag_of(field: str) -> str:
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Checks that a user's file has all of the given columns.
+    """Checks that a user's file has all columns in `columns`.
 
     Raises:
         ValueError: the file lacks a column; the message suggests the nearest name.
@@ -113,8 +113,8 @@ def find_columns(
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
     A column that the user does not name is guessed by usual names, such as "text" or "label".
-    If no column has a usual name, the last unused column is taken as the label and the first unused
-    column as the text, except in tagging.
+    Except in tagging, the last unused column is taken as the label if `labelled` and no column has
+    a usual label name, and the first unused column as the text if no column has a usual text name.
 
     Args:
         table: the train file, or another file of the user if there is no train file.
@@ -134,7 +134,7 @@ def find_columns(
     if lacking:
         raise ValueError(
             f"{place(table.path, 1)}: which column is the {' and the '.join(lacking)}? There are: "
-            f"{brief(', '.join(table.columns), 60)}. Name it with "
+            f"{brief(', '.join(table.columns), 60)}. Give "
             f"{' and '.join(map(flag_of, lacking))}; if the first row does not name the columns, "
             "insert a row that does."
         )
@@ -185,9 +185,10 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Guesses an unknown label or text column by its position in the table.
+    """Chooses the label column or the text column by position if its name in `columns` is None.
 
-    The last unused column is taken as the label, and the first unused column as the text.
+    The last unused column is taken as the label if `labelled`, unless the column is needed as the
+    text. The first unused column is taken as the text.
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]

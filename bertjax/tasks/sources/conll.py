@@ -34,7 +34,7 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """A sentence with the tags as written in the file; `row` is the row of the first word.
+    """A sentence with the tags as written in the file; `row` is the first word's row number.
 
     If the sentence is a running text, `offsets` holds (start, end) of each word in `text`.
     """

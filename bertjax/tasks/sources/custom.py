@@ -41,7 +41,8 @@ class CustomSource:
         splits: the splits that have a file.
         columns: the column names, set by the user or guessed.
         note: a message that names the guessed columns; empty if no column was guessed.
-        multi_label: whether an example may have several labels (as a list or a separated text).
+        multi_label: whether an example may have several labels: a list in JSON lines, or a text
+            with label separators.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class CustomSource:
             train, dev, test: the file of each split; at least one file is required.
             conll: whether the files of a tagging task have CoNLL's columns; None: all files have
                 them except CSV and JSON lines.
-            columns: the column names; a name that is not set is guessed from the first file.
+            columns: the column names; a name that is not set is guessed from the file of train, or
+                else of dev, or else of test.
             label_separator: the string between the labels of an example with several labels.
 
         Raises:
@@ -95,7 +97,7 @@ class CustomSource:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The fields of task.json that record the column names and label separator in training."""
+        """The fields of task.json with the column names and the separator used in training."""
         return {
             "columns": dataclasses.asdict(self.columns),
             "label_separator": self._separator,
@@ -245,7 +247,7 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
 
     Raises:
-        ValueError: there are fewer than two or more than `MAX_LABELS` different labels.
+        ValueError: there are fewer than two different labels, or more than `MAX_LABELS`.
     """
     seen: set[str] = set()
     tags = False
@@ -257,8 +259,8 @@ def learn_labels(source: Source) -> tuple[str, ...]:
         if len(seen) > MAX_LABELS:
             raise ValueError(
                 f"{example.where}: more than {MAX_LABELS:,} different labels so far, the latest "
-                f"{shorten(label)}. If they are numbers, use --task=regress; if they are texts, "
-                "name another column with --label_column."
+                f"{shorten(label)}. If the labels are numbers, use --task=regress; if they are "
+                "texts, name another column with --label_column."
             )
     if len(seen) < 2:
         only = f"only the label {brief(min(seen))!r}" if seen else "no labels"

@@ -37,8 +37,8 @@ class GlueSpec:
         files: {split: possible names of the official file of the split}.
         tfds_fields: names of the TFDS fields with the text and the second text.
         no_header: {split: column names} for the splits whose files have no header.
-        has_broken_rows: whether the official files have malformed rows. Rows with missing fields
-            are left out of the train and dev splits, and an empty text is replaced by "?".
+        has_broken_rows: whether the official files have malformed rows. If so, rows with missing
+            fields are left out of the train and dev splits, and an empty text is replaced by "?".
     """
 
     name: str
@@ -109,7 +109,7 @@ def read_glue_file(
     Args:
         spec: the `GlueSpec` of the task.
         path: the file, which may have any name.
-        split: the split of the file; whether a header is expected depends on the split.
+        split: the split of the file; the file has no header if `spec.no_header` has this split.
         counts: counter to which the omitted rows are added, under the keys "SPLIT: REASON".
 
     Raises:

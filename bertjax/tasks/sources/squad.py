@@ -1,9 +1,9 @@
 """Reads SQuAD's questions and passages from JSON or TFDS (Rajpurkar et al. 2016; 2018).
 
-The accepted answers of a question keep their order. If an answer is not found at its
+The accepted answers of a question are in the order of the file. If an answer is not found at its
 `answer_start`, the start is moved to the nearest occurrence of the answer in the passage. An answer
 that does not occur in the passage gets the start -1 and is used for scoring only. A question of the
-train split is left out if no answer occurs in the passage.
+train split is left out if it has answers, but none of them occurs in the passage.
 """
 
 import dataclasses
@@ -51,9 +51,9 @@ class SquadSource:
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
-        """Opens the train and dev files in `data_dir`, such as `train-v1.1.json`.
+        """Finds the train and dev files in `data_dir`, such as `train-v1.1.json`.
 
-        If a split has no such file, a partial file such as `train-v1.1.a.json` is opened instead.
+        A partial file such as `train-v1.1.a.json` is used if `train-v1.1.json` does not exist.
 
         Raises:
             FileNotFoundError: there is neither a train nor a dev file.
@@ -112,7 +112,7 @@ class SquadSource:
 def with_answers(
     asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: Counter[str]
 ) -> Example | None:
-    """Adds answers to the question `asked`, corrects the answer starts, and counts corrections.
+    """Adds `answers` with corrected starts to the question `asked`; `counts` counts corrections.
 
     Returns:
         The question with its answers; None if `split` is train and the question has answers, but
@@ -149,8 +149,8 @@ def _find(folder: Path, split: str, version: str) -> Path | None:
     if len(parts) > 1:
         raise ValueError(
             f"{folder} holds {len(parts)} files for the {split} split: "
-            f"{', '.join(part.name for part in parts)}. Rename the one to use to {name}, or remove "
-            "the others."
+            f"{', '.join(part.name for part in parts)}. Rename the file that is to be used to "
+            f"{name}, or remove the other files."
         )
     return parts[0] if parts else None
 
@@ -185,7 +185,10 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
 
 
 def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of SQuAD in TFDS to a question; returns None if no answer is in the text."""
+    """Converts a row of SQuAD in TFDS to a question.
+
+    Returns None for a question of the train split with answers, none of which is in the passage.
+    """
     fields = row.fields
     asked = Example(
         id=decode(fields["id"]),
@@ -255,8 +258,8 @@ def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
     for name, value in values.items():
         if not isinstance(value, kind):
             raise ValueError(
-                f"{path}: question {brief(name, 60)} has {brief(value, 50)!r}; the values must be "
-                f"{what}."
+                f"{path}: the value of question {brief(name, 60)} is {brief(value, 50)!r}, but all "
+                f"values must be {what}."
             )
     return values
 

@@ -31,7 +31,7 @@ class Table:
     Attributes:
         path: the path of the file.
         columns: names of the columns; in JSON lines, the keys of the first object.
-        is_json: whether the file is JSON lines, so that values may be other than texts.
+        is_json: whether the file is JSON lines, in which values need not be strings.
     """
 
     def __init__(self, path: Path | str):
@@ -39,8 +39,8 @@ class Table:
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the file name has no known suffix, or the first row does not name every
-                column differently.
+            ValueError: the suffix is unknown, the file has no rows, or a column name is empty
+                (except that of the first column) or occurs twice.
         """
         self.path = Path(path).expanduser()
         suffix = self.path.suffix.lower()
@@ -138,7 +138,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     Commas separate fields, or semicolons if the first line has semicolons and no commas.
 
     Raises:
-        ValueError: a row is not UTF-8, or a quote is not closed.
+        ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
     """
     # Long texts exceed the default limit of 131,072 characters, which is a global setting.
     csv.field_size_limit(MAX_LINE)
@@ -165,7 +165,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (row number, JSON object) for each non-blank line of a JSON lines file.
 
     Raises:
-        ValueError: a line is not UTF-8, or is not a JSON object.
+        ValueError: a line is not UTF-8, exceeds `MAX_LINE` characters, or is not a JSON object.
     """
     for number, line in read_lines(path):
         if not line.strip():
@@ -235,9 +235,9 @@ def _open(path: Path, newline: str | None) -> TextIO:
 
 
 def as_file(rows: Any, file: Path) -> str:
-    """Writes `rows` to `file` as JSON lines and returns the path; returns `rows` if it is a path.
+    """Writes `rows`, a DataFrame or a list of dicts, to `file` as JSON lines; returns the path.
 
-    `rows` is a DataFrame, a list of dicts, or the path of an existing file.
+    If `rows` is the path of an existing file, nothing is written, and `rows` is returned.
     """
     if isinstance(rows, str | Path):
         return str(rows)

@@ -51,7 +51,7 @@ class TfdsSource:
         convert: Callable[[TfdsRow], Example | None],
         data_dir: str | None = None,
     ):
-        """Opens the dataset; downloads and prepares the dataset first if necessary.
+        """Opens the dataset, which is first downloaded and prepared if it is not prepared yet.
 
         Args:
             builder: name of the dataset, as NAME[/CONFIG][:VERSION].
