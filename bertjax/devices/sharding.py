@@ -117,9 +117,9 @@ def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> No
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * accumulation_steps
     if batch_size % unit:
         raise ValueError(
-            f"batch_size={batch_size} does not divide over {unit // accumulation_steps} devices x "
-            f"{accumulation_steps} accumulation steps: use a multiple of {unit}, for example "
-            f"{max(1, round(batch_size / unit)) * unit}."
+            f"batch_size={batch_size} does not divide over {unit // accumulation_steps} devices "
+            f"(data x fsdp) x {accumulation_steps} accumulation steps: use a multiple of {unit}, "
+            f"for example {max(1, round(batch_size / unit)) * unit}."
         )
 
 

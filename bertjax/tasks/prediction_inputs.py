@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.files import brief
 from bertjax.tasks.classification import MultiLabelTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
@@ -22,12 +23,15 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
     """Creates an example from `text` and `pair`; splits `text` into words for a `TagTask`.
 
     Raises:
-        ValueError: the task is multiple choice, or is question answering and `pair` is None.
+        ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
+            tagging and `pair` is not None.
     """
     if isinstance(task, ChoiceTask):
         raise ValueError(
             "The model selects one of several choices: give text and choices in a file (--input)."
         )
+    if isinstance(task, TagTask) and pair is not None:
+        raise ValueError("The model tags the words of a single text: leave the second text out.")
     if isinstance(task, SpanTask) and pair is None:
         raise ValueError(
             "The model answers questions about a passage: give the passage as the second text "
@@ -57,6 +61,13 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
     if isinstance(texts, str):
         raise ValueError("texts is one string: put it in a list.")
     tuples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    least = 3 if isinstance(task, ChoiceTask) else 1
+    for index, several in enumerate(tuples):
+        if len(several) < least or not all(isinstance(text, str) for text in several):
+            needed = (
+                "a text and at least two choices" if least == 3 else "a text or a pair of texts"
+            )
+            raise ValueError(f"texts[{index}] is {brief(repr(texts[index]), 60)}: give {needed}.")
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=max(map(len, tuples), default=1) - 1)
     examples = []

@@ -72,6 +72,7 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     """
     zip_path = Path(zip_path)
     kept: dict[str, bytes] = {}
+    _check_zip(zip_path)
     if zip_path.is_file():
         with zipfile.ZipFile(zip_path) as old:
             kept = {name: old.read(name) for name in old.namelist() if name not in files}
@@ -83,6 +84,12 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     ):
         for name, content in sorted({**kept, **files}.items()):
             new.writestr(name, content)
+
+
+def _check_zip(path: Path) -> None:
+    """Raises ValueError if `path` is a file, but not a zip file."""
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not a zip file: delete it, or choose another --submission.")
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:

@@ -179,6 +179,12 @@ def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTok
         vocab = source.json.vocab()
         for token, added in source.json.added_tokens.items():
             vocab.setdefault(token, added["id"])
+        steps = [step["type"] for step in (*source.json.normalizers, *source.json.pre_tokenizers)]
+        if not set(steps) <= {"BertNormalizer", "BertPreTokenizer"}:
+            raise ValueError(
+                f"{source.json.file} preprocesses text by {brief(steps)}: only BertNormalizer and "
+                "BertPreTokenizer, as in BERT, are supported for WordPiece."
+            )
         if normalizer := source.json.normalizer("BertNormalizer"):
             settings = {
                 "do_lower_case": normalizer["lowercase"],

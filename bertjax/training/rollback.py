@@ -113,4 +113,4 @@ class Rollbacks:
             for phase, batch in sorted(first.items())
         ]
         self.records += added
-        return added[-1]["batches"]
+        return next(record["batches"] for record in added if record["phase"] == bad_phase)

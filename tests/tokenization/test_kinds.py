@@ -164,6 +164,7 @@ def test_two_forms_of_a_vocabulary_that_disagree_are_refused(kinds, texts, tmp_p
 @pytest.mark.parametrize(
     ("name", "key", "value", "message"),
     [("bpe", "normalizer", {"type": "Lowercase"}, "preprocesses text by"),
+     ("wordpiece", "normalizer", {"type": "Lowercase"}, "preprocesses text by"),
      ("albert", "pre_tokenizer", {"type": "Whitespace"}, "preprocesses text by"),
      ("bpe", "added_tokens", [{"id": 300, "content": "new", "special": False}], "1 added tokens"),
      ("bpe", "model", {"type": "WordLevel", "vocab": {}}, "specifies the model type WordLevel")],

@@ -160,7 +160,7 @@ def test_lines_that_stand_twice_are_refused(tmp_path):
 
 
 def test_a_place_without_vocabulary_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json or vocab\.txt"):
+    with pytest.raises(FileNotFoundError, match="expected tokenizer.json, vocab.txt"):
         load_tokenizer(tmp_path)
 
 

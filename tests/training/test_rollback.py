@@ -36,11 +36,15 @@ def test_rollbacks_to_one_checkpoint_leave_more_and_more_out_until_there_were_to
     assert roll_back(50, 52) is None
 
 
-def test_a_rollback_to_an_earlier_phase_leaves_out_what_was_left_out_before(roll_back, tmp_path):
+def test_a_rollback_to_an_earlier_phase_leaves_out_what_was_left_out_before(
+    roll_back, tmp_path, capsys
+):
     assert roll_back(95, 96, checkpoints=[40, 80]) == 80
     assert Rollbacks(tmp_path).left_out(0, 80) == 16  # batches 80 to 95 of the first phase
     assert roll_back(103, 104, checkpoints=[80]) == 80
+    assert "leaves out 4 batches" in capsys.readouterr().out
     assert roll_back(86, 87, checkpoints=[40]) == 40
+    assert "leaves out 63 batches" in capsys.readouterr().out
     after = Rollbacks(tmp_path)
     # Step 87 trained on batch 86 + 16; batches 0 to 3 of the second phase are bad as well.
     assert after.left_out(0, 40) == 87 + 16 - 40

@@ -258,8 +258,8 @@ def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
     for name, value in values.items():
         if not isinstance(value, kind):
             raise ValueError(
-                f"{path}: the value of question {brief(name, 60)} is {brief(value, 50)!r}, but all "
-                f"values must be {what}."
+                f"{path}: the value of question {brief(name, 60)} is {brief(repr(value), 50)}, but "
+                f"all values must be {what}."
             )
     return values
 

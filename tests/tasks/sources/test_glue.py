@@ -195,6 +195,13 @@ def test_damaged_predictions_are_named_with_the_row(tmp_path):
             read_glue_predictions(path, GLUE["cola"])
 
 
+def test_a_file_that_is_no_zip_is_no_submission(tmp_path):
+    (tmp_path / "submission.zip").write_text("mine")
+    with pytest.raises(ValueError, match="is not a zip file"):
+        add_to_submission_zip(tmp_path / "submission.zip", {"RTE.tsv": "old"})
+    assert (tmp_path / "submission.zip").read_text() == "mine"
+
+
 def test_a_submission_grows_task_by_task(tmp_path):
     path = tmp_path / "submission.zip"
     add_to_submission_zip(path, {"RTE.tsv": "old"})
