@@ -15,9 +15,9 @@ class FinetuneConfig(TrainingConfig):
     """Config of a fine-tuning run: the task, the model and the training settings."""
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "task data_dir tfds_data_dir train dev test text_column pair_column label_column "
-        "id_column choice_columns label_separator max_length doc_stride max_query_length "
-        "max_answer_length null_threshold reader_threads",
+        "data": "task data_dir tfds_data_dir train dev dev_fraction test text_column pair_column "
+        "label_column id_column choice_columns label_separator max_length doc_stride "
+        "max_query_length max_answer_length null_threshold reader_threads",
         "model": "init dropout feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps class_weights teacher "
         "temperature soft_weight patience seed seeds sweep optimizer max_bad_steps skip_spikes "
@@ -43,8 +43,11 @@ class FinetuneConfig(TrainingConfig):
     """File of your own with the train split: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns;
     None: the train split of the official task."""
     dev: str | None = None
-    """File of your own with the dev split; None: the dev split of an official task, or no
-    evaluation if the task reads files of your own."""
+    """File of your own with the dev split; None: the dev split of an official task, or
+    --dev_fraction of --train if the task reads files of your own."""
+    dev_fraction: float = 0.1
+    """Fraction of --train that is held out and evaluated if there is no --dev, with the same share
+    of every class; 0: train on all of --train, without evaluation."""
     test: str | None = None
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""
@@ -150,6 +153,8 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(
                 f"seed={self.seed} with seeds={self.seeds}: the last seed must be below 2^32."
             )
+        if not 0 <= self.dev_fraction < 1:
+            raise ValueError(f"dev_fraction={self.dev_fraction}: choose it in [0, 1).")
         if self.patience < 0:
             raise ValueError(f"patience={self.patience}: it must be at least 0.")
         if self.dropout is not None and not 0 <= self.dropout < 1:

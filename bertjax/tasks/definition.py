@@ -18,6 +18,7 @@ class TaskOptions:
         data_dir: folder of the official files; if None, TensorFlow Datasets provides the data.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
         train, dev, test: path of the user's own file for the split; None if there is no file.
+        dev_fraction: fraction of the user's train file to hold out if there is no dev file.
         columns: names of the text, label and other columns in the user's own files.
         label_separator: the string between the labels of an example with several labels.
         submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
@@ -30,6 +31,7 @@ class TaskOptions:
     train: str | None = None
     dev: str | None = None
     test: str | None = None
+    dev_fraction: float = 0.0
     columns: Columns = Columns()
     label_separator: str | None = None
     submission: str | None = None

@@ -110,7 +110,7 @@ class TagTask(Task):
         self, example: Example, tags: Sequence[str], probabilities: Sequence[float]
     ) -> Prediction:
         """Returns the prediction with the given tags and probabilities, one of each per word."""
-        prediction = {"words": [*example.words], "labels": [*tags]}
+        prediction: Prediction = {"words": [*example.words], "labels": [*tags]}
         prediction["probabilities"] = [*probabilities]
         if self.marks_entities:
             prediction["entities"] = [*_entities(example, tags, probabilities)]

@@ -178,6 +178,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         train=config.train,
         dev=config.dev,
         test=config.test,
+        dev_fraction=config.dev_fraction,
         columns=Columns(
             text=config.text_column,
             pair=config.pair_column,

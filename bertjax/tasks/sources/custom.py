@@ -22,6 +22,7 @@ from bertjax.tasks.sources.columns import (
 )
 from bertjax.tasks.sources.conll import Sentence, read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row, shorten
+from bertjax.tasks.sources.held_out import OwnFiles, spread, stratified
 from bertjax.tasks.sources.official_files import value_of_split
 from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, read_number
 from bertjax.tasks.sources.tagged_text import text_sentence
@@ -33,7 +34,7 @@ from bertjax.tasks.task import Example, Source, Task
 MAX_LABELS = 1000
 
 
-class CustomSource:
+class CustomSource(OwnFiles):
     """Reads the examples of a task from the user's own files.
 
     Attributes:
@@ -112,7 +113,7 @@ class CustomSource:
             raise ValueError(f"{path} has no examples: check the file.")
         return len(first.choices)
 
-    def examples(self, split: str) -> Iterator[Example]:
+    def read(self, split: str) -> Iterator[Example]:
         """Reads the examples of a split lazily, in the order of its file.
 
         Raises:
@@ -279,12 +280,17 @@ def learn_labels(source: Source) -> tuple[str, ...]:
 def _make(kind: CustomKind, options: TaskOptions) -> Task:
     source = CustomSource(
         kind,
-        **options.files,
+        train=options.train,
+        dev=options.dev,
+        test=options.test,
         columns=options.columns,
         label_separator=options.label_separator,
     )
     if source.note:
         print(source.note)
+    choose = spread if kind == "regress" else stratified
+    if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
+        print(note)
     if kind == "regress":
         return RegressionTask(name=kind, source=source)
     if kind == "choice":
@@ -294,6 +300,11 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
         return TagTask.of_labels(labels, name=kind, source=source)
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(name=kind, source=source, labels=labels)
+
+
+def _stratum(source: CustomSource, example: Example) -> Any:
+    """Returns the label of an example if examples have one number or class, else None."""
+    return example.label if source.kind in ("classify", "regress") else None
 
 
 _KINDS: dict[CustomKind, tuple[type[Task], ...]] = {

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from bertjax.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
+from bertjax.tasks.sources.held_out import OwnFiles, grouped
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
 from bertjax.tasks.squad_metrics import squad1, squad2
@@ -28,7 +29,7 @@ MAX_BYTES = 1 << 30
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
-class SquadSource:
+class SquadSource(OwnFiles):
     """Reads SQuAD's official JSON files, or a user's files in the same format.
 
     Attributes:
@@ -70,14 +71,18 @@ class SquadSource:
             "--data_dir the folder of SQuAD's files, or leave it out to use TFDS."
         )
 
-    def examples(self, split: str) -> Iterator[Example]:
+    def path(self, split: str) -> Path:
+        """Returns the path of the file of a split; raises ValueError if there is none."""
+        return value_of_split("SQuAD", split, self.files)
+
+    def read(self, split: str) -> Iterator[Example]:
         """Reads the questions of a split in the order of the file.
 
         Raises:
             ValueError: the split does not exist, or a field is missing or has a wrong type; the
                 message names the question.
         """
-        path = value_of_split("SQuAD", split, self.files)
+        path = self.path(split)
         reset_counts(self.counts, split)
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
@@ -216,6 +221,8 @@ def _make_qa(options: TaskOptions) -> SpanTask:
     if not options.files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     source = SquadSource(options.files)
+    if note := source.hold_out(options.dev_fraction, grouped, lambda example: example.pair):
+        print(note)
     impossible = any(
         example.label is not None for split in source.splits for example in source.examples(split)
     )

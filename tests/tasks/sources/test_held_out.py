@@ -1,0 +1,78 @@
+"""A part of the train file is held out where there is no dev file."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.held_out import grouped, spread, stratified
+
+
+def test_every_class_is_held_out_in_its_proportion_and_never_whole():
+    labels = ["a"] * 500 + ["b"] * 100 + ["c"] * 2 + ["d"]
+    held_out = stratified(labels, 0.1)
+    assert Counter(labels[i] for i in held_out) == {"a": 50, "b": 10, "c": 1}
+    assert held_out == stratified(labels, 0.1)
+    assert stratified(["a"], 0.5) == frozenset()
+
+
+def test_numbers_are_held_out_over_their_whole_range():
+    values = [float(x) for x in range(1000)]
+    held_out = sorted(values[i] for i in spread(values, 0.1))
+    assert len(held_out) == 100
+    assert all(100 * n <= held_out[10 * n] < 100 * (n + 1) for n in range(10))
+
+
+def test_groups_are_held_out_whole():
+    groups = [i // 7 for i in range(700)]
+    held_out = grouped(groups, 0.1)
+    assert 70 <= len(held_out) < 77
+    inside = {groups[i] for i in held_out}
+    assert len(held_out) == 7 * len(inside)
+
+
+@pytest.fixture
+def options(tmp_path):
+    rows = [f"text {i},{'rare' if i % 50 == 0 else 'usual'}\n" for i in range(200)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(rows))
+    return TaskOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.1)
+
+
+def test_a_task_without_a_dev_file_evaluates_a_tenth_and_says_so(options, capsys):
+    task = make_task("classify", options)
+    assert "21 of the 200 examples in train.csv are not trained on" in capsys.readouterr().out
+    texts = {split: [e.text for e in task.source.examples(split)] for split in ("train", "dev")}
+    assert len(texts["dev"]) == 21 and len(texts["train"]) == 179
+    assert set(texts["dev"]).isdisjoint(texts["train"])
+    assert texts["train"] == sorted(texts["train"], key=lambda text: int(text.split()[1]))
+    assert Counter(e.label for e in task.source.examples("dev")) == {"usual": 20, "rare": 1}
+
+
+def test_nothing_is_held_out_where_there_is_a_dev_file_or_the_user_wants_all(options, tmp_path):
+    everything = TaskOptions(train=options.train, dev_fraction=0.0)
+    assert make_task("classify", everything).source.splits == ("train",)
+    two = TaskOptions(train=options.train, dev=options.train, dev_fraction=0.1)
+    assert len(list(make_task("classify", two).source.examples("train"))) == 200
+
+
+def test_questions_about_one_passage_stay_together(tmp_path):
+    paragraphs = [
+        {
+            "context": f"Word {p}.",
+            "qas": [
+                {
+                    "id": f"{p}-{q}",
+                    "question": "?",
+                    "answers": [{"text": "Word", "answer_start": 0}],
+                }
+                for q in range(4)
+            ],
+        }
+        for p in range(10)
+    ]
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    task = make_task("qa", TaskOptions(train=str(tmp_path / "train.json"), dev_fraction=0.1))
+    dev = [e.pair for e in task.source.examples("dev")]
+    assert len(dev) == 4 and len(set(dev)) == 1
+    assert dev[0] not in {e.pair for e in task.source.examples("train")}
