@@ -4,42 +4,43 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from bertjax.files import brief, did_you_mean
 from bertjax.tasks.sources.table_files import Table, place, read_number
 
 CustomKind = Literal["classify", "regress", "tag", "choice"]
 
-# Usual names of columns in lower case, in order of preference.
+# Usual names of columns in lower case and without "_", "-" and spaces, in order of preference.
 PAIRS = (
-    *(("sentence1", "sentence2"), ("sent1", "sent2"), ("text1", "text2"), ("text_a", "text_b")),
-    *(("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence")),
+    *(("sentence1", "sentence2"), ("sent1", "sent2"), ("text1", "text2"), ("texta", "textb")),
+    *(("sentencea", "sentenceb"), ("question1", "question2"), ("title1", "title2")),
+    *(("premise", "hypothesis"), ("question", "sentence"), ("question", "answer")),
     *(
         ("question", "passage"),
         ("question", "context"),
         ("query", "passage"),
-        ("text", "text_pair"),
+        ("text", "textpair"),
     ),
     *(("query", "document"), ("s1", "s2")),
 )
 TEXTS = (
-    *("text", "sentence", "sentence1", "sent1", "text1", "text_a", "premise", "review", "content"),
+    *("text", "sentence", "sentence1", "sent1", "text1", "texta", "premise", "review", "content"),
     *("body", "comment", "message", "tweet", "document", "description", "question", "question1"),
     *("query", "context", "passage", "title", "headline", "abstract", "input", "utterance"),
 )
 WORDS = ("words", "tokens")
 LABELS: dict[CustomKind, tuple[str, ...]] = {
     "classify": (
-        *("label", "labels", "gold_label", "class", "classes", "category", "categories", "target"),
+        *("label", "labels", "goldlabel", "class", "classes", "category", "categories", "target"),
         *("sentiment", "intent", "emotion", "topic", "stars", "rating", "score", "tag", "y"),
     ),
     "regress": ("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
     "tag": (
-        *("tags", "labels", "ner_tags", "ner", "pos_tags", "label", "tag"),
+        *("tags", "labels", "nertags", "ner", "postags", "label", "tag"),
         *("entities", "spans", "annotations"),
     ),
-    "choice": ("label", "answer", "gold", "gold_label", "correct", "target"),
+    "choice": ("label", "answer", "gold", "goldlabel", "correct", "target"),
 }
 # The fields of `Columns` that each kind of task reads.
 FIELDS: dict[CustomKind, tuple[str, ...]] = {
@@ -49,7 +50,7 @@ FIELDS: dict[CustomKind, tuple[str, ...]] = {
     "choice": ("text", "pair", "label", "id", "choices"),
 }
 # pandas names its index column "".
-IDS = ("id", "idx", "index", "guid", "uid", "example_id", "")
+IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)[ _-]?(\d+|[a-f])")
 # Number of rows compared with the first row, to detect a missing header.
@@ -138,14 +139,21 @@ def find_columns(
             f"{' and '.join(map(flag_of, lacking))}; if the first row does not name the columns, "
             "insert a row that does."
         )
+    if kind in ("classify", "regress") and named.text is None and columns.pair is None:
+        _refuse_unused_text(table, columns)
     if not table.is_json and named == Columns() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns)
     return columns, _describe(table, kind, named, columns)
 
 
+def _plain(name: str) -> str:
+    """Returns a column name in lower case and without "_", "-" and spaces."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
 def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) -> Columns:
     taken = named.named()
-    free = {name.lower(): name for name in reversed(columns) if name not in taken}
+    free = {_plain(name): name for name in reversed(columns) if name not in taken}
 
     def first(names: Sequence[str]) -> str | None:
         return next((free[name] for name in names if name in free), None)
@@ -215,6 +223,26 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
             f"{place(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
             "names of the columns: put a first row with the column names, such as text,label."
         )
+
+
+def _refuse_unused_text(table: Table, columns: Columns) -> None:
+    """Raises ValueError if a column of texts would not be used, because it may belong to a pair."""
+    rows = [row for _, row in itertools.islice(table.rows(), ROWS_COMPARED)]
+    unused = [name for name in table.columns if name and name not in columns.named()]
+    texts = [name for name in unused if _holds_texts([row.get(name) for row in rows])]
+    if texts:
+        first, other = columns.text, texts[0]
+        raise ValueError(
+            f"{table.path}: the column {brief(other, 60)!r} holds texts as well. Is it the second "
+            f"text of a pair? Then give --text_column {first!r} --pair_column {other!r}; to use "
+            f"only {brief(first, 60)!r}, give --text_column {first!r}."
+        )
+
+
+def _holds_texts(values: Sequence[Any]) -> bool:
+    """Returns whether most values are texts of three or more words, and most of them different."""
+    texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
+    return 2 * len(texts) > len(values) and 2 * len(set(texts)) > len(texts)
 
 
 def _describe(table: Table, kind: CustomKind, named: Columns, columns: Columns) -> str:

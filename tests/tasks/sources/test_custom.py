@@ -70,6 +70,9 @@ def test_json_lines_keep_what_is_in_them(write):
         (",title,words here,kind", ("title", None, "kind", "")),
         ("foo,bar,baz", ("foo", None, "baz", None)),
         ("id,foo,class,other", ("foo", None, "class", "id")),
+        ("sentence_1,sentence_2,score", ("sentence_1", "sentence_2", "score", None)),
+        ("Text A,Text-B,Label", ("Text A", "Text-B", "Label", None)),
+        ("question,answer,label", ("question", "answer", "label", None)),
     ],
 )
 def test_columns_are_guessed_by_name_then_by_place_and_said(write, header, found):
@@ -79,6 +82,16 @@ def test_columns_are_guessed_by_name_then_by_place_and_said(write, header, found
     assert (columns.text, columns.pair, columns.label, columns.id) == found
     assert source.note.startswith(f"t.csv: text from column '{found[0]}', ")
     assert f"label from column '{found[2]}'" in source.note and "--text_column" in source.note
+
+
+def test_a_second_column_of_texts_is_asked_about_and_not_dropped(write):
+    rows = [f"the first text {i},another long text {i},{i % 2}\n" for i in range(20)]
+    path = write("t.csv", "review,reply,label\n" + "".join(rows))
+    with pytest.raises(ValueError, match="--text_column 'review' --pair_column 'reply'; to use"):
+        CustomSource("classify", train=path)
+    assert CustomSource("classify", train=path, columns=Columns(text="review")).columns.pair is None
+    columns = Columns(text="review", pair="reply")
+    assert read(path, "classify", columns=columns)[0].pair == "another long text 0"
 
 
 def test_columns_that_are_given_are_not_guessed(write):
