@@ -24,7 +24,7 @@ class FinetuneConfig(TrainingConfig):
         "rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir evals_per_epoch log_every submission",
+        "output": "workdir evals_per_epoch select_by log_every submission",
     }
 
     task: str = ""
@@ -127,6 +127,9 @@ class FinetuneConfig(TrainingConfig):
     evals_per_epoch: int = 1
     """Number of evaluations on the dev split per epoch; each evaluation saves a checkpoint, and the
     best checkpoint becomes the final model."""
+    select_by: str | None = None
+    """Metric on the dev split by which the best checkpoint is selected, such as macro_f1; None: the
+    main metric of the task."""
     patience: int = 0
     """Evaluations without improvement after which training stops early; 0: no early stopping."""
     seeds: int = 1

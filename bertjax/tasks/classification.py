@@ -2,15 +2,19 @@
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
-from bertjax.tasks.metrics import Metric, multi_label, pearson_spearman
-from bertjax.tasks.task import Example, Outputs, Prediction, Task
+from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
+from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer
+
+# Smallest probability in a cross-entropy, so that one impossible label does not make it infinite.
+SMALLEST = 1e-12
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -56,8 +60,28 @@ class TextTask(Task):
 class ClassificationTask(TextTask):
     """Task that predicts exactly one of several classes for each example."""
 
+    metric: Metric = class_metrics
+
     label_kind: ClassVar[LabelKind] = "classes"
     problem_type: ClassVar[str | None] = "single_label_classification"
+
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        """Computes the metric and `loss`, the mean cross-entropy in nats; {} without labels."""
+        losses: list[float] = []
+
+        def observed() -> Iterator[tuple[Example, Prediction]]:
+            for example, prediction in pairs:
+                if example.label is not None:
+                    probability = prediction["probabilities"].get(example.label, 0.0)
+                    losses.append(-math.log(max(probability, SMALLEST)))
+                yield example, prediction
+
+        scores = super().score(observed())
+        return scores | {"loss": math.fsum(losses) / len(losses)} if losses else scores
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that `score` computes."""
+        return [*super().metric_names(), "loss"]
 
     def encode_label(self, example: Example) -> np.ndarray:
         """Returns the index of the example's class as an array, int32 [1]."""
@@ -114,9 +138,15 @@ class MultiLabelTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionTask(TextTask):
-    """Task that predicts a real number for each example; the loss is the squared error."""
+    """Task that predicts a real number for each example; the loss is the squared error.
 
-    metric: Metric = pearson_spearman
+    Attributes:
+        mean, std: during training, the model predicts (target - mean) / std.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+    metric: Metric = regression_metrics
     best_metric: str = "pearson_spearman"
 
     label_kind: ClassVar[LabelKind] = "regression"
@@ -128,15 +158,15 @@ class RegressionTask(TextTask):
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the target number of the example as an array, float32 [1]."""
+        """Returns the standardised target of the example as an array, float32 [1]."""
         value: Any = example.label
-        return np.array([value], np.float32)
+        return np.array([(value - self.mean) / self.std], np.float32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns the predicted number in a dict under the key `score`."""
-        return {"score": float(outputs[0]["logits"][0])}
+        return {"score": float(outputs[0]["logits"][0]) * self.std + self.mean}
 
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the predicted number, which the metric compares with the label."""

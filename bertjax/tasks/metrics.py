@@ -17,16 +17,25 @@ import numpy as np
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
 _UNDEFINED: Any = 0.0  # scikit-learn's type hint says str, but it accepts numbers.
-# Metrics whose names have these endings are counts or thresholds, not fractions.
-_NOT_FRACTIONS = ("total", "_thresh")
+# Metrics whose names have these endings are counts, thresholds, losses or have the unit of the
+# targets; all others are fractions or correlations.
+_NOT_FRACTIONS = ("total", "_thresh", "loss", "mae", "rmse")
+LOWER_IS_BETTER = ("loss", "mae", "rmse")
+
+
+def is_fraction(name: str) -> bool:
+    """Returns whether a metric is a fraction or a correlation, which is shown in per cent."""
+    return not name.endswith(_NOT_FRACTIONS)
+
+
+def higher_is_better(name: str) -> bool:
+    """Returns whether a higher value of a metric, such as "dev/accuracy", is better."""
+    return not name.endswith(LOWER_IS_BETTER)
 
 
 def in_percent(values: Mapping[str, float]) -> dict[str, float]:
     """Converts the fractions in `values` to per cent; leaves counts and thresholds unchanged."""
-    return {
-        name: value if name.endswith(_NOT_FRACTIONS) else 100.0 * value
-        for name, value in values.items()
-    }
+    return {name: 100.0 * value if is_fraction(name) else value for name, value in values.items()}
 
 
 def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -34,6 +43,23 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
     _check_lengths(golds, predictions)
     equal = sum(gold == answer for gold, answer in zip(golds, predictions, strict=True))
     return {"accuracy": equal / len(golds)}
+
+
+def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+    """Computes `accuracy`, and `macro_f1` and `weighted_f1` over the classes of the labels.
+
+    `macro_f1` is the mean of the F1 of the classes, so that rare classes count as much as frequent
+    ones; `weighted_f1` weights each class by its number of labels.
+    """
+    from sklearn.metrics import f1_score
+
+    values = accuracy(golds, predictions)
+    classes = sorted({str(gold) for gold in golds})
+    texts = [str(gold) for gold in golds], [str(answer) for answer in predictions]
+    for average in ("macro", "weighted"):
+        score = f1_score(*texts, labels=classes, average=average, zero_division=_UNDEFINED)
+        values[f"{average}_f1"] = float(score)
+    return values
 
 
 def accuracy_and_f1(
@@ -78,6 +104,22 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
             }
         values = {name: float(np.nan_to_num(r.statistic)) for name, r in results.items()}
     return values | {"pearson_spearman": (values["pearson"] + values["spearman"]) / 2}
+
+
+def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+    """Computes the metrics of `pearson_spearman`, and `mae`, `rmse` and `r2`.
+
+    `mae` and `rmse` have the unit of the labels. `r2` is 1 for perfect predictions, and 0 for those
+    that are as good as the mean of the labels.
+    """
+    values = pearson_spearman(golds, predictions)
+    x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
+    squares, spread = float(np.mean((x - y) ** 2)), float(np.var(x))
+    return values | {
+        "mae": float(np.mean(np.abs(x - y))),
+        "rmse": squares**0.5,
+        "r2": 1 - squares / spread if spread else 0.0,
+    }
 
 
 def multi_label(

@@ -220,6 +220,12 @@ class SpanTask(Task):
                 break
         return list(entries.values())
 
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that `score` computes."""
+        golds, answers = {"": ["a"]}, {"": "a"}
+        odds = {"": 0.0}
+        return [*(squad2(golds, answers, odds) if self.with_impossible else squad1(golds, answers))]
+
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes SQuAD's metrics of the labelled questions; {} if no question is labelled."""
         golds, answers, null_odds = {}, {}, {}

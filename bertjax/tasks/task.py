@@ -91,7 +91,7 @@ class Task(abc.ABC):
         labels: class names in the order of their ids; empty if there are no classes.
         metric: function (labels, predicted labels) -> metrics; unused by `SpanTask`, which computes
             SQuAD's metrics.
-        best_metric: name of the metric that selects the best checkpoint; higher is better.
+        best_metric: name of the metric that selects the best checkpoint.
         max_length: default of the maximum number of tokens per sequence.
         export: function (folder, split, pairs) that yields the (example, prediction) pairs
             unchanged and writes them to `folder` in the format of the official scorer; None: no
@@ -134,6 +134,18 @@ class Task(abc.ABC):
         """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
         labelled = [(e.label, self.predicted_label(p)) for e, p in pairs if e.label is not None]
         return self.metric(*zip(*labelled, strict=True)) if labelled else {}
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that `score` computes."""
+        first = self.labels[0] if self.labels else ""
+        examples: dict[LabelKind, Any] = {
+            "classes": first,
+            "multi_label": (first,),
+            "regression": 1.0,
+            "tokens": (first,),
+            "choice": 0,
+        }
+        return [*self.metric([examples[self.label_kind]], [examples[self.label_kind]])]
 
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the part of a prediction that the metric compares with the label."""

@@ -4,24 +4,33 @@ from typing import Any
 
 
 class EarlyStopping:
-    """Counts the consecutive evaluations in which a metric did not exceed its best value so far.
+    """Counts the consecutive evaluations in which a metric did not improve on its best value.
 
     Args:
         patience: the number of consecutive evaluations without improvement after which the run
             should stop; 0: the run never stops early.
-        metric: the name of the metric that should improve; higher is better.
+        metric: the name of the metric that should improve.
+        higher_is_better: whether a higher value of the metric is an improvement.
         state: the value of the attribute `state` that a checkpoint stored; None: a new run.
     """
 
-    def __init__(self, patience: int, metric: str, state: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        patience: int,
+        metric: str,
+        state: dict[str, Any] | None = None,
+        *,
+        higher_is_better: bool = True,
+    ):
         self._patience, self._metric = patience, metric
+        self._sign = 1 if higher_is_better else -1
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
         """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged."""
         value = evaluation.get(self._metric)
         if value is not None:
-            better = self.state["best"] is None or value > self.state["best"]
+            better = self.state["best"] is None or self._sign * (value - self.state["best"]) > 0
             self.state = (
                 {"best": value, "stale": 0}
                 if better

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,23 +15,24 @@ from bertjax.devices import hosts, sharding
 from bertjax.files import explaining, write_json
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.tasks import Task
+from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.training_data import TrainingData
 from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.class_report import ClassReport
 from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.evaluate_and_save import check_stop
 from bertjax.training.scores import (
     best_metric,
-    counted,
     model_facts,
-    print_confusion,
     split_prefix,
     splits_of,
 )
 from bertjax.training.setup import Program
 from bertjax.training.skipped_updates import check_finite
 from bertjax.training.state import TrainState, split_params
+from bertjax.training.target_scale import to_original, to_standardized
 from bertjax.training.teacher import Teacher
 from bertjax.training.trainer import Run, identity_of
 from bertjax.weights import LoadedModel, load_model, save_hf
@@ -58,7 +58,6 @@ class FinetuningRun(Run):
             used with this task, model, data or devices.
     """
 
-    higher_is_better = True
     keep_checkpoints = 1
 
     def __init__(
@@ -71,6 +70,7 @@ class FinetuningRun(Run):
     ):
         self.config, self.task, self.loaded, self.data = config, task, loaded, data
         self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
+        self.higher_is_better = higher_is_better(task.best_metric)
         self.max_length = config.max_length or task.max_length
         self.labels = labels_of(task, _class_weights(config, data.class_counts))
         mesh = sharding.make_mesh(config.mesh)
@@ -101,10 +101,12 @@ class FinetuningRun(Run):
             teacher and teacher.model,
         )
         super().__init__(config, program, (phase,), loaded.tokenizer, teacher)
-        self.early_stopping = EarlyStopping(config.patience, self.best_metric)
+        self.early_stopping = EarlyStopping(
+            config.patience, self.best_metric, higher_is_better=self.higher_is_better
+        )
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
-        self.confusion: dict[str, Counter[tuple[Any, Any]]] = {}
+        self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
         self.predictor = Predictor(task, program.model, loaded.tokenizer, self.max_length, mesh)
         self.predictor.before_batch = lambda: check_stop(self.stop)
 
@@ -220,10 +222,8 @@ class FinetuningRun(Run):
             with explaining(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
-        self.confusion[split] = Counter()
-        if self.task.label_kind == "classes":
-            predictions = counted(predictions, self.confusion[split])
-        return self.task.score(predictions)
+        self.reports[split] = ClassReport(self.task)
+        return self.task.score(self.reports[split].observe(predictions))
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state with the best dev score, or the last state if there is no dev split.
@@ -233,12 +233,13 @@ class FinetuningRun(Run):
         """
         best = checkpointer.best_step
         if best not in (None, int(state.step)):
-            hosts.say(f"step {best} has the best dev score; its parameters become the model")
             state, _ = checkpointer.restore(self.program.state_shapes, best)
             self.dev_scores = None
         if self.dev_scores is None:
             self.evaluate(state.params)
         self.updates = int(state.step)
+        if best is not None:
+            hosts.say(f"the model is that of step {best}, which has the best {self.best_metric}")
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:
@@ -251,12 +252,15 @@ class FinetuningRun(Run):
             for split, metrics in splits.items()
             for key, value in metrics.items()
         }
-        params = hosts.fetch(state.params, self.program.mesh)
+        params = to_original(hosts.fetch(state.params, self.program.mesh), self.task)
 
         def write() -> None:
             self._save_model(params, scores)
             write_json(self.workdir.path / SCORES, scores)
-            print_confusion(self.confusion, self.task)
+            for split, report in self.reports.items():
+                if report:
+                    report.write(self.workdir.path / "predictions", split)
+                    report.print(f"{self.task.name}, {split}")
 
         hosts.on_first(write)
         return scores
@@ -345,6 +349,8 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
             f"The classifier of {config.init} is kept, since it has as many classes as the task; "
             f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
         )
+    if "classifier" not in loaded.absent:
+        loaded = loaded._replace(params=to_standardized(loaded.params, task))
     longest = loaded.config.max_length
     if (config.max_length or task.max_length) > longest:
         raise ValueError(

@@ -1,19 +1,17 @@
 """Prints the scores of fine-tuning runs, and collects the facts for model cards."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from bertjax.config import FinetuneConfig
-from bertjax.tasks import Example, Prediction, Task
-
-# The largest number of classes for which a confusion matrix is printed.
-MOST_CLASSES_SHOWN = 20
+from bertjax.files import did_you_mean
+from bertjax.tasks import Task
+from bertjax.tasks.metrics import higher_is_better, is_fraction
 
 Scores = Mapping[str, Mapping[str, float]]
 
@@ -51,6 +49,31 @@ def grading_metric(task: Task) -> str | None:
     return f"{dev[0]}/{task.best_metric}" if dev else None
 
 
+def selected_by(task: Task, metric: str | None) -> Task:
+    """Returns the task with `metric` as the one that selects the best checkpoint; None: unchanged.
+
+    Raises:
+        ValueError: the task does not have this metric, or has no dev split.
+    """
+    if metric is None:
+        return task
+    if metric not in task.metric_names():
+        raise ValueError(
+            f"--select_by {metric}: {task.name} has no such metric. "
+            f"{did_you_mean(metric, task.metric_names())}Choose one of "
+            f"{', '.join(task.metric_names())}."
+        )
+    if not splits_of(task, "dev"):
+        raise ValueError(f"--select_by {metric} needs a dev split: give --dev.")
+    return dataclasses.replace(task, best_metric=metric)
+
+
+def best_run(scores: Scores, metric: str | None) -> str:
+    """Returns the name of the run that is best by `metric`, a key such as "dev/accuracy"."""
+    sign = 1 if metric is None or higher_is_better(metric) else -1
+    return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
+
+
 def print_scores(scores: Scores, task: Task) -> None:
     """Prints a table with the scores of each run.
 
@@ -60,45 +83,30 @@ def print_scores(scores: Scores, task: Task) -> None:
     names = sorted({key for run in scores.values() for key in run})
     if not names:
         return
+    if len(scores) == 1:
+        table = Table("metric", "score", title=task.name)
+        for key in names:
+            table.add_row(key, *(_shown(key, run[key]) for run in scores.values()))
+        Console(width=80).print(table)
+        return
     table = Table("", *names, title=task.name)
     for name, run in scores.items():
-        table.add_row(name or "score", *(_shown(key, run[key]) for key in names))
-    if len(scores) > 1:
-        every = np.array([[run[key] for key in names] for run in scores.values()])
-        table.add_section()
-        for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
-            table.add_row(name, *map(_shown, names, row))
+        table.add_row(name, *(_shown(key, run[key]) for key in names))
+    every = np.array([[run[key] for key in names] for run in scores.values()])
+    table.add_section()
+    for name, row in (("mean", every.mean(0)), ("std", every.std(0, ddof=1))):
+        table.add_row(name, *map(_shown, names, row))
     Console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
-    if len(scores) > 1 and metric in names:
-        print(f"best by {metric}: {max(scores, key=lambda name: scores[name][metric])}")
+    if metric in names:
+        print(f"best by {metric}: {best_run(scores, metric)}")
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats a score in percent, or unscaled if it is a count or a threshold of SQuAD 2.0."""
-    return f"{value:.2f}" if key.endswith(("total", "_thresh")) else f"{100 * value:.2f}"
-
-
-def counted(
-    pairs: Iterable[tuple[Example, Prediction]], counts: Counter[tuple[Any, Any]]
-) -> Iterator[tuple[Example, Prediction]]:
-    """Yields (example, prediction) pairs unchanged; counts (label, predicted label) in `counts`."""
-    for example, prediction in pairs:
-        if example.label is not None:
-            counts[example.label, prediction["label"]] += 1
-        yield example, prediction
-
-
-def print_confusion(confusion: Mapping[str, Counter[tuple[Any, Any]]], task: Task) -> None:
-    """Prints a confusion matrix per split, with labels in rows and predictions in columns."""
-    for split, counts in confusion.items():
-        if not counts or len(task.labels) > MOST_CLASSES_SHOWN:
-            continue
-        names = [escape(label) for label in task.labels]  # rich reads "[x]" as markup
-        table = Table("label, predicted:", *names, title=f"{task.name} {split}")
-        for name, gold in zip(names, task.labels, strict=True):
-            table.add_row(name, *(f"{counts[gold, answer]:,}" for answer in task.labels))
-        Console(width=max(80, 16 * (len(task.labels) + 1))).print(table)
+    """Formats a score in percent, or unscaled if it is not a fraction, as `in_percent` does."""
+    if is_fraction(key):
+        return f"{100 * value:.2f}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def model_facts(

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
@@ -47,7 +47,7 @@ class Run(abc.ABC):
 
     name: str
     best_metric: str
-    higher_is_better: ClassVar[bool]
+    higher_is_better: bool
     keep_checkpoints: int
 
     def __init__(

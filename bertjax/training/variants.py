@@ -17,13 +17,21 @@ from bertjax.files import read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.scratch import scratch_folder
 from bertjax.tasks import Task, TaskOptions, make_task
+from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
+from bertjax.training.data_summary import summary
 from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
 from bertjax.training.metric_files import read_lines
 from bertjax.training.rollback import RolledBack
-from bertjax.training.scores import grading_metric, print_scores, splits_of
+from bertjax.training.scores import (
+    best_run,
+    grading_metric,
+    print_scores,
+    selected_by,
+    splits_of,
+)
 from bertjax.training.teacher import Teacher, load_task_teacher
 from bertjax.training.trainer import identity_of
 from bertjax.training.workdir import Workdir
@@ -94,7 +102,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
                 loaded = reinitialized(loaded, variant.seed)
             scores[name] = _train(variant, task, loaded, data, teacher, name)
     metric = grading_metric(task)
-    best = max(scores, key=lambda name: scores[name].get(metric or "", 0.0))
+    best = best_run(scores, metric)
     if len(runs) > 1:
         hosts.on_first(lambda: _publish(workdir, best, scores, config.submission))
     if hosts.is_first():
@@ -111,11 +119,16 @@ def _load(
         raise ValueError(
             "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
         )
+    if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
+        task = dataclasses.replace(task, mean=0.0, std=1.0)
+    task = selected_by(task, config.select_by)
     loaded = load_for_task(config, task)
     teacher = load_task_teacher(config, task, loaded)
     max_length = config.max_length or task.max_length
     data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
     check_splits(task, loaded.tokenizer, max_length)
+    for line in summary(task, data, config):
+        hosts.say(line)
     for reason, count in getattr(task.source, "counts", {}).items():
         hosts.say(f"{reason}: {count:,}")
     return task, loaded, data, teacher

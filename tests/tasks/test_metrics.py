@@ -9,11 +9,13 @@ import pytest
 from bertjax.tasks.metrics import (
     accuracy,
     accuracy_and_f1,
+    class_metrics,
     entities,
     entity_f1,
     matthews,
     multi_label,
     pearson_spearman,
+    regression_metrics,
     word_accuracy,
 )
 
@@ -28,6 +30,23 @@ def test_f1_is_that_of_the_positive_class_and_the_mean_is_given():
     assert values == pytest.approx({"accuracy": 0.6, "f1": 2 / 3, "accuracy_f1": (0.6 + 2 / 3) / 2})
     assert accuracy_and_f1(golds, answers, positive=0)["f1"] == pytest.approx(0.5)
     assert accuracy_and_f1([0, 0], [0, 0], positive=1)["f1"] == 0.0
+
+
+def test_rare_classes_count_as_much_as_frequent_ones_in_macro_f1():
+    golds = ["a"] * 50 + ["b"]
+    found = class_metrics(golds, ["a"] * 51)
+    assert found["accuracy"] == 50 / 51
+    assert found["macro_f1"] == pytest.approx((2 * 50 / 101) / 2)
+    assert found["weighted_f1"] == pytest.approx(50 / 51 * 2 * 50 / 101)
+
+
+def test_errors_of_regression_have_the_unit_of_the_labels():
+    golds, predictions = [100.0, 200.0, 300.0], [110.0, 190.0, 330.0]
+    found = regression_metrics(golds, predictions)
+    assert found["mae"] == pytest.approx(50 / 3)
+    assert found["rmse"] == pytest.approx((1100 / 3) ** 0.5)
+    assert found["r2"] == pytest.approx(1 - 1100 / 20000)
+    assert regression_metrics([1.0, 1.0], [1.0, 2.0])["r2"] == 0.0
 
 
 def test_matthews_follows_its_formula_and_is_0_for_constants():

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertjax.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
@@ -32,6 +34,9 @@ from bertjax.tasks.task import Example, Source, Task
 
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
+# Targets whose standard deviation, or whose distance from 0 in standard deviations, is beyond this
+# factor of 1 are mentioned.
+FAR = 5.0
 
 
 class CustomSource(OwnFiles):
@@ -292,7 +297,7 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
         print(note)
     if kind == "regress":
-        return RegressionTask(name=kind, source=source)
+        return _regression(source)
     if kind == "choice":
         return ChoiceTask(name=kind, source=source, num_choices=source.num_choices)
     labels = learn_labels(source)
@@ -300,6 +305,26 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
         return TagTask.of_labels(labels, name=kind, source=source)
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(name=kind, source=source, labels=labels)
+
+
+def _regression(source: CustomSource) -> RegressionTask:
+    """Creates a regression task whose targets are standardised by those of the train split."""
+    task = RegressionTask(name="regress", source=source)
+    if "train" not in source.splits:
+        return task
+    targets = np.array([example.label for example in source.examples("train")], np.float64)
+    mean, std = (float(targets.mean()), float(targets.std())) if targets.size else (0.0, 0.0)
+    if not std:
+        raise ValueError(
+            f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
+            "another column holds the targets, name it with --label_column."
+        )
+    if abs(mean) > FAR * std or not 1 / FAR < std < FAR:
+        print(
+            f"targets: mean {mean:,.4g}, standard deviation {std:,.4g}; they are standardised in "
+            "training, and the model predicts their original scale"
+        )
+    return dataclasses.replace(task, mean=mean, std=std)
 
 
 def _stratum(source: CustomSource, example: Example) -> Any:

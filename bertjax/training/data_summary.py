@@ -1,0 +1,58 @@
+"""Summarises the training data of a task for the user, before the training starts."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.config import FinetuneConfig
+from bertjax.tasks import Task
+from bertjax.tasks.training_data import TrainingData
+
+MOST_CLASSES = 20
+
+
+def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
+    """Returns lines about the size, lengths and classes of the train split and the planned updates.
+
+    A line beginning with "warning:" names classes that differ only in case, spaces or punctuation.
+    """
+    count = len(data.sizes)
+    quantiles = np.quantile(data.sizes, (0.5, 0.95), method="higher").tolist()
+    updates = -(-count // config.batch_size)
+    lines = [
+        f"train: {count:,} {'windows' if task.label_kind == 'span' else 'examples'} of "
+        f"{min(data.sizes)} to {max(data.sizes)} tokens (median {quantiles[0]}, 95 % have at most "
+        f"{quantiles[1]}); an epoch has {updates:,} updates of {config.batch_size}"
+    ]
+    if data.class_counts.size:
+        lines.append(_classes(task, data.class_counts))
+        lines += [f"warning: {text}" for text in _similar(task.labels)]
+    return lines
+
+
+def _classes(task: Task, counts: np.ndarray) -> str:
+    order = np.argsort(-counts, kind="stable")
+    total = max(int(counts.sum()), 1)
+    shown = [
+        f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
+        for i in order[:MOST_CLASSES]
+    ]
+    rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
+    unit = "words" if task.label_kind == "tokens" else "examples"
+    return f"{len(order)} classes by {unit}: {', '.join(shown)}{rest}"
+
+
+def _similar(labels: Sequence[str]) -> list[str]:
+    """Returns a sentence for each group of labels that may be one label in several spellings."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        plain = re.sub(r"[\W_]+", "", label.casefold())
+        if plain:
+            groups.setdefault(plain, []).append(label)
+    return [
+        f"the classes {', '.join(map(repr, group))} differ only in case, spaces or punctuation: if "
+        "they are one class, write them alike."
+        for group in groups.values()
+        if len(group) > 1
+    ]

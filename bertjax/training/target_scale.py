@@ -1,0 +1,48 @@
+"""Standardised targets of regression: mean 0 and standard deviation 1 during training.
+
+With targets far from 0, such as prices, a new regression head would need thousands of updates to
+reach the scale of the targets. `RegressionTask` therefore standardises the targets, and the last
+layer of the exported model contains the original scale, so that its output needs no conversion.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from bertjax.tasks import Task
+from bertjax.tasks.classification import RegressionTask
+
+
+def to_standardized(params: Any, task: Task) -> Any:
+    """Converts a head that predicts targets to one that predicts the standardised targets.
+
+    Args:
+        params: parameters of a sequence classifier, with "classifier" at the top level.
+        task: the task, whose mean and standard deviation are used; all tasks but regression leave
+            the parameters unchanged.
+    """
+    if not isinstance(task, RegressionTask):
+        return params
+    kernel, bias = _last_layer(params)
+    return _with_last_layer(params, kernel / task.std, (bias - task.mean) / task.std)
+
+
+def to_original(params: Any, task: Task) -> Any:
+    """Converts a head that predicts standardised targets to one that predicts the targets.
+
+    The arguments are those of `to_standardized`.
+    """
+    if not isinstance(task, RegressionTask):
+        return params
+    kernel, bias = _last_layer(params)
+    return _with_last_layer(params, kernel * task.std, bias * task.std + task.mean)
+
+
+def _last_layer(params: Any) -> tuple[np.ndarray, np.ndarray]:
+    layer = params["classifier"]
+    return np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
+
+
+def _with_last_layer(params: Any, kernel: np.ndarray, bias: np.ndarray) -> Any:
+    dtype = np.asarray(params["classifier"]["kernel"]).dtype
+    return {**params, "classifier": {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}

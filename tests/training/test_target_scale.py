@@ -1,0 +1,87 @@
+"""Targets of regression are standardised in training, and the model predicts the original scale."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import finetune
+from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.classification import RegressionTask
+from bertjax.tasks.task import Example
+from bertjax.training.target_scale import to_original, to_standardized
+
+TASK = RegressionTask(name="regress", mean=250_000.0, std=140_000.0)
+
+
+def test_a_head_converted_to_the_original_scale_predicts_what_the_task_predicts():
+    rng = np.random.default_rng(0)
+    layer = {"kernel": rng.normal(size=(8, 1)), "bias": rng.normal(size=1)}
+    params = {"bert": {}, "classifier": {k: v.astype(np.float32) for k, v in layer.items()}}
+    hidden = rng.normal(size=(5, 8))
+
+    def logits(params):
+        return hidden @ params["classifier"]["kernel"] + params["classifier"]["bias"]
+
+    raw = to_original(params, TASK)
+    predicted = [
+        TASK.predict(Example(id="", where=""), [], [{"logits": x}]) for x in logits(params)
+    ]
+    np.testing.assert_allclose(logits(raw)[:, 0], [p["score"] for p in predicted], rtol=1e-6)
+    again = to_standardized(raw, TASK)
+    np.testing.assert_allclose(logits(again), logits(params), atol=1e-5)
+
+
+def test_the_scale_is_that_of_the_train_split_and_equal_targets_are_refused(tmp_path, capsys):
+    rows = [f"text {i},{100_000 + 1000 * i}\n" for i in range(100)]
+    (tmp_path / "train.csv").write_text("text,price\n" + "".join(rows))
+    task = make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))
+    values = 100_000 + 1000.0 * np.arange(100)
+    assert (task.mean, task.std) == (values.mean(), values.std())
+    assert "targets: mean 1.495e+05, standard deviation 2.887e+04" in capsys.readouterr().out
+    (tmp_path / "train.csv").write_text("text,price\na,5\nb,5\n")
+    with pytest.raises(ValueError, match="all targets are 5, so there is nothing to learn"):
+        make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))
+
+
+@pytest.mark.slow
+def test_prices_are_learnt_as_well_as_standardised_ones_and_saved_in_their_scale(
+    encoder, sentences, tmp_path
+):
+    # The price depends on the length of the text, which the model can learn.
+    prices = np.array([50_000.0 + 30_000 * len(text.split()) for text in sentences])
+    standard = (prices - prices[:350].mean()) / prices[:350].std()
+    scores = {}
+    for name, targets in (("raw", prices), ("standard", standard)):
+        for split, part in (("train", slice(350)), ("dev", slice(350, 400))):
+            pairs = zip(sentences[part], targets[part].tolist(), strict=True)
+            rows = [f"{text},{target!r}\n" for text, target in pairs]
+            (tmp_path / f"{split}.csv").write_text("text,price\n" + "".join(rows))
+        config = FinetuneConfig(
+            task="regress",
+            init=str(encoder),
+            train=str(tmp_path / "train.csv"),
+            dev=str(tmp_path / "dev.csv"),
+            workdir=str(tmp_path / name),
+            max_length=32,
+            num_epochs=4,
+            unroll=1,
+            optimizer=OptimizerConfig(
+                recipe="adamw",
+                learning_rate=3e-3,
+                schedule="hf",
+                warmup_steps=0,
+                warmup_proportion=0.1,
+            ),
+        )
+        result = bertjax.finetune(dataclasses.replace(config, select_by="r2"))
+        scores[name] = result.scores
+        if name == "raw":
+            found = bertjax.evaluate(result.model, data=tmp_path / "dev.csv")
+            assert found["r2"] == pytest.approx(result.scores["dev/r2"], abs=1e-4)
+            assert found["rmse"] == pytest.approx(result.scores["dev/rmse"], rel=1e-3)
+    assert scores["raw"]["dev/r2"] > 0.4
+    assert scores["raw"]["dev/r2"] == pytest.approx(scores["standard"]["dev/r2"], abs=0.02)
+    assert finetune.parse(["--task=regress", "--select_by", "r2"]).select_by == "r2"
