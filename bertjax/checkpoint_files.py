@@ -84,11 +84,11 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Moves each checkpoint in the folder `replaced` back to `directory`, or deletes it.
+    """Moves the checkpoints in the folder `replaced` back to `directory`.
 
-    A checkpoint in `replaced` is deleted if `directory` has an undamaged checkpoint of the same
-    step. A damaged checkpoint in `directory` is moved to the folder `damaged` beside `directory`,
-    and the checkpoint of the same step in `replaced` takes its place.
+    A checkpoint in `replaced` is deleted instead if `directory` has an undamaged checkpoint of the
+    same step. A damaged checkpoint in `directory` is moved to the folder `damaged` beside
+    `directory`, and the checkpoint of the same step in `replaced` takes its place.
     """
     # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
     for old in sorted((directory.parent / REPLACED).glob("[0-9]*"), reverse=True):

@@ -64,10 +64,9 @@ class Lock:
         """Takes the lock.
 
         Args:
-            wait: what to do, without `flock`, about a lock file that was touched less than a minute
-                ago and whose process may be alive or dead. True: wait until the lock file is
-                touched again (then raise Locked) or is a minute old (then take the lock); False:
-                raise Locked at once.
+            wait: whether to wait, without `flock`, if there is a lock file that was touched less
+                than a minute ago. True: wait until the file is touched again (then raise Locked) or
+                is a minute old (then take the lock); False: raise Locked at once.
 
         Raises:
             Locked: another process holds the lock.

@@ -29,8 +29,8 @@ class ScoreConfig:
     file has columns; the first holds the words of --gold and the last the predicted tags."""
     na_probs: str | None = None
     """For SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
-    question has no answer. With --na_probs, the metrics include the best threshold for these
-    probabilities; None: only an empty predicted text means "no answer"."""
+    question has no answer; the metrics then include the best threshold for these values. None: only
+    an empty predicted text means "no answer"."""
     na_prob_thresh: float = 1.0
     """For SQuAD 2.0: threshold for the values in --na_probs; a question with a higher value is
     scored as if its prediction were "no answer"."""

@@ -46,8 +46,8 @@ class FinetuneConfig(TrainingConfig):
     """File of your own with the dev split; None: the dev split of an official task, or
     --dev_fraction of --train if the task reads files of your own."""
     dev_fraction: float = 0.1
-    """Fraction of --train that is held out and evaluated if there is no --dev, with the same share
-    of every class; 0: train on all of --train, without evaluation."""
+    """If there is no --dev: fraction of every class in --train that is held out and evaluated; 0:
+    train on all of --train, without evaluation."""
     test: str | None = None
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""

@@ -38,7 +38,7 @@ class Row:
         lengths: number of tokens of each sequence.
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
             special tokens, or all tokens if the model family has only one token type. The
-            later tokens of the sequence have token type 1.
+            tokens after these have token type 1.
         labels: label of each sequence: 1 if its second segment is random (NSP) or its segments are
             swapped (SOP), 0 for other sentence pairs, -1 for a sequence without a label.
     """

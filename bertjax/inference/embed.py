@@ -38,6 +38,8 @@ class Embedder:
         pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens.
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
+        batch_size: maximum number of texts that the device computes at once; None: chosen by their
+            lengths.
 
     Attributes:
         size: the dimension of the embedding vectors.
@@ -48,14 +50,20 @@ class Embedder:
         ValueError: `layers` is empty, or contains a layer that the model does not have.
     """
 
-    def __init__(self, loaded: LoadedModel, pooling: str = "mean", layers: Sequence[int] = (-1,)):
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        pooling: str = "mean",
+        layers: Sequence[int] = (-1,),
+        batch_size: int | None = None,
+    ):
         count = loaded.config.num_hidden_layers + 1
         wrong = [layer for layer in layers if not -count <= layer < count]
         if wrong or not layers:
             raise ValueError(
                 f"layers={list(layers)}: choose from the hidden states {-count} to {count - 1}."
             )
-        self._loaded = loaded
+        self._loaded, self._batch_size = loaded, batch_size
         self._params = jax.device_put(loaded.params)
         self.size = loaded.config.hidden_size * len(layers)
         self._program = compiled_program(loaded.model, pooling, tuple(layers))
@@ -90,7 +98,10 @@ class Embedder:
             length = length_bucket(longest, limit, smallest=8, steps=BUCKET_STEPS)
             # A text of less than half this length would waste most of its row.
             similar = int(np.count_nonzero(2 * sorted_lengths[start:] >= longest))
-            size = piece_sizes(similar, length, token_budget())[0]
+            tokens = token_budget()
+            if self._batch_size is not None:
+                tokens = min(tokens, self._batch_size * length)
+            size = piece_sizes(similar, length, tokens)[0]
             yield order[start : start + size], size, length
             start += size
 

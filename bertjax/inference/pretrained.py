@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from bertjax.files import brief
 from bertjax.inference.buckets import (
     cached_program,
     length_bucket,
@@ -64,6 +65,15 @@ class Pretrained:
         self._loaded = loaded._replace(params={})
         self._on_device: tuple[Any, Any] = (None, None)
 
+    def __repr__(self) -> str:
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        classes = f" ({brief(', '.join(self.labels), 60)})" if self.labels else ""
+        return (
+            f"<{self.config.model_type} with the head {self.head}{classes}, "
+            f"{self.config.num_hidden_layers} layers of size {self.config.hidden_size}, "
+            f"{count:,} parameters, from {self._loaded.source.where}>"
+        )
+
     @property
     def loaded(self) -> LoadedModel:
         """The model as a `LoadedModel`, with its tokenizer and with its parameters on the device.
@@ -93,6 +103,7 @@ class Pretrained:
         token_type_ids: Any = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        batch_size: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Applies the model without dropout.
 
@@ -106,6 +117,8 @@ class Pretrained:
             input_ids, attention_mask, token_type_ids: arrays that replace `texts`, int [B, L] as in
                 transformers ([B, C, L] for multiple choice).
             output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
+            batch_size: maximum number of rows that the device computes at once; None: chosen by the
+                length of the rows.
             output_attentions: whether to also return "attentions" [layers, B, heads, L, L].
 
         Returns:
@@ -133,14 +146,18 @@ class Pretrained:
             types.reshape(ids.shape).astype(np.int32),
             (mask.reshape(ids.shape) > 0).astype(np.int32),
         )
-        outputs = self._in_buckets(inputs, output_hidden_states, output_attentions)
+        outputs = self._in_buckets(inputs, output_hidden_states, output_attentions, batch_size)
         if choices is not None and self.head == "multiple_choice":
             outputs["logits"] = outputs["logits"].reshape(-1, choices)
         hf_names = family_of(self.config).outputs
         return {hf_names.get(key, key): value for key, value in outputs.items()}
 
     def _in_buckets(
-        self, inputs: tuple[np.ndarray, ...], hidden: bool, attentions: bool
+        self,
+        inputs: tuple[np.ndarray, ...],
+        hidden: bool,
+        attentions: bool,
+        batch_size: int | None,
     ) -> dict[str, np.ndarray]:
         """Pads `inputs`, applies the model in pieces, and removes the padding from the outputs.
 
@@ -156,8 +173,10 @@ class Pretrained:
         program, params = compiled_program(self.model, hidden, attentions), self._device_params()
 
         def start() -> Iterator[tuple[int, dict[str, jax.Array]]]:
-            first = 0
-            for size in piece_sizes(max(rows, 1), bucket, token_budget() // BUDGET_SHARE):
+            first, tokens = 0, token_budget() // BUDGET_SHARE
+            if batch_size is not None:
+                tokens = min(tokens, batch_size * bucket)
+            for size in piece_sizes(max(rows, 1), bucket, tokens):
                 piece = (pad_rows(values[first : first + size], size) for values in padded)
                 yield min(size, rows - first), program(params, *piece)
                 first += size
@@ -214,7 +233,12 @@ class Pretrained:
         return [prediction for _, prediction in model(task, examples)]
 
     def embed(
-        self, texts: Sequence[str], *, pooling: str = "mean", layers: Sequence[int] = (-1,)
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str = "mean",
+        layers: Sequence[int] = (-1,),
+        batch_size: int | None = None,
     ) -> np.ndarray:
         """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
@@ -223,8 +247,10 @@ class Pretrained:
             pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
                 vectors of several layers are concatenated.
+            batch_size: maximum number of texts that the device computes at once; None: chosen by
+                their lengths.
         """
-        return Embedder(self.loaded, pooling, layers)(texts)
+        return Embedder(self.loaded, pooling, layers, batch_size)(texts)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
@@ -250,6 +276,12 @@ class Pretrained:
         tokenizer, limit = self.loaded.tokenizer, self.config.max_length
         if isinstance(texts, str):
             raise ValueError("texts is one string: put it in a list.")
+        for index, text in enumerate(texts):
+            parts = text if isinstance(text, tuple | list) else (text,)
+            if not 0 < len(parts) < 3 or not all(isinstance(part, str) for part in parts):
+                raise ValueError(
+                    f"texts[{index}] is {brief(repr(text), 60)}: give a text or a pair of texts."
+                )
         rows = [
             tokenizer.encode_prompt(*((t,) if isinstance(t, str) else t), max_length=limit)
             for t in texts
@@ -300,13 +332,15 @@ class Pretrained:
 
 def load_pretrained(
     path_or_name: str | Path,
-    head: str | None = "encoder",
+    head: str | None = "auto",
     *,
     num_labels: int | None = None,
     vocab_size: int | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Pretrained:
     """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
+
+    By default, a fine-tuned model has its head, and a pretrained model has none.
 
     The parts of the model that the source lacks are initialised at random, and their names are
     printed. If the source has no tokenizer, the model can be called on arrays, but not on texts.

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
 
 class BertWithHead(nn.Module):
-    """Base class of the heads; an instance of `BertWithHead` itself is an encoder without a head.
+    """Base class of the models with a head; the base class itself is an encoder without one.
 
     `num_labels` is the number of classes of a classifier; the other fields are those of
     `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.

@@ -65,9 +65,9 @@ def threefry2x32(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the Threefry-2x32 hash: two uint32 arrays of the arguments' broadcast shape.
 
-    The hash equals that of jax's Threefry PRNG. For 32-bit numbers, however, jax XORs the two words
-    of a hash into one and, on CPUs, loops over the rounds. This function returns both words and
-    unrolls the rounds, so that XLA fuses the rounds with the operation that uses the bits.
+    The hash equals that of jax's Threefry PRNG. But jax.random gives only one 32-bit number per
+    hash, the XOR of its two words, and on CPUs loops over the rounds. This function returns both
+    words and unrolls the rounds, so that XLA fuses them with the operation that uses the bits.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = counts[0] + keys[0], counts[1] + keys[1]

@@ -346,7 +346,7 @@ def _cut(passage: str, begin: int, end: int) -> str:
 
 
 def _finite(logits: np.ndarray) -> np.ndarray:
-    """Converts logits to float64 and replaces NaN and infinite logits by +-`LARGEST`."""
+    """Converts logits to float64; +inf becomes `LARGEST`, -inf and NaN become -`LARGEST`."""
     return np.nan_to_num(logits.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

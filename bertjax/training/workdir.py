@@ -137,7 +137,7 @@ class Workdir:
         Args:
             config: the config of the run, as `trainer.Run.identity` returns it.
             data_fingerprint: a hash of the training data.
-            checks: the other keyword arguments of the method `check`.
+            checks: the keyword arguments `defaults` and `allow` of the method `check`.
 
         Raises:
             ValueError: the workdir holds checkpoints of a run with another config or other data, or

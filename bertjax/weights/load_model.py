@@ -1,5 +1,6 @@
 """Loads models from model directories, workdirs of runs, TF1 checkpoints and the hub."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from jax.typing import DTypeLike
 from bertjax.checkpoint_files import damaged_steps
 from bertjax.files import brief, did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
+from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 from bertjax.run_file import holds_run, read_run
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
@@ -24,6 +26,9 @@ from bertjax.weights.hf import check_files, has_weights, open_hf
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
+
+# The value of `head` that keeps the head of a fine-tuned model only.
+AUTO = "auto"
 
 
 class Source(NamedTuple):
@@ -203,7 +208,8 @@ def load_model(
     Args:
         path: a directory, checkpoint or name that `open_source` accepts.
         head: the name of the head, which is initialised at random if the source lacks it; None: the
-            head of the source.
+            head of the source; "auto": the head of the source if it was fine-tuned for a task, and
+            "encoder", without a head, if it was pretrained.
         num_labels: the number of classes; None: the number of classes in the source.
         new_labels: whether a stored classifier whose number of classes is not `num_labels` is
             replaced by a newly initialised classifier; if False, the difference raises ValueError.
@@ -217,11 +223,13 @@ def load_model(
         ValueError: a file is damaged, transformers lacks the head for the model family, or the
             sizes in weights, config, tokenizer and arguments do not match.
     """
-    if head is not None and head not in HEADS:
+    if head is not None and head not in (*HEADS, AUTO):
         raise ValueError(
             f"Unknown head {head!r}. {did_you_mean(head, HEADS)}Known: {', '.join(HEADS)}."
         )
     source = open_source(path, tokenizer_required=tokenizer_required)
+    if head == AUTO:
+        head = _task_head(source)
     head = find_head(source) if head is None else head
     config = _architecture(source)
     architecture(config, head)  # raises if the family does not have the head
@@ -271,6 +279,14 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
         absent=filled.absent,
         unused=filled.unused,
     )
+
+
+def _task_head(source: Source) -> str:
+    """Returns the name of the source's head, or "encoder" if no task uses this head."""
+    with contextlib.suppress(ValueError):
+        head = find_head(source)
+        return "encoder" if head in PRETRAINING_HEADS else head
+    return "encoder"
 
 
 def find_head(source: Source) -> str:

@@ -394,3 +394,30 @@ def test_predictions_follow_the_head(tmp_path, tiny_config, tokenizer, written, 
         predict("sequence_classification", ["a", ""])
     with pytest.raises(ValueError, match=r"texts\[0\] has 3 texts"):
         predict("sequence_classification", [("a", "b", "c")])
+
+
+def test_a_fine_tuned_model_keeps_its_head_and_a_pretrained_one_is_an_encoder(
+    written, tmp_path, tiny_config, tokenizer, pretraining
+):
+    folder = written(tmp_path / "m", tiny_config, "sequence_classification", tokenizer)
+    bert = bertjax.load_pretrained(folder)
+    assert bert.head == "sequence_classification" and "logits" in bert(["a text"])
+    assert bertjax.load_pretrained(folder, "encoder").head == "encoder"
+    assert bertjax.load_pretrained(pretraining).head == "encoder"
+    assert repr(bert).startswith("<bert with the head sequence_classification")
+    assert f"from {folder}>" in repr(bert)
+
+
+@pytest.mark.parametrize("text", [None, 3, (), ("a", "b", "c"), ("a", None)])
+def test_what_is_no_text_is_named(pretraining, text):
+    with pytest.raises(ValueError, match=r"texts\[1\] is .*give a text or a pair"):
+        bertjax.load_pretrained(pretraining)(["a", text])
+
+
+def test_results_do_not_depend_on_the_batch_size(pretraining, sentences):
+    bert = bertjax.load_pretrained(pretraining)
+    texts = sentences[:20]
+    np.testing.assert_allclose(
+        bert(texts, batch_size=1)["pooler_output"], bert(texts)["pooler_output"], atol=1e-5
+    )
+    np.testing.assert_allclose(bert.embed(texts, batch_size=1), bert.embed(texts), atol=1e-5)

@@ -34,7 +34,7 @@ class Feature(NamedTuple):
             class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
             [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
             first and last token of the answer, [0, 0] (the position of [CLS]) = no answer.
-        origins: the part of the text that each token is from, -1 = none; not stored on disk. The
+        origins: the place of each token in the text, -1 = none; not stored on disk. The
             `origins` of a tagging example are int [n], the index of the word that starts at each
             token. The `origins` of a question-answering example are int [n, 2], each token's start
             and end (exclusive) in the passage, in characters.

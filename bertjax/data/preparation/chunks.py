@@ -277,7 +277,7 @@ def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> se
 
 
 def shard_name(split: str, length: int, chunk: int) -> str:
-    """Returns the file name of the shard of a split, a maximum length and a chunk index."""
+    """Returns the file name of a shard from its split, its maximum length and its chunk index."""
     return f"{split}-{length}-{chunk:05d}.array_record"
 
 

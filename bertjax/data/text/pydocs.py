@@ -213,7 +213,7 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Classifies `line`, a line of a docstring, by its text and by the next line in `following`.
+    """Classifies a line of a docstring by its text and by `following`, the lines after it.
 
     Returns (whether the paragraph before the line ends, whether indented lines may continue the
     paragraph of the line, the text of the line or None if the line contains no prose).
