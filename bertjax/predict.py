@@ -15,7 +15,7 @@ from bertjax.files import explaining
 if TYPE_CHECKING:
     from bertjax.inference.partial_output import PartialLines
     from bertjax.inference.saved_task import TaskModel
-    from bertjax.tasks import Example, Prediction
+    from bertjax.tasks import Example, Prediction, Task
     from bertjax.tasks.sources.columns import Columns
 
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
@@ -148,29 +148,57 @@ def answer(config: PredictConfig) -> None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
     else:
         path, separator = str(config.input), config.label_separator
-        task, examples, note = task_of_file(model, path, config.columns, separator)
+        columns = config.columns
+        task, examples, note = task_of_file(model, path, columns, separator, "report")
         if note:
             print(note, file=sys.stderr)
+    problems: list[str] = []
     with _lines(config, model) as lines:
-
-        def written() -> "Iterator[tuple[Example, Prediction]]":
-            remaining = iter(examples)
-            for line in lines.finished():
-                example = next(remaining, None)
-                if example is None or line.pop("id") != example.id:
-                    raise ValueError(
-                        f"{config.input} changed during the prediction: run the command again."
-                    )
-                yield example, line
-            for example, prediction in model(task, remaining):
-                lines.write({"id": example.id, **prediction})
-                yield example, prediction
-
-        scores = task.score(written())
+        scores = task.score(_predictions(config, model, task, iter(examples), lines, problems))
+    if problems:
+        print(
+            f"{len(problems):,} rows could not be predicted or scored, and their lines say why; "
+            f"the first: {problems[0]}",
+            file=sys.stderr,
+        )
     if config.output is not None:
         print(f"predictions written to {config.output}")
     if scores:
         print(json.dumps(scores), file=sys.stderr)
+
+
+def _predictions(
+    config: PredictConfig,
+    model: "TaskModel",
+    task: "Task",
+    examples: "Iterator[Example]",
+    lines: "PartialLines | _Printed",
+    problems: list[str],
+) -> "Iterator[tuple[Example, Prediction]]":
+    """Yields (example, prediction): first those of an interrupted run, then new ones, written.
+
+    The reasons why rows cannot be predicted or scored are added to `problems`, and the examples of
+    these rows are yielded without labels. A wrong --text raises ValueError instead.
+    """
+
+    def pairs() -> "Iterator[tuple[Example, Prediction]]":
+        for line in lines.finished():
+            example = next(examples, None)
+            if example is None or line.pop("id") != example.id:
+                raise ValueError(
+                    f"{config.input} changed during the prediction: run the command again."
+                )
+            yield example, line
+        report = config.input is not None
+        for example, prediction in model(task, examples, report_problems=report):
+            lines.write({"id": example.id, **prediction})
+            yield example, prediction
+
+    for example, prediction in pairs():
+        if problem := prediction.get("error") or prediction.get("problem"):
+            problems.append(problem)
+            example = dataclasses.replace(example, label=None, answers=())
+        yield example, prediction
 
 
 @contextlib.contextmanager

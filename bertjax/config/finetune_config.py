@@ -15,8 +15,8 @@ class FinetuneConfig(TrainingConfig):
     """Config of a fine-tuning run: the task, the model and the training settings."""
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "task data_dir tfds_data_dir train dev dev_fraction test text_column pair_column "
-        "label_column id_column choice_columns label_separator max_length doc_stride "
+        "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows test text_column "
+        "pair_column label_column id_column choice_columns label_separator max_length doc_stride "
         "max_query_length max_answer_length null_threshold reader_threads",
         "model": "init dropout feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps class_weights teacher "
@@ -48,6 +48,9 @@ class FinetuneConfig(TrainingConfig):
     dev_fraction: float = 0.1
     """If there is no --dev: fraction of every class in --train that is held out and evaluated; 0:
     train on all of --train, without evaluation."""
+    skip_bad_rows: bool = False
+    """Whether rows of your files that cannot be used, such as those with an empty text, are left
+    out and listed in WORKDIR/bad_rows.jsonl; if False, they end the command."""
     test: str | None = None
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""

@@ -12,6 +12,7 @@ from bertjax.scratch import scratch_folder
 from bertjax.tasks import TASKS, Example, Task, TaskOptions, check_task, make_task
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.table_files import as_file
 from bertjax.weights import load_model
@@ -116,11 +117,15 @@ def _scores(
 
 
 def task_of_file(
-    model: TaskModel, path: str | Path, columns: Columns, label_separator: str | None = None
+    model: TaskModel,
+    path: str | Path,
+    columns: Columns,
+    label_separator: str | None = None,
+    bad_rows: BadRows = "refuse",
 ) -> tuple[Task, Iterable[Example], str]:
     """Reads examples from a file; returns the task, the examples and a note on guessed columns."""
     path = Path(path).expanduser()
-    return from_file(model.task, path, columns, label_separator, model.description)
+    return from_file(model.task, path, columns, label_separator, model.description, bad_rows)
 
 
 def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:

@@ -1,5 +1,6 @@
 """`Predictor` computes a model's predictions for a stream of examples in constant memory."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -75,19 +76,50 @@ class Predictor:
         self.before_batch: Callable[[], None] = lambda: None
 
     def __call__(
-        self, params: Any, examples: Iterable[Example]
+        self, params: Any, examples: Iterable[Example], *, report_problems: bool = False
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) for every example, in the order of `examples`."""
+        """Yields (example, prediction) for every example, in the order of `examples`.
+
+        Args:
+            params: the parameters of the model.
+            examples: the examples to predict.
+            report_problems: whether the prediction for an example that cannot be read or encoded is
+                {"error": reason}. The prediction for an example of which only the label is wrong
+                then has the additional key "problem". Both examples are yielded without a label.
+
+        Raises:
+            ValueError: an example cannot be read or encoded, and `report_problems` is False.
+        """
         examples = iter(examples)
         while window := list(itertools.islice(examples, WINDOW)):
-            encoded = [
-                self._task.features(example, self._tokenizer, self._max_length)
-                for example in window
-            ]
-            all_outputs = self.outputs(params, [f for features in encoded for f in features])
-            for example, features in zip(window, encoded, strict=True):
+            encoded = [self._encode(example, report_problems) for example in window]
+            all_outputs = self.outputs(params, [f for features, _ in encoded for f in features])
+            for example, (features, problem) in zip(window, encoded, strict=True):
                 outputs = list(itertools.islice(all_outputs, len(features)))
-                yield example, self._task.predict(example, features, outputs)
+                if problem:
+                    example = dataclasses.replace(example, label=None, answers=())
+                if not features:
+                    yield example, {"error": problem}
+                    continue
+                prediction = self._task.predict(example, features, outputs)
+                yield example, prediction | ({"problem": problem} if problem else {})
+
+    def _encode(self, example: Example, report_problems: bool) -> tuple[Sequence[Feature], str]:
+        """Returns the features of an example, or those without its label, and what is wrong."""
+        if example.problem:
+            if not report_problems:
+                raise ValueError(example.problem)
+            return (), example.problem
+        try:
+            return self._task.features(example, self._tokenizer, self._max_length), ""
+        except ValueError as error:
+            if not report_problems:
+                raise
+            if example.label is None:
+                return (), str(error)
+            unlabelled = dataclasses.replace(example, label=None)
+            features, other = self._encode(unlabelled, report_problems)
+            return features, other or str(error)
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
         """Computes the model's outputs for each feature; returns an iterator in input order."""

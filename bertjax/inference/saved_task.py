@@ -87,9 +87,12 @@ class TaskModel:
         self._params = jax.device_put(self._loaded.params)
 
     def __call__(
-        self, task: Task, examples: Iterable[Example]
+        self, task: Task, examples: Iterable[Example], *, report_problems: bool = False
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) per example; `task` must have the labels of the model."""
+        """Yields (example, prediction) per example; `task` must have the labels of the model.
+
+        `report_problems` is as in `Predictor.__call__`.
+        """
         predictor = Predictor(
             task,
             self._loaded.model,
@@ -98,4 +101,4 @@ class TaskModel:
             sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
             self._batch_size,
         )
-        return predictor(self._params, examples)
+        return predictor(self._params, examples, report_problems=report_problems)

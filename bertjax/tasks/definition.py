@@ -19,6 +19,7 @@ class TaskOptions:
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
         train, dev, test: path of the user's own file for the split; None if there is no file.
         dev_fraction: fraction of the user's train file to hold out if there is no dev file.
+        skip_bad_rows: whether rows of the user's files that cannot be used are left out.
         columns: names of the text, label and other columns in the user's own files.
         label_separator: the string between the labels of an example with several labels.
         submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
@@ -32,6 +33,7 @@ class TaskOptions:
     dev: str | None = None
     test: str | None = None
     dev_fraction: float = 0.0
+    skip_bad_rows: bool = False
     columns: Columns = Columns()
     label_separator: str | None = None
     submission: str | None = None

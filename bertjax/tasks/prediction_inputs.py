@@ -9,6 +9,7 @@ from bertjax.files import brief
 from bertjax.tasks.classification import MultiLabelTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.custom import CustomSource, custom_kind
 from bertjax.tasks.sources.squad import SquadSource
@@ -92,6 +93,7 @@ def from_file(
     columns: Columns,
     label_separator: str | None = None,
     description: Mapping[str, Any] | None = None,
+    bad_rows: BadRows = "refuse",
 ) -> tuple[Task, Iterable[Example], str]:
     """Reads the examples of a user's file, with or without labels.
 
@@ -104,6 +106,7 @@ def from_file(
         description: the content of task.json, which includes the column names used in training. The
             column names used in training are taken if `columns` sets no name and the file has all
             text columns used in training.
+        bad_rows: what happens to rows that cannot be used; see `BadRows`.
 
     Returns:
         The task (for multiple choice, with `num_choices` set), the examples, and a message that
@@ -120,6 +123,7 @@ def from_file(
         custom_kind(task),
         test=path,
         conll=conll,
+        bad_rows=bad_rows,
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
     )

@@ -29,6 +29,7 @@ from bertjax.tokenization import Tokenizer
 #                are those of a running text, start and end of its characters
 #   span         answer, probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
+# The prediction for an example that could not be read or encoded has only the key `error`.
 Prediction = dict[str, Any]
 # The model's outputs for one feature, under the names of the head's outputs. The arrays cover only
 # the feature's own sequences or tokens, without padding or other sequences of a packed row.
@@ -50,6 +51,8 @@ class Example:
         choices: in multiple choice, the continuations of `text` to choose from.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
+        problem: why the example could not be read, if the source reports this; the other fields but
+            `id` and `where` are then empty.
         answers: (text, start) for each accepted answer, where start is the index of the text's
             first character in the passage, or -1 if the text is not in the passage; empty, with
             `label="impossible"`, if the passage does not answer the question.
@@ -64,6 +67,7 @@ class Example:
     choices: tuple[str, ...] = ()
     label: str | float | int | tuple[str, ...] | None = None
     answers: tuple[tuple[str, int], ...] = ()
+    problem: str = ""
 
 
 class Source(Protocol):

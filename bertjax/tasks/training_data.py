@@ -10,6 +10,8 @@ import numpy as np
 
 from bertjax.data.batches.features import Feature, encode_feature
 from bertjax.data.records import write_shard
+from bertjax.tasks.sources.bad_rows import error_of
+from bertjax.tasks.sources.held_out import OwnFiles
 from bertjax.tasks.task import Example, Task
 from bertjax.tokenization import Tokenizer
 
@@ -86,13 +88,25 @@ def _features(
 
     Nothing is printed for question answering, whose windows are that long by design.
     """
-    assert task.source is not None
+    source = task.source
+    assert source is not None
     count, first = 0, ""
-    for example in task.source.examples(split):
-        for feature in task.features(example, tokenizer, max_length):
+    problems: list[str] = []
+    for example in source.examples(split):
+        try:
+            features = task.features(example, tokenizer, max_length)
+        except ValueError as error:
+            if isinstance(source, OwnFiles) and source.skips_bad_rows:
+                source.leave_out(split, example, str(error))
+            else:
+                problems.append(str(error))
+            continue
+        for feature in features if not problems else ():
             if max(feature.lengths) >= max_length:
                 count, first = count + 1, first or example.where
             yield example, feature
+    if problems:
+        raise error_of(problems, str(source.path(split)) if isinstance(source, OwnFiles) else split)
     if count and task.label_kind != "span":  # Windows of a passage are full by design.
         print(
             f"{split}: {count:,} texts have max_length={max_length} tokens or more, and longer "

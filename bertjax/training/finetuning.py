@@ -16,7 +16,9 @@ from bertjax.files import explaining, write_json
 from bertjax.inference.predictor import Predictor, labels_of
 from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better
+from bertjax.tasks.sources.bad_rows import write_bad_rows
 from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.held_out import OwnFiles
 from bertjax.tasks.training_data import TrainingData
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.class_report import ClassReport
@@ -41,6 +43,7 @@ from bertjax.weights.fill import fresh
 from bertjax.weights.tagger_weights import with_new_tagger
 
 SCORES = "scores.json"
+BAD_ROWS = "bad_rows.jsonl"
 
 
 class FinetuningRun(Run):
@@ -119,6 +122,14 @@ class FinetuningRun(Run):
     def data_fingerprint(self) -> str:
         """A hash of the train split, encoded as features."""
         return self.data.fingerprint
+
+    def claim_workdir(self) -> None:
+        """Does what `Run.claim_workdir` does, and writes the list of rows that are left out."""
+        super().claim_workdir()
+        source = self.task.source
+        bad = source.all_bad_rows() if isinstance(source, OwnFiles) else []
+        if bad:
+            hosts.on_first(lambda: write_bad_rows(self.workdir.path / BAD_ROWS, bad))
 
     def initial_params(self) -> Any:
         """Returns the parameters to start from: those of the model that --init names."""

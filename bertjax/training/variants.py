@@ -19,10 +19,17 @@ from bertjax.scratch import scratch_folder
 from bertjax.tasks import Task, TaskOptions, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.held_out import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training.data_summary import summary
-from bertjax.training.finetuning import SCORES, FinetuningRun, load_for_task, reinitialized
+from bertjax.training.finetuning import (
+    BAD_ROWS,
+    SCORES,
+    FinetuningRun,
+    load_for_task,
+    reinitialized,
+)
 from bertjax.training.metric_files import read_lines
 from bertjax.training.rollback import RolledBack
 from bertjax.training.scores import (
@@ -127,6 +134,11 @@ def _load(
     max_length = config.max_length or task.max_length
     data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
     check_splits(task, loaded.tokenizer, max_length)
+    if isinstance(task.source, OwnFiles) and (bad := task.source.all_bad_rows()):
+        hosts.say(
+            f"{len(bad):,} bad rows are left out and listed in {config.workdir}/{BAD_ROWS}; the "
+            f"first: {bad[0][1]}"
+        )
     for line in summary(task, data, config):
         hosts.say(line)
     for reason, count in getattr(task.source, "counts", {}).items():
@@ -192,6 +204,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         dev=config.dev,
         test=config.test,
         dev_fraction=config.dev_fraction,
+        skip_bad_rows=config.skip_bad_rows,
         columns=Columns(
             text=config.text_column,
             pair=config.pair_column,

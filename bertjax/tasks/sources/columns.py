@@ -216,8 +216,7 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
     )
     if not looks_like_data and label is not None:
-        rows = itertools.islice(table.rows(), ROWS_COMPARED)
-        looks_like_data = any(row[label].strip() == label for _, row in rows)
+        looks_like_data = any(row[label].strip() == label for row in _first_rows(table))
     if looks_like_data:
         raise ValueError(
             f"{place(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
@@ -225,9 +224,15 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
         )
 
 
+def _first_rows(table: Table) -> list[dict[str, Any]]:
+    """Returns the well-formed rows among the first `ROWS_COMPARED` rows of a table."""
+    rows = itertools.islice(table.rows_and_errors(), ROWS_COMPARED)
+    return [row for _, row in rows if isinstance(row, dict)]
+
+
 def _refuse_unused_text(table: Table, columns: Columns) -> None:
     """Raises ValueError if a column of texts would not be used, because it may belong to a pair."""
-    rows = [row for _, row in itertools.islice(table.rows(), ROWS_COMPARED)]
+    rows = _first_rows(table)
     unused = [name for name in table.columns if name and name not in columns.named()]
     texts = [name for name in unused if _holds_texts([row.get(name) for row in rows])]
     if texts:

@@ -3,9 +3,10 @@
 The files are read one row at a time, so that a file may be larger than the memory.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bertjax.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.sources.bad_rows import BadRow, BadRows, error_of
 from bertjax.tasks.sources.columns import (
     FIELDS,
     Columns,
@@ -22,12 +24,12 @@ from bertjax.tasks.sources.columns import (
     check_columns,
     find_columns,
 )
-from bertjax.tasks.sources.conll import Sentence, read_conll, tagged_example
+from bertjax.tasks.sources.conll import read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row, shorten
 from bertjax.tasks.sources.held_out import OwnFiles, spread, stratified
 from bertjax.tasks.sources.official_files import value_of_split
-from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, read_number
-from bertjax.tasks.sources.tagged_text import text_sentence
+from bertjax.tasks.sources.row_examples import RowExamples
+from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, place, read_number
 from bertjax.tasks.tag_schemes import order_tags, scheme_of
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
@@ -61,6 +63,7 @@ class CustomSource(OwnFiles):
         conll: bool | None = None,
         columns: Columns | None = None,
         label_separator: str | None = None,
+        bad_rows: BadRows = "refuse",
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
@@ -72,11 +75,13 @@ class CustomSource(OwnFiles):
             columns: the column names; a name that is not set is guessed from the file of train, or
                 else of dev, or else of test.
             label_separator: the string between the labels of an example with several labels.
+            bad_rows: what happens to rows that cannot be used; see `BadRows`.
 
         Raises:
             FileNotFoundError: a file does not exist.
             ValueError: no file is given, a file lacks a column, or a column cannot be guessed.
         """
+        super().__init__(skips_bad_rows=bad_rows == "skip")
         files = {"train": train, "dev": dev, "test": test}
         self.kind: CustomKind = kind
         self._paths = {
@@ -86,7 +91,7 @@ class CustomSource(OwnFiles):
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
         self.splits = tuple(self._paths)
         self.columns, self.note = columns or Columns(), ""
-        self._separator = label_separator
+        self._separator, self._bad_rows = label_separator, bad_rows
         self._tables = {
             split: Table(path)
             for split, path in self._paths.items()
@@ -124,15 +129,28 @@ class CustomSource(OwnFiles):
         Raises:
             ValueError: the split does not exist, or a row is malformed; the message names the row.
         """
-        path = self.path(split)
-        if self.kind != "tag":
-            return self._texts(split)
+        path, labelled = self.path(split), split != "test"
         if split not in self._tables:
             return read_conll(path)
-        scheme = scheme_of(sentence.tags or () for _, sentence in self._sentences(split))
-        return (
-            tagged_example(id, path, sentence, scheme) for id, sentence in self._sentences(split)
-        )
+        self.bad_rows[split] = bad = []
+        rows = RowExamples(self.kind, self.columns, self._separator, self.multi_label)
+        if self.kind != "tag":
+            return self._read_rows(
+                split, lambda id, row: rows.example(id, row, labelled=labelled), bad
+            )
+        scheme = scheme_of(self._tags(split, rows))
+
+        def tagged(id: str, row: Row) -> Example:
+            return tagged_example(id, path, rows.sentence(row, labelled=labelled), scheme)
+
+        return self._read_rows(split, tagged, bad)
+
+    def _tags(self, split: str, rows: RowExamples) -> Iterator[tuple[str, ...]]:
+        """Yields the tags of the sentences in the good rows of a split."""
+        for _, row in self._rows(split):
+            with contextlib.suppress(ValueError):
+                if isinstance(row, Row):
+                    yield rows.sentence(row, labelled=False).tags or ()
 
     def path(self, split: str) -> Path:
         """Returns the path of the file of a split.
@@ -162,89 +180,49 @@ class CustomSource(OwnFiles):
         if self.kind != "classify" or self._separator:
             return self.kind == "classify"
         label = self.columns.label
-        _, first = next(next(iter(self._tables.values())).rows(), (0, {}))
+        rows = next(iter(self._tables.values())).rows_and_errors()
+        first: Any = next((values for _, values in rows if isinstance(values, dict)), {})
         return label is not None and isinstance(first.get(label), list)
 
-    def _rows(self, split: str) -> Iterator[tuple[str, Row]]:
-        """Yields (example id, `Row`) for each row in the file of a split."""
+    def _rows(self, split: str) -> Iterator[tuple[str, Row | BadRow]]:
+        """Yields (example id, row) for each row in the file of a split; malformed rows as `BadRow`.
+
+        Rows are numbered from 0 where there is no column of ids.
+        """
         table, id = self._tables[split], self.columns.id
-        for count, (number, values) in enumerate(table.rows()):
+        for count, (number, values) in enumerate(table.rows_and_errors()):
+            if isinstance(values, ValueError):
+                yield str(count), BadRow(table.path, number, str(values))
+                continue
             name = str(count) if id is None else values.get(id, count)
             yield str(name), Row(table.path, number, values)
 
-    def _texts(self, split: str) -> Iterator[Example]:
-        columns = self.columns
-        assert columns.text is not None
+    def _read_rows(
+        self, split: str, convert: Callable[[str, Row], Example], bad: list[BadRow]
+    ) -> Iterator[Example]:
+        """Converts the rows of a split to examples, and adds the rows that cannot be used to `bad`.
+
+        Raises:
+            ValueError: rows are bad and `bad_rows` is "refuse"; the error names all of them.
+        """
         for id, row in self._rows(split):
-            pair = None if columns.pair is None else row.text(columns.pair)
-            choices = ()
-            if self.kind == "choice":
-                start = "" if pair is None else f"{pair} "
-                choices = tuple(start + choice for choice in row.texts(columns.choices))
-                pair = None
-            yield Example(
-                id=id,
-                where=row.where,
-                text=row.text(columns.text),
-                pair=pair,
-                choices=choices,
-                label=self._label(row, split, len(choices)),
-            )
-
-    def _sentences(self, split: str) -> Iterator[tuple[str, Sentence]]:
-        columns = self.columns
-        assert columns.text is not None
-        for id, row in self._rows(split):
-            if isinstance(row.values.get(columns.text), str):
-                yield id, self._running_text(row, split)
-                continue
-            words = row.listed(columns.text)
-            value = row.values.get(columns.label) if columns.label is not None else None
-            if value is None and split != "test":
-                raise ValueError(
-                    f"{row.where} has no tags in {brief(columns.label, 60)!r}: write a list of "
-                    "tags."
-                )
-            tags = None if value is None else tuple(row.names(value))
-            if tags is not None and len(tags) != len(words):
-                raise ValueError(
-                    f"{row.where} has {len(words)} words, but {len(tags)} tags: write one tag per "
-                    "word."
-                )
-            yield id, Sentence(row.number, words, tags)
-
-    def _running_text(self, row: Row, split: str) -> Sentence:
-        assert self.columns.text is not None
-        sentence = text_sentence(row, self.columns.text, self.columns.label)
-        if sentence.tags is None and split != "test":
-            raise ValueError(
-                f"{row.where} has no list of entities in {brief(self.columns.label, 60)!r}: write "
-                "[] for a text without entities."
-            )
-        return sentence
-
-    def _label(
-        self, row: Row, split: str, num_choices: int
-    ) -> str | float | int | tuple[str, ...] | None:
-        column = self.columns.label
-        value = None if column is None else row.values.get(column)
-        empty = value is None or (isinstance(value, str) and not value.strip())
-        if empty and (value is None or not self.multi_label):
-            if split == "test":
-                return None
-            raise ValueError(
-                f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
-                "the row."
-            )
-        if self.kind == "regress":
-            return row.number_of(value)
-        if self.kind == "choice":
-            return row.choice_of(value, self.columns, num_choices)
-        if not self.multi_label:
-            return row.name(value)
-        if isinstance(value, str) and self._separator:
-            value = [part for part in value.split(self._separator) if part.strip()]
-        return tuple(row.names(value))
+            problem = row if isinstance(row, BadRow) else None
+            if isinstance(row, Row):
+                try:
+                    example = convert(id, row)
+                except ValueError as error:
+                    problem = BadRow(row.path, row.number, str(error))
+                else:
+                    if not bad or self._bad_rows != "refuse":
+                        yield example
+                    continue
+            assert problem is not None
+            bad.append(problem)
+            if self._bad_rows == "report":
+                where = place(problem.path, problem.row)
+                yield Example(id=id, where=where, problem=problem.problem)
+        if bad and self._bad_rows == "refuse":
+            raise error_of([row.problem for row in bad], str(self._tables[split].path))
 
 
 def learn_labels(source: Source) -> tuple[str, ...]:
@@ -290,6 +268,7 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
         test=options.test,
         columns=options.columns,
         label_separator=options.label_separator,
+        bad_rows="skip" if options.skip_bad_rows else "refuse",
     )
     if source.note:
         print(source.note)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.tasks.sources.bad_rows import BadRow
 from bertjax.tasks.task import Example
 
 
@@ -15,10 +16,17 @@ class OwnFiles(abc.ABC):
 
     Attributes:
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
+        skips_bad_rows: whether examples that cannot be encoded may be left out.
+        bad_rows: {split: rows that could not be used} of the splits that were read.
     """
 
     splits: tuple[str, ...]
-    _held_out: frozenset[int] | None = None
+
+    def __init__(self, *, skips_bad_rows: bool = False):
+        self.skips_bad_rows = skips_bad_rows
+        self.bad_rows: dict[str, list[BadRow]] = {}
+        self._left_out: dict[str, dict[str, str]] = {}  # split -> {where: problem}
+        self._held_out: frozenset[int] | None = None
 
     @abc.abstractmethod
     def read(self, split: str) -> Iterator[Example]:
@@ -34,11 +42,24 @@ class OwnFiles(abc.ABC):
 
     def examples(self, split: str) -> Iterator[Example]:
         """Reads the examples of a split lazily; the errors are those of `read`."""
-        if self._held_out is None or split not in ("train", "dev"):
-            return self.read(split)
-        numbered = enumerate(self.read("train"))
         held_out = self._held_out
-        return (example for index, example in numbered if (index in held_out) == (split == "dev"))
+        if held_out is None or split not in ("train", "dev"):
+            examples = self.read(split)
+        else:
+            numbered = enumerate(self.read("train"))
+            examples = (e for index, e in numbered if (index in held_out) == (split == "dev"))
+        left_out = self._left_out.get(split, {})
+        return (e for e in examples if e.where not in left_out) if left_out else examples
+
+    def leave_out(self, split: str, example: Example, problem: str) -> None:
+        """Leaves an example out of all later reads of a split, because it cannot be encoded."""
+        self._left_out.setdefault(split, {})[example.where] = problem
+
+    def all_bad_rows(self) -> list[tuple[str, str]]:
+        """Returns (split, problem) of each row that could not be read or encoded."""
+        read = [(split, row.problem) for split, rows in self.bad_rows.items() for row in rows]
+        left_out = self._left_out.items()
+        return read + [(split, text) for split, rows in left_out for text in rows.values()]
 
     def hold_out(
         self, fraction: float, choose: Callable[[Sequence[Any], float], frozenset[int]], key: Any

@@ -43,6 +43,7 @@ class SquadSource(OwnFiles):
         Raises:
             FileNotFoundError: a file does not exist.
         """
+        super().__init__()
         self.files = {split: Path(path).expanduser() for split, path in files.items()}
         for split, path in self.files.items():
             if not path.is_file():

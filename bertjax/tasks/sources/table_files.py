@@ -61,6 +61,8 @@ class Table:
             return ("text",)
         rows = read_json_lines(self.path) if self.is_json else self._read(self.path)
         number, first = next(rows, (1, ()))
+        if isinstance(first, ValueError):
+            raise first
         columns = tuple(first) if self.is_json else tuple(name.strip() for name in first)
         # The first column may lack a name, because pandas writes its index in a column without one.
         broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
@@ -78,6 +80,18 @@ class Table:
         Raises:
             ValueError: a row is malformed, or does not have as many fields as the header.
         """
+        for number, row in self.rows_and_errors():
+            if isinstance(row, ValueError):
+                raise row
+            yield number, row
+
+    def rows_and_errors(self) -> Iterator[tuple[int, dict[str, Any] | ValueError]]:
+        """Yields as `rows` does, and (row number, ValueError) for a malformed row.
+
+        Raises:
+            ValueError: the rows after a malformed one cannot be told apart, as after a quote that
+                is not closed.
+        """
         if self._is_text:
             for number, line in read_lines(self.path):
                 if line.strip():
@@ -88,9 +102,10 @@ class Table:
             rows = self._read(self.path)
             next(rows)
             for number, fields in rows:
-                if len(fields) != len(self.columns):
-                    raise ValueError(self._miscounted(number, len(fields)))
-                yield number, dict(zip(self.columns, fields, strict=True))
+                if len(fields) == len(self.columns):
+                    yield number, dict(zip(self.columns, fields, strict=True))
+                else:
+                    yield number, ValueError(self._miscounted(number, len(fields)))
 
     def _miscounted(self, number: int, count: int) -> str:
         remedy = (
@@ -161,11 +176,13 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             ) from error
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | ValueError]]:
     """Yields (row number, JSON object) for each non-blank line of a JSON lines file.
 
+    For a line that is not a JSON object, the second item is a ValueError, which is not raised.
+
     Raises:
-        ValueError: a line is not UTF-8, exceeds `MAX_LINE` characters, or is not a JSON object.
+        ValueError: a line is not UTF-8 or exceeds `MAX_LINE` characters.
     """
     for number, line in read_lines(path):
         if not line.strip():
@@ -173,13 +190,13 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(
+            row = ValueError(
                 f"{place(path, number)} is not JSON ({brief(error)}): write one object per line, "
                 "such as "
                 '{"text": "...", "label": "..."}.'
-            ) from error
-        if not isinstance(row, dict):
-            raise ValueError(
+            )
+        if not isinstance(row, dict | ValueError):
+            row = ValueError(
                 f"{place(path, number)} holds a JSON {type(row).__name__}, not an object: write "
                 'one object per line, such as {"text": "...", "label": "..."}.'
             )

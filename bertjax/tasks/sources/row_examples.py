@@ -1,0 +1,94 @@
+"""Converts the rows of a user's file to examples, for each kind of task on own files."""
+
+import dataclasses
+
+from bertjax.files import brief
+from bertjax.tasks.sources.columns import Columns, CustomKind
+from bertjax.tasks.sources.conll import Sentence
+from bertjax.tasks.sources.custom_row import Row
+from bertjax.tasks.sources.tagged_text import text_sentence
+from bertjax.tasks.task import Example
+
+
+@dataclasses.dataclass(frozen=True)
+class RowExamples:
+    """Converts rows to examples; every method raises ValueError for a bad row and names the row.
+
+    Attributes:
+        kind: the kind of task.
+        columns: the names of the columns.
+        separator: the string between the labels of an example with several labels.
+        multi_label: whether an example may have several labels.
+    """
+
+    kind: CustomKind
+    columns: Columns
+    separator: str | None
+    multi_label: bool
+
+    def example(self, id: str, row: Row, *, labelled: bool) -> Example:
+        """Returns the example in a row with texts; `labelled` says whether it must have a label."""
+        columns = self.columns
+        assert columns.text is not None
+        pair = None if columns.pair is None else row.text(columns.pair)
+        choices = ()
+        if self.kind == "choice":
+            start = "" if pair is None else f"{pair} "
+            choices = tuple(start + choice for choice in row.texts(columns.choices))
+            pair = None
+        return Example(
+            id=id,
+            where=row.where,
+            text=row.text(columns.text),
+            pair=pair,
+            choices=choices,
+            label=self._label(row, len(choices), labelled=labelled),
+        )
+
+    def sentence(self, row: Row, *, labelled: bool) -> Sentence:
+        """Returns the sentence in a row with a list of words or a running text, and its tags."""
+        columns = self.columns
+        assert columns.text is not None
+        if isinstance(row.values.get(columns.text), str):
+            sentence = text_sentence(row, columns.text, columns.label)
+            if sentence.tags is None and labelled:
+                raise ValueError(
+                    f"{row.where} has no list of entities in {brief(columns.label, 60)!r}: write "
+                    "[] for a text without entities."
+                )
+            return sentence
+        words = row.listed(columns.text)
+        value = row.values.get(columns.label) if columns.label is not None else None
+        if value is None and labelled:
+            raise ValueError(
+                f"{row.where} has no tags in {brief(columns.label, 60)!r}: write a list of tags."
+            )
+        tags = None if value is None else tuple(row.names(value))
+        if tags is not None and len(tags) != len(words):
+            raise ValueError(
+                f"{row.where} has {len(words)} words, but {len(tags)} tags: write one tag per word."
+            )
+        return Sentence(row.number, words, tags)
+
+    def _label(
+        self, row: Row, num_choices: int, *, labelled: bool
+    ) -> str | float | int | tuple[str, ...] | None:
+        column = self.columns.label
+        value = None if column is None else row.values.get(column)
+        empty = value is None or (isinstance(value, str) and not value.strip())
+        if empty and (value is None or not self.multi_label):
+            if not labelled:
+                return None
+            raise ValueError(
+                f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
+                "the row."
+            )
+        if self.kind == "regress":
+            return row.number_of(value)
+        if self.kind == "choice":
+            return row.choice_of(value, self.columns, num_choices)
+        if not self.multi_label:
+            return row.name(value)
+        if isinstance(value, str) and self.separator:
+            value = [part for part in value.split(self.separator) if part.strip()]
+        return tuple(row.names(value))

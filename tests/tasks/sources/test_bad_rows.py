@@ -1,0 +1,68 @@
+"""Rows that cannot be used are refused all at once, left out, or reported one by one."""
+
+import pytest
+
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.training_data import check_splits, write_training_data
+from bertjax.tokenization import WordPieceTokenizer
+
+GOOD = [f"text {i},{'yes' if i % 2 else 'no'}" for i in range(40)]
+BAD = [",yes", "text,", "a,b,c", "  ,no"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    rows = [*GOOD[:10], *BAD[:2], *GOOD[10:], *BAD[2:]]
+    (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    return tmp_path / "a.csv"
+
+
+def test_all_bad_rows_are_in_one_error(file):
+    source = CustomSource("classify", train=file)
+    with pytest.raises(ValueError, match="4 rows cannot be used") as error:
+        list(source.examples("train"))
+    text = str(error.value)
+    assert text.count(str(file)) == 1 and "--skip_bad_rows" in text
+    for row in (12, 13, 44, 45):
+        assert f"  row {row}" in text
+
+
+def test_one_bad_row_has_the_message_that_it_had(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,b\n,c\n")
+    with pytest.raises(ValueError, match="row 3: the text in 'text' is empty; fill it or remove"):
+        list(CustomSource("classify", train=tmp_path / "a.csv").examples("train"))
+
+
+def test_many_bad_rows_are_counted(tmp_path):
+    rows = ["text,label", "a,b", "b,c", *[",x"] * 500]
+    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+    with pytest.raises(ValueError, match=r"500 rows cannot(.|\n)*and 490 more"):
+        list(CustomSource("classify", train=tmp_path / "a.csv").examples("train"))
+
+
+def test_bad_rows_can_be_left_out_also_those_with_a_label_that_training_lacks(file, tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\na,yes\nb,never\n")
+    options = TaskOptions(train=str(file), dev=str(tmp_path / "dev.csv"), skip_bad_rows=True)
+    task = make_task("classify", options)
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] text a b".split()
+    tokenizer = WordPieceTokenizer({token: i for i, token in enumerate(tokens)}, do_lower_case=True)
+    data = write_training_data(task, tokenizer, 16, tmp_path / "train.array_record")
+    check_splits(task, tokenizer, 16)
+    assert len(data.sizes) == len(GOOD)
+    assert [example.text for example in task.source.examples("dev")] == ["a"]
+    bad = task.source.all_bad_rows()
+    assert len(bad) == 5 and ("dev", 3) == (bad[-1][0], int(bad[-1][1].split("row ")[1][0]))
+    (tmp_path / "good.csv").write_text("text,label\na,yes\nb,no\n")
+    good = TaskOptions(train=str(tmp_path / "good.csv"), dev=options.dev)
+    refused = make_task("classify", good)
+    with pytest.raises(ValueError, match="label 'never' does not occur in training"):
+        check_splits(refused, tokenizer, 16)
+
+
+def test_reported_rows_keep_their_places(file):
+    examples = list(CustomSource("classify", test=file, bad_rows="report").examples("test"))
+    assert [example.id for example in examples] == [str(i) for i in range(44)]
+    # A test split needs no labels, so that only rows without a text or with other fields are bad.
+    assert [i for i, example in enumerate(examples) if example.problem] == [10, 42, 43]
+    assert examples[10].where == f"{file}, row 12"
