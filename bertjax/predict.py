@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import bertjax
 from bertjax import command_line
-from bertjax.files import explaining
+from bertjax.files import explaining, writing
 
 if TYPE_CHECKING:
     from bertjax.inference.partial_output import PartialLines
@@ -85,8 +86,9 @@ class PredictConfig:
     embed: str | None = None
     """File with one text per line; the embedding of each text is written to --output."""
     output: str | None = None
-    """Output: a JSON lines file for --input and --text, an .npy or .jsonl file for --embed, a
-    folder for --task; None: standard output, or the folder predictions/TASK for --task."""
+    """Output: a .jsonl, .csv, .tsv or .parquet file for --input and --text, an .npy or .jsonl file
+    for --embed, a folder for --task; None: standard output, or the folder predictions/TASK for
+    --task."""
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with."""
     pooling: Literal["mean", "cls"] = "mean"
@@ -138,11 +140,14 @@ def answer(config: PredictConfig) -> None:
     the command again with the same input, model and flags continues the file --output, so that each
     example has exactly one line.
     """
+    from bertjax.inference.answer_files import check_suffix
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.saved_task import TaskModel
     from bertjax.tasks.prediction_inputs import from_text
     from bertjax.weights import load_model
 
+    if config.output is not None:
+        check_suffix(config.output)
     model = TaskModel(load_model(config.model, None), config.max_length)
     if config.text is not None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
@@ -188,10 +193,12 @@ def _predictions(
                 raise ValueError(
                     f"{config.input} changed during the prediction: run the command again."
                 )
+            line.pop("input", None)
             yield example, line
         report = config.input is not None
         for example, prediction in model(task, examples, report_problems=report):
-            lines.write({"id": example.id, **prediction})
+            given = {"input": dict(example.row)} if example.row and config.output else {}
+            lines.write({"id": example.id, **given, **prediction})
             yield example, prediction
 
     for example, prediction in pairs():
@@ -210,6 +217,7 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
     import jax
 
     from bertjax.inference import predictor
+    from bertjax.inference.answer_files import is_table, write_table
     from bertjax.inference.partial_output import PartialLines, continued, file_identity
 
     identity = {
@@ -219,8 +227,17 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
         "model": file_identity(model.name),
         "device": jax.local_devices()[0].device_kind,
     }
+
+    def finish(partial: Path, output: Path) -> None:
+        if is_table(output):
+            with writing(output) as temporary:
+                write_table(partial, temporary, output.suffix.lower())
+            partial.unlink()
+        else:
+            os.replace(partial, output)
+
     with continued(
-        config.output, identity, lambda path: PartialLines(path, predictor.WINDOW)
+        config.output, identity, lambda path: PartialLines(path, predictor.WINDOW), finish
     ) as lines:
         if lines.done:
             print(f"continuing {config.output} after {lines.done:,} lines", flush=True)

@@ -1,5 +1,6 @@
 """`bertjax.predict`: its inputs, its flags and its errors."""
 
+import csv
 import dataclasses
 import json
 from pathlib import Path
@@ -63,6 +64,21 @@ def test_rows_that_cannot_be_predicted_say_why_and_the_others_are_predicted(run,
     assert "does not occur in training" in lines[2]["problem"] and "labels" in lines[2]
     assert "row 3: the text in 'text' is empty" in lines[1]["error"]
     assert "3 rows could not be predicted or scored" in capsys.readouterr().err
+    table = tmp_path / "out.csv"
+    predict.run(PredictConfig(model=str(run), input=file, output=str(table)))
+    with table.open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    assert [row["text"] for row in rows] == ["abc", "", "fg", "", "de"]
+    assert rows[0]["predicted_labels"] == "|".join(lines[0]["labels"])
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_blank_lines_of_a_text_file_keep_their_places(run, tmp_path):
+    (tmp_path / "a.txt").write_text("abc\n\nde fg\n")
+    output = tmp_path / "out.jsonl"
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.txt"), output=str(output)))
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert ["error" in line for line in lines] == [False, True, False]
 
 
 def test_files_are_read_as_those_of_training_and_guessed_only_otherwise(run, tmp_path, capsys):

@@ -147,7 +147,10 @@ Partial = TypeVar("Partial", PartialLines, PartialVectors)
 
 @contextlib.contextmanager
 def continued(
-    output: str | Path, identity: Mapping[str, Any], opened: Callable[[Path], Partial]
+    output: str | Path,
+    identity: Mapping[str, Any],
+    opened: Callable[[Path], Partial],
+    finish: Callable[[Path, Path], None] = os.replace,
 ) -> Iterator[Partial]:
     """Yields an opened partial file, and renames the file to `output` at the end of the block.
 
@@ -160,6 +163,8 @@ def continued(
         identity: everything that determines the content of `output`, as JSON values; the hash of
             `identity` is part of the name of the partial file.
         opened: a function that receives the path of the partial file and opens it.
+
+        finish: a function of the complete partial file and `output` that makes the one the other.
 
     Raises:
         Locked: another process writes `output`.
@@ -185,7 +190,7 @@ def continued(
             try:
                 with contextlib.closing(partial):
                     yield partial
-                os.replace(path, output)
+                finish(path, output)
             except ValueError:
                 path.unlink(missing_ok=True)
                 raise

@@ -51,6 +51,7 @@ class Example:
         choices: in multiple choice, the continuations of `text` to choose from.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
+        row: the row of the user's file, {column: value}; empty for official tasks and texts.
         problem: why the example could not be read, if the source reports this; the other fields but
             `id` and `where` are then empty.
         answers: (text, start) for each accepted answer, where start is the index of the text's
@@ -67,6 +68,7 @@ class Example:
     choices: tuple[str, ...] = ()
     label: str | float | int | tuple[str, ...] | None = None
     answers: tuple[tuple[str, int], ...] = ()
+    row: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     problem: str = ""
 
 

@@ -141,7 +141,8 @@ class CustomSource(OwnFiles):
         scheme = scheme_of(self._tags(split, rows))
 
         def tagged(id: str, row: Row) -> Example:
-            return tagged_example(id, path, rows.sentence(row, labelled=labelled), scheme)
+            example = tagged_example(id, path, rows.sentence(row, labelled=labelled), scheme)
+            return dataclasses.replace(example, row=row.values)
 
         return self._read_rows(split, tagged, bad)
 
@@ -220,7 +221,8 @@ class CustomSource(OwnFiles):
             bad.append(problem)
             if self._bad_rows == "report":
                 where = place(problem.path, problem.row)
-                yield Example(id=id, where=where, problem=problem.problem)
+                values = row.values if isinstance(row, Row) else {}
+                yield Example(id=id, where=where, row=values, problem=problem.problem)
         if bad and self._bad_rows == "refuse":
             raise error_of([row.problem for row in bad], str(self._tables[split].path))
 

@@ -39,6 +39,7 @@ class RowExamples:
         return Example(
             id=id,
             where=row.where,
+            row=row.values,
             text=row.text(columns.text),
             pair=pair,
             choices=choices,

@@ -93,9 +93,7 @@ class Table:
                 is not closed.
         """
         if self._is_text:
-            for number, line in read_lines(self.path):
-                if line.strip():
-                    yield number, {"text": line}
+            yield from ((number, {"text": line}) for number, line in read_lines(self.path))
         elif self.is_json:
             yield from read_json_lines(self.path)
         else:

@@ -1,0 +1,110 @@
+"""Tables of predictions: CSV, TSV and Parquet files, written from JSON lines.
+
+A row has the columns of the input, then those of the prediction, such as `predicted_label` and
+`probability_yes`. Lists of texts are joined by "|"; other lists and dictionaries are JSON texts.
+"""
+
+import csv
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+JSON_LINES = (".jsonl", ".json", ".ndjson")
+TABLES = (".csv", ".tsv", ".parquet")
+# Number of rows that are converted at once.
+ROWS = 4096
+
+
+def check_suffix(output: str | Path) -> None:
+    """Raises ValueError if the suffix of `output` does not tell the format of the predictions."""
+    if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES):
+        raise ValueError(
+            f"--output {output}: the suffix does not tell the format. Use .jsonl, .csv, .tsv or "
+            ".parquet."
+        )
+
+
+def is_table(output: str | Path) -> bool:
+    """Returns whether `output` is a table and not a file of JSON lines, by its suffix."""
+    return Path(output).suffix.lower() in TABLES
+
+
+def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
+    """Converts a line of predictions to the row of a table, {column: value}.
+
+    Args:
+        line: the prediction for one example, with its "id" and the columns of its "input".
+    """
+    given = dict(line.get("input") or {"id": line["id"]})
+    row: dict[str, Any] = {}
+    for key, value in line.items():
+        if key == "probabilities" and isinstance(value, dict):
+            row |= {f"probability_{name}": p for name, p in value.items()}
+        elif key in ("error", "problem"):
+            row[key] = value
+        elif key not in ("id", "input"):
+            row[f"predicted_{key}"] = value
+    # A column of the input keeps its name, so that the file can be joined with the input.
+    row = {name if name not in given else f"{name}_": value for name, value in row.items()}
+    return {name: _cell(value) for name, value in (given | row).items()}
+
+
+def _cell(value: Any) -> str | float | None:
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return "|".join(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def write_table(lines: Path, output: Path, suffix: str) -> None:
+    """Writes a table with a row for each line of the JSON lines file `lines`.
+
+    Args:
+        lines: the file of predictions.
+        output: the file to write.
+        suffix: the format of the file, one of `TABLES`.
+    """
+    numbers: dict[str, bool] = {}  # column -> whether all its values are numbers
+    for row in _rows(lines):
+        for name, value in row.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            numbers[name] = numbers.get(name, True) and (is_number or value is None)
+    if suffix == ".parquet":
+        _write_parquet(lines, output, numbers)
+        return
+    with output.open("w", encoding="utf-8", newline="") as file:
+        if suffix == ".csv":
+            writer = csv.DictWriter(file, list(numbers), restval="")
+            writer.writeheader()
+            writer.writerows(_rows(lines))
+            return
+        for row in itertools.chain([dict(zip(numbers, numbers, strict=True))], _rows(lines)):
+            cells = ("" if row.get(name) is None else str(row[name]) for name in numbers)
+            file.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
+
+
+def _write_parquet(lines: Path, output: Path, numbers: Mapping[str, bool]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    types = ((name, pyarrow.float64() if n else pyarrow.string()) for name, n in numbers.items())
+    schema = pyarrow.schema(list(types))
+    rows = _rows(lines)
+    with pyarrow.parquet.ParquetWriter(output, schema) as writer:
+        while batch := list(itertools.islice(rows, ROWS)):
+            texts = [
+                {
+                    name: value if numbers[name] or value is None else str(value)
+                    for name, value in row.items()
+                }
+                for row in batch
+            ]
+            writer.write_table(pyarrow.Table.from_pylist(texts, schema=schema))
+
+
+def _rows(lines: Path) -> Iterator[dict[str, Any]]:
+    with lines.open("rb") as file:
+        yield from (table_row(json.loads(line)) for line in file)

@@ -1,0 +1,70 @@
+"""Tables of predictions keep the columns of the input beside the answers."""
+
+import csv
+import json
+
+import pyarrow.parquet
+import pytest
+
+from bertjax.inference.answer_files import check_suffix, table_row, write_table
+
+LINES = [
+    {
+        "id": "0",
+        "input": {"text": 'a "quoted",\nbroken text', "label": "yes", "n": 3},
+        "label": "no",
+        "probabilities": {"no": 0.75, "yes": 0.25},
+    },
+    {"id": "1", "input": {"text": "", "label": "no", "n": 4}, "error": "row 3: empty"},
+]
+
+
+@pytest.fixture
+def lines(tmp_path):
+    (tmp_path / "lines").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return tmp_path / "lines"
+
+
+COLUMNS = ["text", "label", "n", "predicted_label", "probability_no", "probability_yes", "error"]
+
+
+def test_csv_keeps_texts_and_has_empty_cells_where_there_is_no_answer(lines, tmp_path):
+    write_table(lines, tmp_path / "a.csv", ".csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [*rows[0]] == COLUMNS
+    assert rows[0]["text"] == LINES[0]["input"]["text"]
+    assert (rows[0]["label"], rows[0]["predicted_label"]) == ("yes", "no")
+    assert (rows[1]["predicted_label"], rows[1]["error"]) == ("", "row 3: empty")
+
+
+def test_tsv_has_one_line_per_row(lines, tmp_path):
+    write_table(lines, tmp_path / "a.tsv", ".tsv")
+    rows = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
+    assert rows[0] == COLUMNS and len(rows) == 3 and {len(row) for row in rows} == {7}
+    assert rows[1][0] == 'a "quoted", broken text'
+
+
+def test_parquet_has_numbers(lines, tmp_path):
+    write_table(lines, tmp_path / "a.parquet", ".parquet")
+    rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [*rows[0]] == COLUMNS
+    assert (rows[0]["n"], rows[0]["probability_no"], rows[1]["probability_no"]) == (3.0, 0.75, None)
+    assert rows[0]["text"] == LINES[0]["input"]["text"]
+
+
+def test_answers_of_every_kind_have_a_cell():
+    assert table_row({"id": "7", "labels": ["a", "b"]}) == {"id": "7", "predicted_labels": "a|b"}
+    assert table_row({"id": "7", "score": 1.5, "input": {"predicted_score": "x"}}) == {
+        "predicted_score": "x",
+        "predicted_score_": 1.5,
+    }
+    entities = [{"type": "PER", "start": 0}]
+    assert (
+        json.loads(table_row({"id": "7", "entities": entities})["predicted_entities"]) == entities
+    )
+
+
+def test_an_unknown_suffix_is_refused():
+    with pytest.raises(ValueError, match=r"Use .jsonl, .csv, .tsv or .parquet"):
+        check_suffix("answers.xlsx")
