@@ -37,7 +37,8 @@ class ConvertConfig:
     GROUPS: ClassVar[dict[str, str]] = {"output": "to verify"}
 
     src: Annotated[str, tyro.conf.Positional]
-    """Model to read: a model directory, hub name, workdir of a run or TF1 checkpoint."""
+    """Model to read: a model directory, a .bin or .safetensors file beside its config.json, a hub
+    name, the workdir of a run or a TF1 checkpoint."""
     dst: Annotated[str, tyro.conf.Positional]
     """Output directory: a new directory, or the directory of an older model, which is replaced."""
     to: Literal["hf", "tf1"] = "hf"
@@ -64,8 +65,16 @@ def run(config: ConvertConfig) -> None:
     from bertjax.weights.hf import TAGGER
     from bertjax.weights.tf1 import save_tf1
 
-    loaded = load_model(config.src, None)
+    loaded = load_model(config.src, None, tokenizer_required=False)
     model = Pretrained(loaded)
+    if loaded.tokenizer is None:
+        if config.to == "tf1" or config.verify:
+            flag = "--verify" if config.verify else "--to tf1"
+            raise FileNotFoundError(
+                f"{loaded.source.where} has no tokenizer, which {flag} needs: copy its files, such "
+                "as tokenizer.json or vocab.txt, there."
+            )
+        print(f"{config.src} has no tokenizer: config and weights are written alone")
     for part in loaded.absent:
         print(f"{config.src} has no {part}: a newly initialised {part} is written")
     if config.to == "hf":

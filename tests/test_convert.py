@@ -1,6 +1,7 @@
 """Conversions keep every bit, find the head themselves, and are verified by PyTorch."""
 
 import json
+import shutil
 import struct
 
 import numpy as np
@@ -258,3 +259,30 @@ def test_a_full_disk_leaves_the_old_directory_whole(
     assert "its old content is unchanged" in capsys.readouterr().err
     assert (old / "model.safetensors").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_file_of_weights_is_read_and_a_missing_tokenizer_is_said(encoder, tmp_path, capsys):
+    source = shutil.copytree(encoder, tmp_path / "source")
+    (source / "checksums.json").unlink(missing_ok=True)
+    weights = load_file(source / "model.safetensors")
+    (source / "model.safetensors").rename(source / "other.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        (source / name).unlink(missing_ok=True)
+    convert.run(
+        convert.ConvertConfig(src=str(source / "other.safetensors"), dst=str(tmp_path / "new"))
+    )
+    assert "has no tokenizer: config and weights are written alone" in capsys.readouterr().out
+    found = load_file(tmp_path / "new" / "model.safetensors")
+    assert all((found[name] == weights[name]).all() for name in weights)
+    assert not (tmp_path / "new" / "tokenizer.json").exists()
+    with pytest.raises(FileNotFoundError, match="no tokenizer, which --to tf1 needs"):
+        convert.run(
+            convert.ConvertConfig(
+                src=str(source / "other.safetensors"), dst=str(tmp_path / "t"), to="tf1"
+            )
+        )
+    (source / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match="no config.json, which describes"):
+        convert.run(
+            convert.ConvertConfig(src=str(source / "other.safetensors"), dst=str(tmp_path / "u"))
+        )

@@ -24,6 +24,7 @@ SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # A directory that contains one of these files is a model directory, which may be overwritten.
 MODEL_FILES = ("config.json", "bert_config.json")
 BIN = "pytorch_model.bin"
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
 # The model card.
 CARD = "README.md"
 # The file with the parameters of a tagger whose frozen encoder is in `model.safetensors`.
@@ -116,6 +117,15 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     if (directory / BIN).is_file():
         return open_bin(directory / BIN)
     raise FileNotFoundError(f"No weights in {directory}: expected {SAFETENSORS}, {INDEX} or {BIN}.")
+
+
+def open_weights(file: Path) -> Mapping[str, np.ndarray]:
+    """Returns {PyTorch name: tensor} of a single `.safetensors` or `.bin` file.
+
+    Raises:
+        ValueError: the file is damaged, or holds objects other than tensors.
+    """
+    return open_bin(file) if file.suffix == ".bin" else SafetensorsFiles([file])
 
 
 def _is_file_name(name: str) -> bool:

@@ -22,7 +22,13 @@ from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
-from bertjax.weights.hf import check_files, has_weights, open_hf
+from bertjax.weights.hf import (
+    WEIGHT_SUFFIXES,
+    check_files,
+    has_weights,
+    open_hf,
+    open_weights,
+)
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
@@ -72,6 +78,8 @@ class LoadedModel(NamedTuple):
 def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
+    A file `.bin` or `.safetensors` stands for its directory, but with the weights of this file.
+
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
             model has no tokenizer although one is required.
@@ -82,14 +90,13 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
         if (place / "config.json").is_file() and has_weights(place):
-            check_files(place)
-            config = read_json(place / "config.json")
-            tokenizer = _open_tokenizer(place, tokenizer_required)
-            return Source("hf", place, config, open_hf(place), tokenizer)
+            return _open_hf(place, None, tokenizer_required)
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place, tokenizer_required)
         if (place / "model" / "config.json").is_file():
             return open_source(place / "model", tokenizer_required=tokenizer_required)
+    elif place.is_file() and place.suffix in WEIGHT_SUFFIXES:
+        return _open_hf(place.parent, place, tokenizer_required)
     elif Path(f"{path}.index").is_file():
         return _open_tf1(place, place.parent, tokenizer_required)
     elif may_be_hub_name(path):
@@ -99,6 +106,20 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
         "TF1 checkpoint beside its bert_config.json, or a name on the hub."
     )
+
+
+def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) -> Source:
+    """Opens a Hugging Face directory, with the weights in the file `weights` if it is not None."""
+    if not (directory / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{directory} has no config.json, which describes the architecture of {weights}: copy "
+            "it there."
+        )
+    check_files(directory)
+    config = read_json(directory / "config.json")
+    tokenizer = _open_tokenizer(directory, tokenizer_required)
+    tensors = open_hf(directory) if weights is None else open_weights(weights)
+    return Source("hf", directory, config, tensors, tokenizer)
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
