@@ -66,7 +66,7 @@ def test_a_config_without_phases_and_flags_without_a_slice_are_refused(capsys):
         plan.run(PretrainConfig(), plan.PlanFlags(topology="v3:4x4"))
     with pytest.raises(SystemExit, match="2"):
         plan.parse(["--config", "configs/pretrain/bert_base.py"])
-    assert "Give --topology" in capsys.readouterr().err
+    assert "give --topology" in capsys.readouterr().err
 
 
 @needs_libtpu

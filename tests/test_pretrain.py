@@ -346,7 +346,9 @@ def test_a_damaged_shard_stops_the_run_before_its_first_step(config, prepared, t
     content = bytearray(shard.read_bytes())
     content[320] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"1 of \d+ shards of .* are damaged.*{shard.name}"):
+    with pytest.raises(
+        ValueError, match=rf"1 of \d+ shards of .* are missing, or their .*{shard.name}"
+    ):
         PretrainingRun(dataclasses.replace(config, data=str(data), workdir="w"))
 
 

@@ -78,7 +78,7 @@ def test_squad2_prints_what_the_official_script_prints(run, tmp_path):
     ("task", "document", "predictions", "message"),
     [
         ("squad", SQUAD, {"x": "cat"}, "None of the 2 questions"),
-        ("squad", SQUAD, {"1": 5}, "question 1 is '5', but all values must be texts"),
+        ("squad", SQUAD, {"1": 5}, "question 1 is 5, but all values must be texts"),
         ("squad", SQUAD, ["cat"], "holds a list, not an object"),
         ("squad", SQUAD, "cat", "is not JSON"),
         ("squad", with_impossible(), {"1": "cat"}, "Question '3' has no answer"),

@@ -28,7 +28,7 @@ from bertjax.tasks.prediction_inputs import from_texts
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
-from bertjax.weights.families import family_of
+from bertjax.weights.families import architecture, family_of
 from bertjax.weights.load_model import with_masked_lm
 
 Text = str | tuple[str, str]
@@ -69,7 +69,7 @@ class Pretrained:
         count = sum(x.size for x in jax.tree.leaves(self.params))
         classes = f" ({brief(', '.join(self.labels), 60)})" if self.labels else ""
         return (
-            f"<{self.config.model_type} with the head {self.head}{classes}, "
+            f"<{architecture(self.config, self.head)}{classes}, "
             f"{self.config.num_hidden_layers} layers of size {self.config.hidden_size}, "
             f"{count:,} parameters, from {self._loaded.source.where}>"
         )

@@ -404,7 +404,7 @@ def test_a_fine_tuned_model_keeps_its_head_and_a_pretrained_one_is_an_encoder(
     assert bert.head == "sequence_classification" and "logits" in bert(["a text"])
     assert bertjax.load_pretrained(folder, "encoder").head == "encoder"
     assert bertjax.load_pretrained(pretraining).head == "encoder"
-    assert repr(bert).startswith("<bert with the head sequence_classification")
+    assert repr(bert).startswith("<BertForSequenceClassification")
     assert f"from {folder}>" in repr(bert)
 
 

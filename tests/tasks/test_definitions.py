@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.tasks import TASKS, TaskOptions, make_task
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.metrics import accuracy, entity_f1, matthews, multi_label, word_accuracy
+from bertjax.tasks.metrics import class_metrics, entity_f1, matthews, multi_label, word_accuracy
 from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.glue import GLUE
@@ -37,7 +37,7 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
     head = "sequence_classification"
     cola = saved(head, ["unacceptable", "acceptable"], task="cola", label_kind="classes")
     assert cola.metric is matthews and cola.name == "cola"
-    assert saved(head, ["a", "b"], task="classify", label_kind="classes").metric is accuracy
+    assert saved(head, ["a", "b"], task="classify", label_kind="classes").metric is class_metrics
     several = saved(head, ["a", "b"], task="classify", label_kind="multi_label")
     assert several.metric is multi_label
     # Models of others: the head decides, then problem_type, then the number of labels.
