@@ -65,7 +65,7 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
     if task is not None:
         from bertjax.tasks import check_task
 
-        check_task(task)
+        task = check_task(task)
         if task == "ax":
             raise ValueError(
                 "ax has no train split: fine-tune on mnli, then run bertjax.predict --task ax."

@@ -19,7 +19,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.interruption import Interrupted
-from bertjax.tasks import make_task
+from bertjax.tasks import check_task, make_task
 from bertjax.training import finetuning, fit_phases
 from bertjax.training import variants as variants_module
 from bertjax.training.variants import task_options, variants
@@ -419,6 +419,8 @@ def test_flags_override_the_config_of_the_task(monkeypatch):
     assert (parsed.task, parsed.batch_size) == ("rte", 16)
     assert parsed.optimizer.learning_rate == 3e-5
     assert parsed.optimizer.warmup_proportion == 0.1
+    assert finetune.parse(["--task=SST2"]).batch_size == finetune.parse(["--task=sst2"]).batch_size
+    assert check_task("RTE") == "rte"
 
 
 class Frame:

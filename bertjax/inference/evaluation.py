@@ -138,7 +138,7 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
         ValueError: no benchmark task has this `name`, or task and model differ in head or labels.
         FileNotFoundError: the data of the benchmark does not exist.
     """
-    check_task(name)
+    name = check_task(name)
     definition, own = TASKS[name], model.task
     if definition.own_files:
         raise ValueError(

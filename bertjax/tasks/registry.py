@@ -16,17 +16,18 @@ TASKS: Mapping[str, TaskDefinition] = {
 }
 
 
-def check_task(name: str) -> None:
-    """Checks that the registry has a task named `name`.
+def check_task(name: str) -> str:
+    """Returns the name of a task as the registry has it, in lower case: RTE means rte.
 
     Raises:
         ValueError: the registry has no task named `name`; the message suggests the nearest name.
     """
     if not name:
         raise ValueError(f"No task is set: give --task, one of {', '.join(TASKS)}.")
-    if name not in TASKS:
+    if name.lower() not in TASKS:
         hint = did_you_mean(name, TASKS)
         raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(TASKS)}.")
+    return name.lower()
 
 
 def make_task(name: str, options: TaskOptions) -> Task:
@@ -36,6 +37,6 @@ def make_task(name: str, options: TaskOptions) -> Task:
         ValueError: no task is named `name`, or the task does not accept an option that is set.
         FileNotFoundError: the data of the task does not exist.
     """
-    check_task(name)
+    name = check_task(name)
     TASKS[name].check(options)
     return TASKS[name].make(options)

@@ -16,7 +16,7 @@ from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.scratch import scratch_folder
-from bertjax.tasks import Task, TaskOptions, make_task
+from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.held_out import OwnFiles
@@ -89,7 +89,8 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
-    config = dataclasses.replace(config, workdir=config.workdir or f"runs/{config.task}")
+    task = check_task(config.task)
+    config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)

@@ -5,6 +5,7 @@ is also the line number, unless an earlier quoted field contains line ends. Each
 and "\\r" ends a line, even in the same file.
 """
 
+import codecs
 import csv
 import itertools
 import json
@@ -244,6 +245,11 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
 
 
 def _open(path: Path, newline: str | None) -> TextIO:
+    with open(path, "rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(
+                f"{path} is UTF-16, but must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
+            )
     # Errors of strict decoding do not name the row. Therefore invalid bytes become surrogates,
     # which `check_utf8` detects in each row.
     return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)

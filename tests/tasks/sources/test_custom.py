@@ -296,3 +296,11 @@ def test_memory_does_not_grow_with_the_file(write, name, separator):
         return size
 
     assert peak(4000) < peak(400) + 100_000
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16_is_named_with_its_remedy(tmp_path, encoding):
+    mark = "\ufeff" if encoding == "utf-16-be" else ""  # "utf-16" writes one itself
+    (tmp_path / "a.csv").write_bytes(f"{mark}text,label\na,x\n".encode(encoding))
+    with pytest.raises(ValueError, match="is UTF-16, but must be UTF-8: convert it with iconv -f"):
+        CustomSource("classify", train=tmp_path / "a.csv")
