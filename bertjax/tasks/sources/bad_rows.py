@@ -1,17 +1,19 @@
 """What a source does with rows that it cannot use: it refuses, skips or reports them."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bertjax.files import writing
+from bertjax.files import brief, writing
 
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example without content, whose `problem` is the reason.
 BadRows = Literal["refuse", "skip", "report"]
-# Number of bad rows that an error message describes; the others are only counted.
-DESCRIBED = 10
+# Number of different problems that an error message describes; the others are only counted.
+DESCRIBED = 4
+LONGEST = 380
 
 
 class BadRow(NamedTuple):
@@ -23,17 +25,31 @@ class BadRow(NamedTuple):
 
 
 def error_of(problems: Sequence[str], where: str) -> ValueError:
-    """Returns one error for several problems of rows, each a message that begins with `where`."""
+    """Returns one error for several problems of rows, each a message that begins with `where`.
+
+    Rows with the same problem are listed together. The message has at most `LONGEST` characters,
+    unless the path is very long.
+    """
     if len(problems) == 1:
         return ValueError(problems[0])
-    lines = [f"  {problem.removeprefix(where).lstrip(', ')}" for problem in problems[:DESCRIBED]]
-    if len(problems) > DESCRIBED:
-        lines.append(f"  and {len(problems) - DESCRIBED:,} more")
-    listed = "\n".join(lines)
-    return ValueError(
+    rows: dict[str, list[str]] = {}  # problem -> rows
+    for problem in problems:
+        text = problem.removeprefix(where).lstrip(", ")
+        found = re.match(r"row (\d+):? ?", text)
+        rows.setdefault(text[found.end() :] if found else text, []).append(
+            found[1] if found else ""
+        )
+    message = (
         f"{where}: {len(problems):,} rows cannot be used. Correct them, or leave them out with "
-        f"--skip_bad_rows:\n{listed}"
+        "--skip_bad_rows:"
     )
+    each = max((LONGEST - len(message)) // min(len(rows), DESCRIBED) - 12, 40)
+    for problem, numbers in [*rows.items()][:DESCRIBED]:
+        listed = brief(", ".join(filter(None, numbers)), each // 2)
+        message += f"\n  row {listed}: {brief(problem, each - len(listed))}"
+    if len(rows) > DESCRIBED:
+        message += f"\n  and {len(rows) - DESCRIBED:,} other problems"
+    return ValueError(message)
 
 
 def write_bad_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:

@@ -195,6 +195,8 @@ class CustomSource(OwnFiles):
             if isinstance(values, ValueError):
                 yield str(count), BadRow(table.path, number, str(values))
                 continue
+            if table.is_text and not values["text"].strip() and self._bad_rows != "report":
+                continue  # only a report keeps the places of blank lines
             name = str(count) if id is None else values.get(id, count)
             yield str(name), Row(table.path, number, values)
 

@@ -32,6 +32,7 @@ class Table:
     Attributes:
         path: the path of the file.
         columns: names of the columns; in JSON lines, the keys of the first object.
+        is_text: whether the file has one text per line; blank lines are rows with an empty text.
         is_json: whether the file is JSON lines, in which values need not be strings.
     """
 
@@ -53,12 +54,12 @@ class Table:
                 "(one JSON object per line) or .txt (one text per line)."
             )
         self.is_json = suffix in JSON_SUFFIXES
-        self._is_text = suffix in TEXT_SUFFIXES
+        self.is_text = suffix in TEXT_SUFFIXES
         self._read = read_csv if suffix in CSV_SUFFIXES else read_tsv
         self.columns = self._find_columns()
 
     def _find_columns(self) -> tuple[str, ...]:
-        if self._is_text:
+        if self.is_text:
             return ("text",)
         rows = read_json_lines(self.path) if self.is_json else self._read(self.path)
         number, first = next(rows, (1, ()))
@@ -93,7 +94,7 @@ class Table:
             ValueError: the rows after a malformed one cannot be told apart, as after a quote that
                 is not closed.
         """
-        if self._is_text:
+        if self.is_text:
             yield from ((number, {"text": line}) for number, line in read_lines(self.path))
         elif self.is_json:
             yield from read_json_lines(self.path)

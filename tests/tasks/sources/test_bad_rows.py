@@ -24,8 +24,9 @@ def test_all_bad_rows_are_in_one_error(file):
         list(source.examples("train"))
     text = str(error.value)
     assert text.count(str(file)) == 1 and "--skip_bad_rows" in text
-    for row in (12, 13, 44, 45):
-        assert f"  row {row}" in text
+    assert "row 12, 45: the text in 'text' is empty" in text
+    assert "row 13: has no label" in text and "row 44: has 3 fields" in text
+    assert len(text) - len(str(file)) < 400
 
 
 def test_one_bad_row_has_the_message_that_it_had(tmp_path):
@@ -37,7 +38,7 @@ def test_one_bad_row_has_the_message_that_it_had(tmp_path):
 def test_many_bad_rows_are_counted(tmp_path):
     rows = ["text,label", "a,b", "b,c", *[",x"] * 500]
     (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
-    with pytest.raises(ValueError, match=r"500 rows cannot(.|\n)*and 490 more"):
+    with pytest.raises(ValueError, match=r"500 rows cannot(.|\n)*row 4, 5, 6, 7"):
         list(CustomSource("classify", train=tmp_path / "a.csv").examples("train"))
 
 
