@@ -333,7 +333,8 @@ def test_mnli_has_two_dev_sets_and_a_submission(config, tmp_path, sentences):
         submission=str(submission),
     )
     scores = finetune.run(config)[""]
-    assert set(scores) == {"dev_matched/accuracy", "dev_mismatched/accuracy"}
+    metrics = ("accuracy", "loss")
+    assert set(scores) == {f"dev_{part}/{m}" for part in ("matched", "mismatched") for m in metrics}
     with zipfile.ZipFile(submission) as archive:
         assert archive.namelist() == ["MNLI-m.tsv", "MNLI-mm.tsv"]
         lines = archive.read("MNLI-m.tsv").decode().splitlines()
