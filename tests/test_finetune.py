@@ -22,6 +22,7 @@ from bertjax.interruption import Interrupted
 from bertjax.tasks import check_task, make_task
 from bertjax.training import finetuning, fit_phases
 from bertjax.training import variants as variants_module
+from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.variants import task_options, variants
 from bertjax.weights import load_model
 
@@ -167,6 +168,25 @@ def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_
         with pytest.raises(Interrupted, match="there was nothing to save"):
             finetune.run(config)
     assert steps == [8] and not evaluations(workdir)
+    finetune.run(config)
+    check_equal(workdir, whole)
+
+
+@pytest.mark.slow
+def test_a_kill_between_the_report_of_an_evaluation_and_its_checkpoint_reports_it_once(
+    config, whole, tmp_path, monkeypatch
+):
+    workdir = tmp_path / "run"
+    config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
+
+    def killed(*_):
+        raise Interrupted("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "replace", killed)
+        with pytest.raises(Interrupted, match="killed"):
+            finetune.run(config)
+    assert len(evaluations(workdir)) == 1
     finetune.run(config)
     check_equal(workdir, whole)
 

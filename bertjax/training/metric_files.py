@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,13 +105,24 @@ def _in_json(value: Any) -> Any:
     return value
 
 
-def cut_json_lines(path: Path, step: int) -> list[dict[str, Any]]:
-    """Removes the lines of steps after `step` from metrics.jsonl; returns the remaining lines.
+def _is_written_again(names: Iterable[str], at: int, step: int, evaluation_due: bool) -> bool:
+    """Whether a run that resumes from `step` writes metrics named `names` of step `at` again."""
+    is_evaluation = any(name.startswith("eval/") for name in names)
+    return at > step or (at == step and evaluation_due and is_evaluation)
+
+
+def cut_json_lines(path: Path, step: int, *, evaluation_due: bool = False) -> list[dict[str, Any]]:
+    """Removes the lines from metrics.jsonl that a resumed run writes again; returns the others.
 
     A truncated last line and damaged content are removed as well.
+
+    Args:
+        path: the path of metrics.jsonl.
+        step: the step from which the run resumes; the lines of later steps are removed.
+        evaluation_due: whether the run evaluates `step` again; that evaluation is then removed.
     """
     lines, damaged = read_lines(path)
-    kept = [line for line in lines if line["step"] <= step]
+    kept = [x for x in lines if not _is_written_again(x, x["step"], step, evaluation_due)]
     if damaged:
         _say_damaged(path)
     if path.is_file():
@@ -196,8 +207,10 @@ def _parsed_event(record: bytes) -> EventRecord | None:
     return EventRecord(event.step, event.wall_time, tags, record)
 
 
-def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> None:
-    """Removes the events of steps after `step` from the event files, and restores lost events.
+def repair_events(
+    directory: Path, lines: list[dict[str, Any]], step: int, *, evaluation_due: bool = False
+) -> None:
+    """Removes the events that a resumed run writes again, and restores lost events.
 
     Every metric in `lines` that has no event is restored. A restored event is inserted in the order
     of steps, and gets the wall time of the preceding event.
@@ -205,7 +218,7 @@ def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> No
     Args:
         directory: the folder of the event files.
         lines: the lines of metrics.jsonl, all of which are of steps up to `step`.
-        step: the step from which the run resumes.
+        step, evaluation_due: as for `cut_json_lines`.
     """
     paths = sorted(directory.glob(EVENT_FILES))
     for path in [path for path in paths if path.suffix == ".tmp"]:  # left by a kill
@@ -216,7 +229,7 @@ def repair_events(directory: Path, lines: list[dict[str, Any]], step: int) -> No
         events, damaged = read_events(path)
         if damaged:
             _say_damaged(path)
-        kept = [event for event in events if event.step <= step]
+        kept = [e for e in events if not _is_written_again(e.tags, e.step, step, evaluation_due)]
         files.append(kept or [_first_event(time.time())])
     missing = _missing(lines, files)
     if missing and not paths:

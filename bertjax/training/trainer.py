@@ -274,8 +274,12 @@ class Run(abc.ABC):
             step = int(state.step)
         self.resume(progress)
         hosts.say(self._summary(step))
+        writer = None
+        if hosts.is_first():
+            due = bool(progress.get("evaluation_due"))
+            writer = MetricWriter(self.workdir.path, step, evaluation_due=due)
         logger = MetricLogger(
-            MetricWriter(self.workdir.path, step) if hosts.is_first() else None,
+            writer,
             every=self.training.log_every,
             num_steps=self.num_steps,
             step=step,

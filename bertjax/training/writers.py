@@ -30,16 +30,19 @@ class MetricWriter:
         step: the step from which the run resumes. Lines and events of steps after `step` are
             removed first, because the resumed run writes them again; events that are missing are
             restored from `metrics.jsonl`.
+        evaluation_due: whether the run evaluates `step` again, so that the metrics of an evaluation
+            that was interrupted before its checkpoint was written are removed as well.
 
     Raises:
         OSError: a file cannot be written; the message names the file.
     """
 
-    def __init__(self, directory: Path, step: int):
+    def __init__(self, directory: Path, step: int, *, evaluation_due: bool = False):
         with explaining(directory):
             directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "metrics.jsonl"
-        repair_events(directory, cut_json_lines(self._path, step), step)
+        lines = cut_json_lines(self._path, step, evaluation_due=evaluation_due)
+        repair_events(directory, lines, step, evaluation_due=evaluation_due)
         self._events_path = new_event_file(directory, step)
         self._files = {path: _opened(path) for path in (self._path, self._events_path)}
         self._append(self._events_path, first_record())
