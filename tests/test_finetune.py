@@ -387,6 +387,7 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"max_length": 100}, "--max_length=64"),
         ({"class_weights": (1.0,)}, "2 classes"),
         ({"label_separator": "|", "class_weights": "balanced"}, "one class per example"),
+        ({"dev_fraction": 0.2}, "dev_fraction=0.2 has no effect"),
         ({"dev": None, "dev_fraction": 0.0, "patience": 1}, "dev split"),
         ({"dev": None, "dev_fraction": 0.0, "sweep": True}, "dev split"),
         ({"submission": "a.zip"}, "--submission: without effect for --task=classify"),

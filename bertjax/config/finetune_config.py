@@ -45,9 +45,9 @@ class FinetuneConfig(TrainingConfig):
     dev: str | None = None
     """File of your own with the dev split; None: the dev split of an official task, or
     --dev_fraction of --train if the task reads files of your own."""
-    dev_fraction: float = 0.1
+    dev_fraction: float | None = None
     """If there is no --dev: fraction of every class in --train that is held out and evaluated; 0:
-    train on all of --train, without evaluation."""
+    train on all of --train, without evaluation; None: 0.1."""
     skip_bad_rows: bool = False
     """Whether rows of your files that cannot be used, such as those with an empty text, are left
     out and listed in WORKDIR/bad_rows.jsonl; if False, they end the command."""
@@ -159,8 +159,14 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(
                 f"seed={self.seed} with seeds={self.seeds}: the last seed must be below 2^32."
             )
-        if not 0 <= self.dev_fraction < 1:
-            raise ValueError(f"dev_fraction={self.dev_fraction}: choose it in [0, 1).")
+        if self.dev_fraction is not None:
+            if not 0 <= self.dev_fraction < 1:
+                raise ValueError(f"dev_fraction={self.dev_fraction}: choose it in [0, 1).")
+            if self.dev is not None:
+                raise ValueError(
+                    f"dev_fraction={self.dev_fraction} has no effect, because --dev {self.dev} is "
+                    "the dev split: leave one of them out."
+                )
         if self.patience < 0:
             raise ValueError(f"patience={self.patience}: it must be at least 0.")
         if self.dropout is not None and not 0 <= self.dropout < 1:

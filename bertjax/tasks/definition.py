@@ -18,7 +18,8 @@ class TaskOptions:
         data_dir: folder of the official files; if None, TensorFlow Datasets provides the data.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
         train, dev, test: path of the user's own file for the split; None if there is no file.
-        dev_fraction: fraction of the user's train file to hold out if there is no dev file.
+        dev_fraction: fraction of the user's train file to hold out if there is no dev file; if
+            None, nothing is held out.
         skip_bad_rows: whether rows of the user's files that cannot be used are left out.
         columns: names of the text, label and other columns in the user's own files.
         label_separator: the string between the labels of an example with several labels.
@@ -32,7 +33,7 @@ class TaskOptions:
     train: str | None = None
     dev: str | None = None
     test: str | None = None
-    dev_fraction: float = 0.0
+    dev_fraction: float | None = None
     skip_bad_rows: bool = False
     columns: Columns = Columns()
     label_separator: str | None = None
@@ -56,6 +57,7 @@ class TaskDefinition:
         make: function (options) -> `Task`, whose `source` reads the examples of the task.
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
         own_files: whether the task reads the user's own files instead of official files.
+        skip_bad_rows: whether the task accepts the option `skip_bad_rows`.
         columns: the fields of `Columns` that the user may set for the task.
         label_separator: whether the task accepts the option `label_separator`.
         submission: whether the task's predictions can be submitted to GLUE's server.
@@ -70,6 +72,7 @@ class TaskDefinition:
     make: Callable[[TaskOptions], Task]
     metric: Metric | None = None
     own_files: bool = False
+    skip_bad_rows: bool = False
     columns: tuple[str, ...] = ()
     label_separator: bool = False
     submission: bool = False
@@ -89,6 +92,9 @@ class TaskDefinition:
         else:
             reads = "its official files (--data_dir)"
             unused = {f"--{split}": file for split, file in options.files.items()}
+            unused["--dev_fraction"] = options.dev_fraction
+        if not self.skip_bad_rows:
+            unused["--skip_bad_rows"] = options.skip_bad_rows or None
         if not self.label_separator:
             unused["--label_separator"] = options.label_separator
         if not self.submission:

@@ -113,7 +113,7 @@ def from_file(
         names the guessed columns ("" if no column was guessed).
     """
     if isinstance(task, SpanTask):
-        return task, SquadSource({"test": path}).examples("test"), ""
+        return task, SquadSource({"test": path}, bad_rows).examples("test"), ""
     description = description or {}
     conll = isinstance(task, TagTask) and has_columns(path, task.labels)
     if not conll and columns == Columns():

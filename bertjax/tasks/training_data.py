@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.batches.features import Feature, encode_feature
 from bertjax.data.records import write_shard
 from bertjax.tasks.sources.bad_rows import error_of
-from bertjax.tasks.sources.held_out import OwnFiles
+from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.task import Example, Task
 from bertjax.tokenization import Tokenizer
 
@@ -96,17 +96,17 @@ def _features(
         try:
             features = task.features(example, tokenizer, max_length)
         except ValueError as error:
-            if isinstance(source, OwnFiles) and source.skips_bad_rows:
-                source.leave_out(split, example, str(error))
-            else:
+            if not (isinstance(source, OwnFiles) and source.leave_out(split, example, str(error))):
                 problems.append(str(error))
             continue
         for feature in features if not problems else ():
             if max(feature.lengths) >= max_length:
                 count, first = count + 1, first or example.where
             yield example, feature
-    if problems:
-        raise error_of(problems, str(source.path(split)) if isinstance(source, OwnFiles) else split)
+    if isinstance(source, OwnFiles):
+        source.refuse(split, problems)
+    elif problems:
+        raise error_of(problems, split)
     if count and task.label_kind != "span":  # Windows of a passage are full by design.
         print(
             f"{split}: {count:,} texts have max_length={max_length} tokens or more, and longer "

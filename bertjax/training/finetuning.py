@@ -18,7 +18,7 @@ from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.sources.bad_rows import write_bad_rows
 from bertjax.tasks.sources.custom import CustomSource
-from bertjax.tasks.sources.held_out import OwnFiles
+from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.training_data import TrainingData
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.class_report import ClassReport

@@ -18,8 +18,9 @@ from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.scratch import scratch_folder
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
+from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.held_out import OwnFiles
+from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training.data_summary import summary
@@ -48,6 +49,8 @@ from bertjax.weights import LoadedModel
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
 SWEEP_EPOCHS = (2, 3, 4)
+# Fraction of the user's train file that is held out if there is no dev file.
+DEV_FRACTION = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,13 +201,16 @@ def _publish(
 
 def task_options(config: FinetuneConfig) -> TaskOptions:
     """Returns the options in `config` that say where the task's data is and how it is read."""
+    dev_fraction = config.dev_fraction
+    if dev_fraction is None and TASKS[config.task].own_files:
+        dev_fraction = DEV_FRACTION
     return TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         train=config.train,
         dev=config.dev,
         test=config.test,
-        dev_fraction=config.dev_fraction,
+        dev_fraction=dev_fraction,
         skip_bad_rows=config.skip_bad_rows,
         columns=Columns(
             text=config.text_column,

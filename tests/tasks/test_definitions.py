@@ -80,6 +80,8 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
         ("squad", {"submission": "a.zip", "data_dir": "a"}, "--submission: without effect"),
         ("regress", {"label_separator": "|"}, "--label_separator: without effect"),
         ("conll", {"span_options": {"doc_stride": 3}}, "--doc_stride: without effect"),
+        ("rte", {"dev_fraction": 0.2}, "--dev_fraction: without effect for --task=rte"),
+        ("rte", {"skip_bad_rows": True}, "--skip_bad_rows: without effect"),
         ("qa", {"columns": Columns(text="a", label="b")}, "--text_column, --label_column: without"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from bertjax.files import brief, writing
 
@@ -16,19 +16,11 @@ DESCRIBED = 4
 LONGEST = 380
 
 
-class BadRow(NamedTuple):
-    """A row of `path` that cannot be used, and the reason."""
-
-    path: Path
-    row: int
-    problem: str
-
-
-def error_of(problems: Sequence[str], where: str) -> ValueError:
+def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
     """Returns one error for several problems of rows, each a message that begins with `where`.
 
     Rows with the same problem are listed together. The message has at most `LONGEST` characters,
-    unless the path is very long.
+    unless the path is very long. If `can_skip`, it recommends the flag --skip_bad_rows.
     """
     if len(problems) == 1:
         return ValueError(problems[0])
@@ -39,14 +31,13 @@ def error_of(problems: Sequence[str], where: str) -> ValueError:
         rows.setdefault(text[found.end() :] if found else text, []).append(
             found[1] if found else ""
         )
-    message = (
-        f"{where}: {len(problems):,} rows cannot be used. Correct them, or leave them out with "
-        "--skip_bad_rows:"
-    )
+    skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
+    message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
     each = max((LONGEST - len(message)) // min(len(rows), DESCRIBED) - 12, 40)
     for problem, numbers in [*rows.items()][:DESCRIBED]:
         listed = brief(", ".join(filter(None, numbers)), each // 2)
-        message += f"\n  row {listed}: {brief(problem, each - len(listed))}"
+        row = f"row {listed}: " if listed else ""
+        message += f"\n  {row}{brief(problem, each - len(listed))}"
     if len(rows) > DESCRIBED:
         message += f"\n  and {len(rows) - DESCRIBED:,} other problems"
     return ValueError(message)

@@ -16,7 +16,7 @@ from bertjax.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
-from bertjax.tasks.sources.bad_rows import BadRow, BadRows, error_of
+from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import (
     FIELDS,
     Columns,
@@ -26,10 +26,11 @@ from bertjax.tasks.sources.columns import (
 )
 from bertjax.tasks.sources.conll import read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row, shorten
-from bertjax.tasks.sources.held_out import OwnFiles, spread, stratified
+from bertjax.tasks.sources.held_out import spread, stratified
 from bertjax.tasks.sources.official_files import value_of_split
+from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.row_examples import RowExamples
-from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, place, read_number
+from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, read_number
 from bertjax.tasks.tag_schemes import order_tags, scheme_of
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
@@ -64,6 +65,7 @@ class CustomSource(OwnFiles):
         columns: Columns | None = None,
         label_separator: str | None = None,
         bad_rows: BadRows = "refuse",
+        can_skip: bool = False,
     ):
         """Reads the headers of the files and finds the columns of text, labels and so on.
 
@@ -75,13 +77,13 @@ class CustomSource(OwnFiles):
             columns: the column names; a name that is not set is guessed from the file of train, or
                 else of dev, or else of test.
             label_separator: the string between the labels of an example with several labels.
-            bad_rows: what happens to rows that cannot be used; see `BadRows`.
+            bad_rows, can_skip: as for `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.
             ValueError: no file is given, a file lacks a column, or a column cannot be guessed.
         """
-        super().__init__(skips_bad_rows=bad_rows == "skip")
+        super().__init__(bad_rows, can_skip=can_skip)
         files = {"train": train, "dev": dev, "test": test}
         self.kind: CustomKind = kind
         self._paths = {
@@ -91,7 +93,7 @@ class CustomSource(OwnFiles):
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
         self.splits = tuple(self._paths)
         self.columns, self.note = columns or Columns(), ""
-        self._separator, self._bad_rows = label_separator, bad_rows
+        self._separator, self._keeps_blank_lines = label_separator, bad_rows == "report"
         self._tables = {
             split: Table(path)
             for split, path in self._paths.items()
@@ -132,25 +134,27 @@ class CustomSource(OwnFiles):
         path, labelled = self.path(split), split != "test"
         if split not in self._tables:
             return read_conll(path)
-        self.bad_rows[split] = bad = []
         rows = RowExamples(self.kind, self.columns, self._separator, self.multi_label)
         if self.kind != "tag":
-            return self._read_rows(
-                split, lambda id, row: rows.example(id, row, labelled=labelled), bad
+            examples = self._converted(
+                split, lambda id, row: rows.example(id, row, labelled=labelled)
             )
-        scheme = scheme_of(self._tags(split, rows))
+            return self._usable(split, examples)
+        # The tag scheme depends on all tags, which are read first if there are any.
+        has_tags = self.columns.label is not None
+        scheme = scheme_of(self._tags(split, rows)) if has_tags else None
 
         def tagged(id: str, row: Row) -> Example:
             example = tagged_example(id, path, rows.sentence(row, labelled=labelled), scheme)
             return dataclasses.replace(example, row=row.values)
 
-        return self._read_rows(split, tagged, bad)
+        return self._usable(split, self._converted(split, tagged))
 
     def _tags(self, split: str, rows: RowExamples) -> Iterator[tuple[str, ...]]:
         """Yields the tags of the sentences in the good rows of a split."""
-        for _, row in self._rows(split):
+        for _, row, problem in self._rows(split):
             with contextlib.suppress(ValueError):
-                if isinstance(row, Row):
+                if not problem:
                     yield rows.sentence(row, labelled=False).tags or ()
 
     def path(self, split: str) -> Path:
@@ -185,48 +189,32 @@ class CustomSource(OwnFiles):
         first: Any = next((values for _, values in rows if isinstance(values, dict)), {})
         return label is not None and isinstance(first.get(label), list)
 
-    def _rows(self, split: str) -> Iterator[tuple[str, Row | BadRow]]:
-        """Yields (example id, row) for each row in the file of a split; malformed rows as `BadRow`.
+    def _rows(self, split: str) -> Iterator[tuple[str, Row, str]]:
+        """Yields (example id, row, problem) for each row in the file of a split.
 
-        Rows are numbered from 0 where there is no column of ids.
+        `problem` is "" unless the row is malformed; a malformed row has no values. The ids are the
+        numbers of the rows, from 0, where there is no column of ids.
         """
         table, id = self._tables[split], self.columns.id
         for count, (number, values) in enumerate(table.rows_and_errors()):
             if isinstance(values, ValueError):
-                yield str(count), BadRow(table.path, number, str(values))
+                yield str(count), Row(table.path, number, {}), str(values)
                 continue
-            if table.is_text and not values["text"].strip() and self._bad_rows != "report":
-                continue  # only a report keeps the places of blank lines
+            if table.is_text and not values["text"].strip() and not self._keeps_blank_lines:
+                continue
             name = str(count) if id is None else values.get(id, count)
-            yield str(name), Row(table.path, number, values)
+            yield str(name), Row(table.path, number, values), ""
 
-    def _read_rows(
-        self, split: str, convert: Callable[[str, Row], Example], bad: list[BadRow]
-    ) -> Iterator[Example]:
-        """Converts the rows of a split to examples, and adds the rows that cannot be used to `bad`.
-
-        Raises:
-            ValueError: rows are bad and `bad_rows` is "refuse"; the error names all of them.
-        """
-        for id, row in self._rows(split):
-            problem = row if isinstance(row, BadRow) else None
-            if isinstance(row, Row):
+    def _converted(self, split: str, convert: Callable[[str, Row], Example]) -> Iterator[Example]:
+        """Converts the rows of a split; a row for which `convert` raises ValueError is bad."""
+        for id, row, problem in self._rows(split):
+            example = Example(id=id, where=row.where, row=row.values, problem=problem)
+            if not problem:
                 try:
                     example = convert(id, row)
                 except ValueError as error:
-                    problem = BadRow(row.path, row.number, str(error))
-                else:
-                    if not bad or self._bad_rows != "refuse":
-                        yield example
-                    continue
-            assert problem is not None
-            bad.append(problem)
-            if self._bad_rows == "report":
-                where = place(problem.path, problem.row)
-                values = row.values if isinstance(row, Row) else {}
-                yield Example(id=id, where=where, row=values, problem=problem.problem)
-        if bad and self._bad_rows == "refuse":
-            raise error_of([row.problem for row in bad], str(self._tables[split].path))
+                    example = dataclasses.replace(example, problem=str(error))
+            yield example
 
 
 def learn_labels(source: Source) -> tuple[str, ...]:
@@ -273,6 +261,7 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
         columns=options.columns,
         label_separator=options.label_separator,
         bad_rows="skip" if options.skip_bad_rows else "refuse",
+        can_skip=True,
     )
     if source.note:
         print(source.note)
@@ -327,6 +316,7 @@ CUSTOM_TASKS = tuple(
         kinds=kinds,
         make=functools.partial(_make, kind),
         own_files=True,
+        skip_bad_rows=True,
         columns=FIELDS[kind],
         label_separator=kind == "classify",
     )

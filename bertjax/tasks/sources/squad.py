@@ -8,6 +8,7 @@ train split is left out if it has answers, but none of them occurs in the passag
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +18,10 @@ from typing import Any, Literal
 from bertjax.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
-from bertjax.tasks.sources.held_out import OwnFiles, grouped
+from bertjax.tasks.sources.bad_rows import BadRows
+from bertjax.tasks.sources.held_out import grouped
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
+from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
@@ -37,13 +40,21 @@ class SquadSource(OwnFiles):
         counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
 
-    def __init__(self, files: Mapping[str, Path | str]):
+    def __init__(
+        self,
+        files: Mapping[str, Path | str],
+        bad_rows: BadRows = "refuse",
+        *,
+        can_skip: bool = False,
+    ):
         """Checks that all files in `files`, {split: path}, exist.
+
+        The other arguments are those of `OwnFiles`; a row is a question.
 
         Raises:
             FileNotFoundError: a file does not exist.
         """
-        super().__init__()
+        super().__init__(bad_rows, can_skip=can_skip)
         self.files = {split: Path(path).expanduser() for split, path in files.items()}
         for split, path in self.files.items():
             if not path.is_file():
@@ -83,19 +94,46 @@ class SquadSource(OwnFiles):
             ValueError: the split does not exist, or a field is missing or has a wrong type; the
                 message names the question.
         """
-        path = self.path(split)
+        return self._usable(split, self._questions(split, self.path(split)))
+
+    def _questions(self, split: str, path: Path) -> Iterator[Example]:
+        """Yields all questions of a file, and one without a text where a part is malformed."""
         reset_counts(self.counts, split)
+        count = itertools.count()
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
-            for number, paragraph in enumerate(_get(article, "paragraphs", list, place), 1):
+            try:
+                paragraphs = _get(article, "paragraphs", list, place)
+            except ValueError as error:
+                yield Example(id=str(next(count)), where=place, problem=str(error))
+                continue
+            for number, paragraph in enumerate(paragraphs, 1):
                 at = f"{place}, paragraph {number}"
-                context = _text(paragraph, "context", at)
-                for question in _get(paragraph, "qas", list, at):
-                    example = self._example(split, question, context, at)
-                    if example is not None:
-                        yield example
+                yield from self._of_paragraph(split, paragraph, at, count)
+
+    def _of_paragraph(
+        self, split: str, paragraph: Any, place: str, count: Iterator[int]
+    ) -> Iterator[Example]:
+        """Yields the questions of a paragraph; questions without an id get a number of `count`."""
+        try:
+            context = _text(paragraph, "context", place)
+            questions = _get(paragraph, "qas", list, place)
+        except ValueError as error:
+            yield Example(id=str(next(count)), where=place, problem=str(error))
+            return
+        for question in questions:
+            number = next(count)
+            try:
+                example = self._example(split, question, context, place)
+            except ValueError as error:
+                name = question.get("id") if isinstance(question, dict) else None
+                name = name if isinstance(name, str | int) else number
+                example = Example(id=str(name), where=place, problem=str(error))
+            if example is not None:
+                yield example
 
     def _example(self, split: str, question: Any, context: str, place: str) -> Example | None:
+        """Returns a question, or None if `with_answers` leaves it out; errors name the question."""
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
             raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
@@ -221,7 +259,8 @@ def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
 def _make_qa(options: TaskOptions) -> SpanTask:
     if not options.files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
-    source = SquadSource(options.files)
+    bad_rows = "skip" if options.skip_bad_rows else "refuse"
+    source = SquadSource(options.files, bad_rows, can_skip=True)
     if note := source.hold_out(options.dev_fraction, grouped, lambda example: example.pair):
         print(note)
     impossible = any(
@@ -286,5 +325,5 @@ SQUAD_TASKS = (
         score_files=functools.partial(_score_files, "2.0"),
         scores_null_odds=True,
     ),
-    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True),
+    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True, skip_bad_rows=True),
 )

@@ -1,9 +1,12 @@
 """Rows that cannot be used are refused all at once, left out, or reported one by one."""
 
+import json
+
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.training_data import check_splits, write_training_data
 from bertjax.tokenization import WordPieceTokenizer
 
@@ -19,7 +22,7 @@ def file(tmp_path):
 
 
 def test_all_bad_rows_are_in_one_error(file):
-    source = CustomSource("classify", train=file)
+    source = CustomSource("classify", train=file, can_skip=True)
     with pytest.raises(ValueError, match="4 rows cannot be used") as error:
         list(source.examples("train"))
     text = str(error.value)
@@ -67,3 +70,30 @@ def test_reported_rows_keep_their_places(file):
     # A test split needs no labels, so that only rows without a text or with other fields are bad.
     assert [i for i, example in enumerate(examples) if example.problem] == [10, 42, 43]
     assert examples[10].where == f"{file}, row 12"
+
+
+@pytest.fixture
+def questions(tmp_path):
+    good = {"id": "good", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}]}
+    no_text = {"id": "no text", "question": 5, "answers": []}
+    no_id = {"question": "Where?", "answers": []}
+    paragraphs = [{"context": "Ann.", "qas": [good, no_text, no_id]}, {"qas": [good]}]
+    content = {"data": [{"paragraphs": paragraphs}, {"paragraphs": None}]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    return str(tmp_path / "a.json")
+
+
+def test_questions_that_cannot_be_used_are_refused_all_at_once_or_left_out(questions):
+    with pytest.raises(ValueError, match="4 rows cannot be used.*--skip_bad_rows") as error:
+        make_task("qa", TaskOptions(train=questions))
+    assert "question no text" in str(error.value)
+    task = make_task("qa", TaskOptions(train=questions, skip_bad_rows=True))
+    assert [example.id for example in task.source.examples("train")] == ["good"]
+    assert len(task.source.all_bad_rows()) == 4
+
+
+def test_questions_that_cannot_be_predicted_are_reported(questions):
+    examples = list(SquadSource({"test": questions}, "report").examples("test"))
+    assert [(x.id, bool(x.problem)) for x in examples] == [
+        *(("good", False), ("no text", True), ("2", True), ("3", True), ("4", True)),
+    ]

@@ -1,0 +1,121 @@
+"""`OwnFiles`, the base class of the sources that read the user's own files."""
+
+import abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.tasks.sources.bad_rows import BadRows, error_of
+from bertjax.tasks.task import Example
+
+
+class OwnFiles(abc.ABC):
+    """Base class of the sources that read the user's own files, one per split.
+
+    Args:
+        bad_rows: what happens to rows that cannot be used; see `BadRows`.
+        can_skip: whether errors about bad rows recommend --skip_bad_rows.
+
+    Attributes:
+        splits: the splits that have a file, and "dev" if a part of the train split is held out.
+    """
+
+    splits: tuple[str, ...]
+
+    def __init__(self, bad_rows: BadRows = "refuse", *, can_skip: bool = False):
+        self._bad_rows_are: BadRows = bad_rows
+        self._can_skip = can_skip
+        self._bad_rows: dict[str, list[str]] = {}  # split -> problems
+        self._left_out: dict[str, dict[str, str]] = {}  # split -> {where: problem}
+        self._held_out: frozenset[int] | None = None
+
+    @abc.abstractmethod
+    def read(self, split: str) -> Iterator[Example]:
+        """Reads the examples in the file of a split lazily, in the order of the file.
+
+        Raises:
+            ValueError: the split has no file, or a row is malformed; the message names the row.
+        """
+
+    @abc.abstractmethod
+    def path(self, split: str) -> Path:
+        """Returns the path of the file of a split; raises ValueError if there is none."""
+
+    def examples(self, split: str) -> Iterator[Example]:
+        """Reads the examples of a split lazily; the errors are those of `read`."""
+        held_out = self._held_out
+        if held_out is None or split not in ("train", "dev"):
+            examples = self.read(split)
+        else:
+            numbered = enumerate(self.read("train"))
+            examples = (e for index, e in numbered if (index in held_out) == (split == "dev"))
+        left_out = self._left_out.get(split, {})
+        return (e for e in examples if e.where not in left_out) if left_out else examples
+
+    def _usable(self, split: str, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yields the examples without a problem; the others are treated as `BadRows` says.
+
+        Raises:
+            ValueError: examples have a problem and `bad_rows` is "refuse"; the error names all.
+        """
+        self._bad_rows[split] = problems = []
+        for example in examples:
+            if example.problem:
+                problems.append(example.problem)
+            if self._bad_rows_are == "report" or not (
+                example.problem or (problems and self._bad_rows_are == "refuse")
+            ):
+                yield example
+        if self._bad_rows_are == "refuse":
+            self.refuse(split, problems)
+
+    def refuse(self, split: str, problems: Sequence[str]) -> None:
+        """Raises ValueError with all `problems` of rows of a split, if there are any."""
+        if problems:
+            raise error_of(problems, str(self.path(split)), can_skip=self._can_skip)
+
+    def leave_out(self, split: str, example: Example, problem: str) -> bool:
+        """Leaves an example that cannot be encoded out of all later reads of a split.
+
+        Returns False, and changes nothing, if bad rows are not skipped.
+        """
+        if self._bad_rows_are != "skip":
+            return False
+        self._left_out.setdefault(split, {})[example.where] = problem
+        return True
+
+    def all_bad_rows(self) -> list[tuple[str, str]]:
+        """Returns (split, problem) of each row that could not be read or encoded."""
+        read = [(split, text) for split, texts in self._bad_rows.items() for text in texts]
+        left_out = self._left_out.items()
+        return read + [(split, text) for split, rows in left_out for text in rows.values()]
+
+    def hold_out(
+        self,
+        fraction: float | None,
+        choose: Callable[[Sequence[Any], float], frozenset[int]],
+        key: Callable[[Example], Any],
+    ) -> str:
+        """Makes a part of the train split the dev split, unless there is a dev split already.
+
+        Args:
+            fraction: the fraction of the train split; 0 or None: nothing is held out.
+            choose: a function of `bertjax.tasks.sources.held_out`, such as `stratified`.
+            key: a function of an example whose results are the first argument of `choose`.
+
+        Returns:
+            A sentence for the user that says what is held out; "" if nothing is.
+        """
+        if not fraction or "train" not in self.splits or "dev" in self.splits:
+            return ""
+        keys = [key(example) for example in self.read("train")]
+        held_out = choose(keys, fraction)
+        if not 0 < len(held_out) < len(keys):
+            return ""
+        self._held_out = held_out
+        self.splits = (*self.splits, "dev")
+        return (
+            f"There is no --dev file: {len(held_out):,} of the {len(keys):,} examples in "
+            f"{self.path('train').name} are not trained on, but evaluated (--dev_fraction "
+            f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
+        )
