@@ -5,6 +5,7 @@ import inspect
 import itertools
 import json
 import os
+import select
 import signal
 import sys
 import traceback
@@ -281,7 +282,9 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
         with signals_raise():
             run()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not _reader_ended():
+            return _report(str(error))
         # Python would complain about the closed pipe when it flushes standard output at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -299,6 +302,13 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
         print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
         return STOPPED if resumes else 130
     return 0
+
+
+def _reader_ended() -> bool:
+    """Returns whether standard output is a pipe whose reader has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _report(message: str) -> int:

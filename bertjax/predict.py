@@ -153,8 +153,7 @@ def answer(config: PredictConfig) -> None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
     else:
         path, separator = str(config.input), config.label_separator
-        columns = config.columns
-        task, examples, note = task_of_file(model, path, columns, separator, "report")
+        task, examples, note = task_of_file(model, path, config.columns, separator, "report")
         if note:
             print(note, file=sys.stderr)
     problems: list[str] = []

@@ -302,3 +302,12 @@ def test_a_reader_that_ends_early_gets_no_message():
     command = f'"{sys.executable}" -c "{code}" | head -n 1; exit ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (141, "0\n", "")
+
+
+def test_another_broken_pipe_than_standard_output_is_an_error():
+    code = "from bertjax.command_line import run_reporting_errors as r; import sys\n"
+    code += "def run(): raise BrokenPipeError(32, 'Broken pipe', 'the socket of a bucket')\n"
+    code += "sys.exit(r(run))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the socket of a bucket" in done.stderr and done.stderr.startswith("error: ")

@@ -29,9 +29,16 @@ def cached_program(build: Build) -> Build:
     return cached
 
 
-def token_budget() -> int:
-    """Returns the number of tokens per device that keeps devices busy in one call of the model."""
-    return 4096 if jax.default_backend() == "cpu" else 65536
+def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
+    """Returns the maximum number of tokens per device in one call of the model.
+
+    Args:
+        length: number of tokens per row.
+        batch_size: maximum number of rows per device; None: enough rows to keep the device busy.
+        share: divisor of the number of tokens that keeps the device busy.
+    """
+    tokens = (4096 if jax.default_backend() == "cpu" else 65536) // share
+    return tokens if batch_size is None else min(tokens, batch_size * length)
 
 
 def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1) -> int:

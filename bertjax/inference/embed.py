@@ -98,10 +98,7 @@ class Embedder:
             length = length_bucket(longest, limit, smallest=8, steps=BUCKET_STEPS)
             # A text of less than half this length would waste most of its row.
             similar = int(np.count_nonzero(2 * sorted_lengths[start:] >= longest))
-            tokens = token_budget()
-            if self._batch_size is not None:
-                tokens = min(tokens, self._batch_size * length)
-            size = piece_sizes(similar, length, tokens)[0]
+            size = piece_sizes(similar, length, token_budget(length, self._batch_size))[0]
             yield order[start : start + size], size, length
             start += size
 

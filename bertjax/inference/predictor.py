@@ -148,9 +148,7 @@ class Predictor:
     def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
         """Dispatches the model on pieces of a batch; returns the outputs (on device) per piece."""
         rows, length = batch["input_ids"].shape
-        tokens = token_budget()
-        if self._batch_size is not None:
-            tokens = min(tokens, self._batch_size * length)
+        tokens = token_budget(length, self._batch_size)
         outputs, start = [], 0
         for size in piece_sizes(rows, length, tokens, self._devices):
             held = sharding.host_rows(self._rows, size)

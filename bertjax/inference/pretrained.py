@@ -24,7 +24,7 @@ from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.saved_task import TaskModel
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Prediction
-from bertjax.tasks.prediction_inputs import from_texts
+from bertjax.tasks.prediction_inputs import from_texts, text_tuples
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
@@ -173,9 +173,7 @@ class Pretrained:
         program, params = compiled_program(self.model, hidden, attentions), self._device_params()
 
         def start() -> Iterator[tuple[int, dict[str, jax.Array]]]:
-            first, tokens = 0, token_budget() // BUDGET_SHARE
-            if batch_size is not None:
-                tokens = min(tokens, batch_size * bucket)
+            first, tokens = 0, token_budget(bucket, batch_size, share=BUDGET_SHARE)
             for size in piece_sizes(max(rows, 1), bucket, tokens):
                 piece = (pad_rows(values[first : first + size], size) for values in padded)
                 yield min(size, rows - first), program(params, *piece)
@@ -274,18 +272,7 @@ class Pretrained:
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokenizes texts or pairs; returns input_ids, attention_mask, token_type_ids [B, L]."""
         tokenizer, limit = self.loaded.tokenizer, self.config.max_length
-        if isinstance(texts, str):
-            raise ValueError("texts is one string: put it in a list.")
-        for index, text in enumerate(texts):
-            parts = text if isinstance(text, tuple | list) else (text,)
-            if not 0 < len(parts) < 3 or not all(isinstance(part, str) for part in parts):
-                raise ValueError(
-                    f"texts[{index}] is {brief(repr(text), 60)}: give a text or a pair of texts."
-                )
-        rows = [
-            tokenizer.encode_prompt(*((t,) if isinstance(t, str) else t), max_length=limit)
-            for t in texts
-        ]
+        rows = [tokenizer.encode_prompt(*parts, max_length=limit) for parts in text_tuples(texts)]
         length = max((len(ids) for ids, _ in rows), default=1)
         ids = np.full((len(rows), length), tokenizer.pad_token_id, np.int32)
         mask, types = np.zeros_like(ids), np.zeros_like(ids)

@@ -19,8 +19,8 @@ Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 _UNDEFINED: Any = 0.0  # scikit-learn's type hint says str, but it accepts numbers.
 # Metrics whose names have these endings are counts, thresholds, losses or have the unit of the
 # targets; all others are fractions or correlations.
-_NOT_FRACTIONS = ("total", "_thresh", "loss", "mae", "rmse")
 LOWER_IS_BETTER = ("loss", "mae", "rmse")
+_NOT_FRACTIONS = ("total", "_thresh", *LOWER_IS_BETTER)
 
 
 def is_fraction(name: str) -> bool:

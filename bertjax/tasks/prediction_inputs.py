@@ -50,6 +50,28 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
     return Example(id="0", where="--text", text=text, pair=pair)
 
 
+def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
+    """Converts each text, pair or (if `choices`) tuple (text, choice, choice, ...) to a list.
+
+    Raises:
+        ValueError: `texts` is a single string, or an element has too few or too many texts.
+    """
+    if isinstance(texts, str):
+        raise ValueError("texts is one string: put it in a list.")
+    tuples: list[list[str]] = []
+    for index, element in enumerate(texts):
+        parts = [element] if isinstance(element, str) else element
+        if (
+            not isinstance(parts, list | tuple)
+            or not (2 < len(parts) if choices else 0 < len(parts) < 3)
+            or not all(isinstance(part, str) for part in parts)
+        ):
+            needed = "a text and at least two choices" if choices else "a text or a pair of texts"
+            raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
+        tuples.append(list(parts))
+    return tuples
+
+
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
     """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
 
@@ -59,31 +81,16 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
         ValueError: `texts` is a single string, or an element has too few or too many texts for the
             task.
     """
-    if isinstance(texts, str):
-        raise ValueError("texts is one string: put it in a list.")
-    tuples = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-    least = 3 if isinstance(task, ChoiceTask) else 1
-    for index, several in enumerate(tuples):
-        if len(several) < least or not all(isinstance(text, str) for text in several):
-            needed = (
-                "a text and at least two choices" if least == 3 else "a text or a pair of texts"
-            )
-            raise ValueError(f"texts[{index}] is {brief(repr(texts[index]), 60)}: give {needed}.")
+    tuples = text_tuples(texts, choices=isinstance(task, ChoiceTask))
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=max(map(len, tuples), default=1) - 1)
     examples = []
     for index, (text, *others) in enumerate(tuples):
-        identity: Any = {"id": str(index), "where": f"texts[{index}]"}
         if isinstance(task, ChoiceTask):
-            example = Example(text=text, choices=tuple(others), **identity)
-        elif len(others) > 1:
-            raise ValueError(
-                f"texts[{index}] has {len(others) + 1} texts: give one text or a pair."
-            )
+            example = Example(id="", where="", text=text, choices=tuple(others))
         else:
             example = from_text(task, text, *(others or [None]))
-            example = dataclasses.replace(example, **identity)
-        examples.append(example)
+        examples.append(dataclasses.replace(example, id=str(index), where=f"texts[{index}]"))
     return task, examples
 
 

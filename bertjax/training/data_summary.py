@@ -17,12 +17,12 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
 
     A line beginning with "warning:" names classes that differ only in case, spaces or punctuation.
     """
-    count = len(data.sizes)
-    quantiles = np.quantile(data.sizes, (0.5, 0.95), method="higher").tolist()
+    count, sizes = len(data.sizes), np.asarray(data.sizes)
+    quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
     updates = -(-count // config.batch_size)
     lines = [
         f"train: {count:,} {'windows' if task.label_kind == 'span' else 'examples'} of "
-        f"{min(data.sizes)} to {max(data.sizes)} tokens (median {quantiles[0]}, 95 % have at most "
+        f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
         f"{quantiles[1]}); an epoch has {updates:,} updates of {config.batch_size}"
     ]
     if data.class_counts.size:

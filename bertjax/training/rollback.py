@@ -8,6 +8,7 @@ were skipped.
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bertjax.checkpoint_files import newest_whole_step, set_aside, steps_in
 from bertjax.config import Phase
@@ -38,11 +39,11 @@ class Rollbacks:
 
     def __init__(self, workdir: Path):
         self._file = workdir / "rollbacks.json"
-        self.count, self.records = 0, []
+        content: dict[str, Any] = {"count": 0, "rollbacks": []}
         if self._file.is_file():
             content = read_json(self._file, "restore it from a copy, or choose another --workdir")
-            self.records: list[dict[str, int]] = content["rollbacks"]
-            self.count: int = content.get("count", len(self.records))
+        self.count: int = content["count"]
+        self.records: list[dict[str, int]] = content["rollbacks"]
 
     def left_out(self, phase: int, step: int) -> int:
         """Returns how many batches of `phase` the rollbacks to `step` or earlier steps left out."""

@@ -316,7 +316,7 @@ def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
         return call
 
     monkeypatch.setattr("bertjax.inference.pretrained.compiled_program", watched)
-    monkeypatch.setattr("bertjax.inference.pretrained.token_budget", lambda: 4 * 256)
+    monkeypatch.setattr("bertjax.inference.pretrained.token_budget", lambda *_, **__: 256)
     pieces = bert(input_ids=ids)
     assert len(sizes) >= 150 * 30 / 256 and max(sizes) <= 256
     for name, values in whole.items():
@@ -392,7 +392,7 @@ def test_predictions_follow_the_head(tmp_path, tiny_config, tokenizer, written, 
         predict("encoder", texts)
     with pytest.raises(ValueError, match=r"texts\[1\]"):
         predict("sequence_classification", ["a", ""])
-    with pytest.raises(ValueError, match=r"texts\[0\] has 3 texts"):
+    with pytest.raises(ValueError, match=r"texts\[0\] is .*give a text or a pair"):
         predict("sequence_classification", [("a", "b", "c")])
 
 

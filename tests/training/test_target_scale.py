@@ -7,7 +7,7 @@ import pytest
 
 import bertjax
 from bertjax import finetune
-from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.config import FinetuneConfig
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.task import Example
@@ -68,13 +68,7 @@ def test_prices_are_learnt_as_well_as_standardised_ones_and_saved_in_their_scale
             max_length=32,
             num_epochs=4,
             unroll=1,
-            optimizer=OptimizerConfig(
-                recipe="adamw",
-                learning_rate=3e-3,
-                schedule="hf",
-                warmup_steps=0,
-                warmup_proportion=0.1,
-            ),
+            optimizer=dataclasses.replace(FinetuneConfig.optimizer, learning_rate=3e-3),
         )
         result = bertjax.finetune(dataclasses.replace(config, select_by="r2"))
         scores[name] = result.scores

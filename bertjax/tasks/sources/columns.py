@@ -52,7 +52,7 @@ FIELDS: dict[CustomKind, tuple[str, ...]] = {
 # pandas names its index column "".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
-_CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)[ _-]?(\d+|[a-f])")
+_CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # Number of rows compared with the first row, to detect a missing header.
 ROWS_COMPARED = 100
 
@@ -160,8 +160,7 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) ->
 
     text, pair = named.text, named.pair
     if text is None and kind == "tag":
-        text = first(WORDS)
-        text = text or first(TEXTS)
+        text = first((*WORDS, *TEXTS))
     elif text is None:
         pairs = PAIRS[1:2] if kind == "choice" else PAIRS
         both = next(((a, b) for a, b in pairs if a in free and b in free), None)
