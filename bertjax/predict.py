@@ -54,9 +54,11 @@ class PredictConfig:
     task: str | None = None
     """Benchmark task whose dev and test splits are predicted, such as ax with an MNLI model."""
     data_dir: str | None = None
-    """Folder with the published files of --task; None: TensorFlow Datasets downloads the data."""
+    """Folder with the published files of --task; None: the data is downloaded from the Hugging Face
+    hub, unless TensorFlow Datasets has prepared it."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
+    """Folder where TensorFlow Datasets keeps its data, and prepares the task if necessary; None:
+    its default folder, of which only prepared tasks are read."""
     submission: str | None = None
     """Zip file for GLUE's server that the predictions of --task are added to; None: a new zip file
     in --output."""

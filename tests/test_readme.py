@@ -1,4 +1,4 @@
-"""The commands that README and launch/ tell users to copy are understood by the programs."""
+"""The commands and programs that README, docs/ and launch/ tell users to copy work."""
 
 import importlib
 import re
@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+
+import bertjax
 
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"python -m bertjax\.(\w+) ?(.*)")
@@ -38,3 +40,18 @@ def test_the_file_tree_of_the_readme_names_every_module():
         if file.name != "__init__.py" and file.name not in text
     ]
     assert not missing
+
+
+def test_the_training_loop_of_the_docs_learns_and_saves_a_model(
+    encoder, tmp_path, monkeypatch, capsys
+):
+    text = (ROOT / "docs/training_loop.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = program.replace("bert-base-uncased", str(encoder)).replace("2e-5", "1e-2")
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    printed = capsys.readouterr().out.splitlines()
+    losses = [float(line.split()[1]) for line in printed if re.match(r"\d+ \d", line)]
+    assert len(losses) == 20 and losses[-1] < 0.5 * losses[0]
+    saved = bertjax.load_pretrained("film-reviews")
+    assert f"{saved.predict(['a very good film'])}" == printed[-1]

@@ -36,9 +36,11 @@ class FinetuneConfig(TrainingConfig):
     workdir: str = ""
     """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK."""
     data_dir: str | None = None
-    """Folder with the official files of the task; None: TensorFlow Datasets downloads the task."""
+    """Folder with the official files of the task; None: the task is downloaded from the Hugging
+    Face hub, unless TensorFlow Datasets has prepared it."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
+    """Folder where TensorFlow Datasets keeps its data, and prepares the task if necessary; None:
+    its default folder, of which only prepared tasks are read."""
     train: str | None = None
     """File of your own with the train split: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns;
     None: the train split of the official task."""

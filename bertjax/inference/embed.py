@@ -120,14 +120,10 @@ def compiled_program(
     only_last = layers in ((-1,), (depth,))
 
     def apply(params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:
-        rows, length = ids.shape
         outputs: Any = encoder.apply(
             {"params": params},
             ids,
-            jnp.zeros_like(ids),
-            jnp.broadcast_to(jnp.arange(length), (rows, length)),
-            mask,
-            jnp.zeros((rows, 1), jnp.int32),
+            attention_mask=mask,
             output_hidden_states=not only_last,
         )
         states = (

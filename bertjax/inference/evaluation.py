@@ -49,10 +49,10 @@ def evaluate(
         data: a file with labelled examples of the task that the model was fine-tuned on (CSV, TSV,
             JSON lines, SQuAD's JSON or CoNLL's columns); a pandas DataFrame or a list of
             dictionaries can replace a CSV, TSV or JSON lines file.
-        data_dir: folder with the published files of the benchmark task; None: TensorFlow Datasets
-            downloads the benchmark.
-        tfds_data_dir: folder where TensorFlow Datasets keeps its data; None: the default of
-            TensorFlow Datasets.
+        data_dir: folder with the published files of the benchmark task; None: it is downloaded
+            from the Hugging Face hub, unless TensorFlow Datasets has prepared it.
+        tfds_data_dir: folder where TensorFlow Datasets keeps its data, and prepares the benchmark
+            if necessary; None: its default folder, of which only prepared data is read.
         split: the split of the benchmark task to evaluate.
         text_column, pair_column, label_column, choice_columns: column names of `data`. If no column
             name is set and `data` has the text columns used in fine-tuning, the names used in

@@ -191,11 +191,11 @@ class Pretrained:
     def _cut(self, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
         """Removes padding from `values`, the output named `key` of a padded piece of a batch.
 
-        The result has the first `rows` rows. An output with an entry per token keeps the first
-        `length` tokens; an output with an entry per sequence [B, 1, ...] becomes [rows, ...].
+        The result has the first `rows` rows, and the first `length` tokens of an output with an
+        entry per token.
         """
         if key in ("pooler_output", *self.model.sequence_outputs):
-            return values[:rows, 0]  # a row has one sequence: [B, 1, ...] becomes [B, ...]
+            return values[:rows]
         row_axis, *token_axes = AXES.get(key, (0, 1))
         cut = [slice(None)] * values.ndim
         cut[row_axis] = slice(rows)
@@ -355,18 +355,11 @@ def compiled_program(
     """
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
-        rows, length = ids.shape
-        positions = jnp.broadcast_to(jnp.arange(length), (rows, length))
-        if model.config.position_offset:
-            # RoBERTa's positions count only tokens that are not padding; padding may come first.
-            positions = jnp.maximum(jnp.cumsum(ids != model.config.pad_token_id, axis=1) - 1, 0)
         outputs, state = model.apply(
             {"params": params},
             ids,
             types,
-            positions,
-            mask,
-            jnp.zeros((rows, 1), jnp.int32),
+            attention_mask=mask,
             output_hidden_states=hidden_states,
             mutable=["intermediates"] if attentions else [],
         )

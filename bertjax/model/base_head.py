@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from bertjax.config import PretrainConfig
 from bertjax.config.model import DROPOUT_FIELDS, BertConfig
 from bertjax.model import losses
-from bertjax.model.bert import BertModel
+from bertjax.model.bert import BertModel, default_inputs
 from bertjax.model.dropout import Dropout
 from bertjax.model.linear import Linear
 
@@ -111,26 +111,49 @@ class BertWithHead(nn.Module):
     def __call__(
         self,
         input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        position_ids: jax.Array,
-        sequence_ids: jax.Array,
-        sequence_starts: jax.Array,
+        token_type_ids: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+        sequence_ids: jax.Array | None = None,
+        sequence_starts: jax.Array | None = None,
         *,
+        attention_mask: jax.Array | None = None,
         masked_positions: jax.Array | None = None,
         dropout_rows: jax.Array | None = None,
+        deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> Outputs:
-        """Encodes a batch whose rows hold one or several sequences, and applies the head.
+        """Encodes a batch, and applies the head.
+
+        A row holds one sequence, as in transformers, or several sequences if `sequence_ids` and
+        `sequence_starts` are set.
 
         Args:
-            input_ids, token_type_ids, position_ids: int [B, L], as in `BertModel.__call__`.
-            sequence_ids, sequence_starts, masked_positions, dropout_rows: the fields of `Rows`.
+            input_ids: int [B, L], the token ids.
+            token_type_ids: int [B, L], the token type ids; None: all are 0.
+            position_ids: int [B, L], the position of each token in its sequence, counted from 0;
+                None: the default of `default_inputs`.
+            sequence_ids, sequence_starts: the fields of `Rows`; None: a row is one sequence.
+            attention_mask: int [B, L], 1 for tokens and 0 for padding; None: there is no padding,
+                or `sequence_ids` is set.
+            masked_positions, dropout_rows: the fields of `Rows`.
+            deterministic: if False, dropout is applied with the PRNG key "dropout", even if
+                `dropout_rows` is None, which then means rows 0 to B - 1.
             output_hidden_states: whether to return "hidden_states", the outputs of all layers.
 
         Returns:
             A dict of the outputs of `BertModel`, and of the head's float32 arrays, whose keys are
-            listed in `outputs`.
+            listed in `outputs`. If `sequence_starts` is None, outputs per sequence have no axis K:
+            "pooler_output" is [B, D], and the logits of classes are [B, num_labels].
         """
+        one_sequence = sequence_starts is None
+        token_type_ids, position_ids, sequence_ids, sequence_starts = default_inputs(
+            self.config,
+            input_ids,
+            attention_mask,
+            (token_type_ids, position_ids, sequence_ids, sequence_starts),
+        )
+        if not deterministic and dropout_rows is None:
+            dropout_rows = jnp.arange(input_ids.shape[0])
         encoded = self.bert(
             input_ids,
             token_type_ids,
@@ -142,6 +165,9 @@ class BertWithHead(nn.Module):
         )
         rows = Rows(sequence_ids, sequence_starts, masked_positions, dropout_rows)
         outputs = encoded | self.answer(encoded, rows)
+        if one_sequence:
+            per_sequence = {"pooler_output", *self.sequence_outputs} & outputs.keys()
+            outputs |= {key: outputs[key][:, 0] for key in per_sequence}
         if not output_hidden_states:
             outputs.pop("hidden_states", None)
         return outputs

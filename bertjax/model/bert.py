@@ -1,5 +1,7 @@
 """The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018)."""
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,46 @@ MODEL_INPUTS = (
     "sequence_ids",
     "sequence_starts",
 )
+
+
+def default_inputs(
+    config: BertConfig,
+    input_ids: jax.Array,
+    attention_mask: jax.Array | None,
+    inputs: Sequence[jax.Array | None],
+) -> list[jax.Array]:
+    """Replaces the members of `MODEL_INPUTS` that are None by those of rows with one sequence each.
+
+    By default, token types are 0, and positions are counted from the start of the row; with a
+    `position_offset` (RoBERTa), only tokens that are not padding are counted, as in transformers.
+
+    Args:
+        config: the config of the model.
+        input_ids: int [B, L], the token ids.
+        attention_mask: int [B, L], 1 for tokens and 0 for padding; None: there is no padding.
+        inputs: the members of `MODEL_INPUTS` from `token_type_ids` on, or None for each.
+    """
+    rows, length = input_ids.shape
+
+    def positions() -> jax.Array:
+        if config.position_offset:  # padding may come first
+            return jnp.maximum(jnp.cumsum(input_ids != config.pad_token_id, axis=1) - 1, 0)
+        return jnp.broadcast_to(jnp.arange(length), (rows, length))
+
+    def sequences() -> jax.Array:
+        mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+        return (mask > 0).astype(jnp.int32)
+
+    defaults = (
+        lambda: jnp.zeros_like(input_ids),
+        positions,
+        sequences,
+        lambda: jnp.zeros((rows, 1), jnp.int32),
+    )
+    return [
+        default() if value is None else value
+        for value, default in zip(inputs, defaults, strict=True)
+    ]
 
 
 class BertModel(nn.Module):

@@ -15,7 +15,7 @@ class TaskOptions:
     """The user's settings of a task: where the data of the task is and how to read it.
 
     Attributes:
-        data_dir: folder of the official files; if None, TensorFlow Datasets provides the data.
+        data_dir: folder of the official files; if None, `DatasetSource` provides the data.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
         train, dev, test: path of the user's own file for the split; None if there is no file.
         dev_fraction: fraction of the user's train file to hold out if there is no dev file; if

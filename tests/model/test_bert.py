@@ -71,6 +71,24 @@ def test_packed_sequences_get_the_outputs_they_get_alone(tiny):
         start = end
 
 
+def test_arguments_under_the_names_of_transformers_mean_one_sequence_per_row(tiny):
+    model, params = tiny
+    (sequence,) = random_sequences([15])
+    inputs = as_row([sequence])
+    explicit = applied(model, params, *inputs)
+    named = applied(
+        model,
+        params,
+        input_ids=inputs[0],
+        token_type_ids=inputs[1],
+        attention_mask=(np.arange(LENGTH) < 15).astype(np.int32)[None],
+    )
+    for key in ("last_hidden_state", "prediction_logits"):
+        np.testing.assert_allclose(named[key][:, :15], explicit[key][:, :15], atol=1e-5)
+    for key in ("pooler_output", "seq_relationship_logits"):
+        np.testing.assert_allclose(named[key], explicit[key][:, 0], atol=1e-5)
+
+
 def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
     model, params = tiny
     inputs = as_row(random_sequences([20]))

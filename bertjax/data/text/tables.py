@@ -27,7 +27,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     import pyarrow
     import pyarrow.parquet
 
-    with _explained(path):
+    with explained_parquet(path):
         file = pyarrow.parquet.ParquetFile(
             path,
             memory_map=False,
@@ -52,7 +52,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
             batch_size=ROWS_PER_READ, columns=[text_field], use_threads=False
         )
         while True:
-            with _explained(path):
+            with explained_parquet(path):
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -66,7 +66,7 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
 
 
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
+def explained_parquet(path: str) -> Iterator[None]:
     """Converts errors of pyarrow, which have many types, to a ValueError that names the file."""
     import pyarrow
 
@@ -87,6 +87,21 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
     """
     full_name, splits = open_tfds_splits(name.removeprefix(TFDS_PREFIX), data_dir, ("train",))
     return full_name, splits["train"]
+
+
+def is_prepared(name: str, data_dir: str | None) -> bool:
+    """Returns whether TFDS has prepared the dataset NAME[/CONFIG][:VERSION] in `data_dir`.
+
+    If `data_dir` is None, the default folder of TFDS is meant.
+    """
+    from tensorflow_datasets.core import read_only_builder
+    from tensorflow_datasets.core.registered import DatasetNotFoundError
+
+    try:
+        read_only_builder.builder_from_files(name, data_dir=data_dir)
+    except DatasetNotFoundError:
+        return False
+    return True
 
 
 def open_tfds_splits(

@@ -1,1 +1,1 @@
-"""Sources of labelled examples: official files, TensorFlow Datasets, the user's own files."""
+"""Sources of labelled examples: official files, downloaded datasets, the user's own files."""

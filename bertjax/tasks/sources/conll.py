@@ -12,9 +12,9 @@ from typing import NamedTuple
 from bertjax.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
+from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
 from bertjax.tasks.sources.official_files import OfficialFiles
 from bertjax.tasks.sources.table_files import place, read_lines
-from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
 from bertjax.tasks.tag_schemes import Scheme, scheme_of, to_iob2
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
@@ -128,10 +128,11 @@ def _sentence(row: int, rows: list[list[str]]) -> Sentence:
     return Sentence(row, words, tuple(f[-1] for f in rows) if len(rows[0]) > 1 else None)
 
 
-def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of conll2003 in TFDS to an example; returns None for a row without words."""
+def read_dataset_row(row: DatasetRow) -> Example | None:
+    """Converts a row of conll2003 to an example; returns None for a row without words."""
     words = tuple(decode(word) for word in row.fields["tokens"])
-    tags = tuple(CONLL_LABELS[tag] for tag in row.fields["ner"])
+    ids = row.fields["ner" if "ner" in row.fields else "ner_tags"]  # TFDS or the hub
+    tags = tuple(CONLL_LABELS[tag] for tag in ids)
     return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
 
 
@@ -139,7 +140,7 @@ def _make(options: TaskOptions) -> TagTask:
     if options.data_dir is not None:
         source = ConllSource(options.data_dir)
     else:
-        source = TfdsSource(TFDS_BUILDER, read_tfds_row, options.tfds_data_dir)
+        source = DatasetSource(TFDS_BUILDER, read_dataset_row, options.tfds_data_dir)
     return TagTask(name="conll", source=source, labels=CONLL_LABELS)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from bertjax.tasks.classification import ClassificationTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import accuracy, accuracy_and_f1, matthews, pearson_spearman
-from bertjax.tasks.sources.glue_files import GlueSource, GlueSpec, tfds_reader
-from bertjax.tasks.sources.tfds import TfdsSource
+from bertjax.tasks.sources.datasets import DatasetSource
+from bertjax.tasks.sources.glue_files import GlueSource, GlueSpec, dataset_reader
 from bertjax.tasks.submission import export_submission, score_submission
 from bertjax.tasks.task import Task
 
@@ -43,7 +43,7 @@ GLUE: dict[str, GlueSpec] = {
             labels=("unacceptable", "acceptable"),
             codes=("0", "1"),
             submission={"test": "CoLA.tsv"},
-            tfds_fields=("sentence",),
+            dataset_fields=("sentence",),
             no_header={"train": _COLA_COLUMNS, "dev": _COLA_COLUMNS},
         ),
         GlueSpec(
@@ -55,7 +55,7 @@ GLUE: dict[str, GlueSpec] = {
             labels=("negative", "positive"),
             codes=("0", "1"),
             submission={"test": "SST-2.tsv"},
-            tfds_fields=("sentence",),
+            dataset_fields=("sentence",),
         ),
         GlueSpec(
             name="mrpc",
@@ -90,7 +90,7 @@ GLUE: dict[str, GlueSpec] = {
             labels=("not_duplicate", "duplicate"),
             codes=("0", "1"),
             submission={"test": "QQP.tsv"},
-            tfds_fields=("question1", "question2"),
+            dataset_fields=("question1", "question2"),
             has_broken_rows=True,
         ),
         GlueSpec(
@@ -102,7 +102,7 @@ GLUE: dict[str, GlueSpec] = {
             codes=NLI,
             submission={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
             files=MNLI_FILES,
-            tfds_fields=("premise", "hypothesis"),
+            dataset_fields=("premise", "hypothesis"),
         ),
         GlueSpec(
             name="qnli",
@@ -113,7 +113,7 @@ GLUE: dict[str, GlueSpec] = {
             labels=("entailment", "not_entailment"),
             codes=("entailment", "not_entailment"),
             submission={"test": "QNLI.tsv"},
-            tfds_fields=("question", "sentence"),
+            dataset_fields=("question", "sentence"),
         ),
         GlueSpec(
             name="rte",
@@ -144,7 +144,7 @@ GLUE: dict[str, GlueSpec] = {
             codes=NLI,
             submission={"test": "AX.tsv"},
             files={"test": ("diagnostic.tsv", "AX.tsv", "diagnostic-full.tsv")},
-            tfds_fields=("premise", "hypothesis"),
+            dataset_fields=("premise", "hypothesis"),
         ),
     )
 }
@@ -154,7 +154,7 @@ def _make(spec: GlueSpec, options: TaskOptions) -> Task:
     if options.data_dir is not None:
         source = GlueSource(spec, options.data_dir)
     else:
-        source = TfdsSource(f"glue/{spec.name}", tfds_reader(spec), options.tfds_data_dir)
+        source = DatasetSource(f"glue/{spec.name}", dataset_reader(spec), options.tfds_data_dir)
     fields: dict[str, Any] = {
         "name": spec.name,
         "source": source,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bertjax.files import brief
 from bertjax.tasks.metrics import Metric
+from bertjax.tasks.sources.datasets import DatasetRow, decode
 from bertjax.tasks.sources.official_files import OfficialFiles, existing, reset_counts
 from bertjax.tasks.sources.table_files import place, read_number, read_tsv
-from bertjax.tasks.sources.tfds import TfdsRow, decode
 from bertjax.tasks.task import Example
 
 # Possible file names of each split.
@@ -23,7 +23,7 @@ class GlueSpec:
     """Describes a task of GLUE, or a task with files in GLUE's format.
 
     Attributes:
-        name: the name of the task on the command line and in TFDS.
+        name: the name of the task on the command line, in TFDS and on the hub.
         folder: the folder of the task in the GLUE archive.
         metric: the official metric.
         best_metric: the metric that selects the best checkpoint.
@@ -35,7 +35,7 @@ class GlueSpec:
         codes: the string for each class in the files and in a submission, in the order of `labels`.
         submission: {split: name of the predictions file in a submission to GLUE's server}.
         files: {split: possible names of the official file of the split}.
-        tfds_fields: names of the TFDS fields with the text and the second text.
+        dataset_fields: names of the text fields in TFDS and on the hub: text, second text.
         no_header: {split: column names} for the splits whose files have no header.
         has_broken_rows: whether the official files have malformed rows. If so, rows with missing
             fields are left out of the train and dev splits, and an empty text is replaced by "?".
@@ -52,7 +52,7 @@ class GlueSpec:
     codes: tuple[str, ...] = ()
     submission: dict[str, str] = dataclasses.field(default_factory=dict)
     files: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: SPLIT_FILES)
-    tfds_fields: tuple[str, ...] = ("sentence1", "sentence2")
+    dataset_fields: tuple[str, ...] = ("sentence1", "sentence2")
     no_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     has_broken_rows: bool = False
 
@@ -202,11 +202,11 @@ def _header(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...
     raise ValueError(f"{path} is empty. Restore the official file.")
 
 
-def tfds_reader(spec: GlueSpec) -> Callable[[TfdsRow], Example]:
-    """Returns a function that converts a row of a GLUE task in TFDS to an `Example`."""
+def dataset_reader(spec: GlueSpec) -> Callable[[DatasetRow], Example]:
+    """Returns a function that converts a row of a GLUE task in a dataset to an `Example`."""
 
-    def convert(row: TfdsRow) -> Example:
-        texts = [legible(spec, decode(row.fields[name])) for name in spec.tfds_fields]
+    def convert(row: DatasetRow) -> Example:
+        texts = [legible(spec, decode(row.fields[name])) for name in spec.dataset_fields]
         label = row.fields["label"]
         # Test splits hold -1 in place of a class or a score.
         known = label >= 0

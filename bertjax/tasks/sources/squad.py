@@ -1,4 +1,4 @@
-"""Reads SQuAD's questions and passages from JSON or TFDS (Rajpurkar et al. 2016; 2018).
+"""Reads SQuAD's questions and passages from JSON, TFDS or the hub (Rajpurkar et al. 2016; 2018).
 
 The accepted answers of a question are in the order of the file. If an answer is not found at its
 `answer_start`, the start is moved to the nearest occurrence of the answer in the passage. An answer
@@ -19,10 +19,10 @@ from bertjax.files import brief, read_json
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
+from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
 from bertjax.tasks.sources.held_out import grouped
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.sources.tfds import TfdsRow, TfdsSource, decode
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
@@ -80,7 +80,7 @@ class SquadSource(OwnFiles):
                 return cls(files)
         raise FileNotFoundError(
             f"Neither train-v{version}.json nor dev-v{version}.json is in {data_dir}: give "
-            "--data_dir the folder of SQuAD's files, or leave it out to use TFDS."
+            "--data_dir the folder of SQuAD's files, or leave it out to download them."
         )
 
     def path(self, split: str) -> Path:
@@ -228,8 +228,8 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
     return field
 
 
-def read_tfds_row(row: TfdsRow) -> Example | None:
-    """Converts a row of SQuAD in TFDS to a question.
+def read_dataset_row(row: DatasetRow) -> Example | None:
+    """Converts a row of SQuAD to a question.
 
     Returns None for a question of the train split with answers, none of which is in the passage.
     """
@@ -240,9 +240,10 @@ def read_tfds_row(row: TfdsRow) -> Example | None:
         text=decode(fields["question"]),
         pair=decode(fields["context"]),
     )
-    if fields.get("is_impossible", False):
-        return dataclasses.replace(asked, label=IMPOSSIBLE)
     texts, starts = fields["answers"]["text"], fields["answers"]["answer_start"]
+    # The hub has no `is_impossible`, but only impossible questions have no answers there.
+    if fields.get("is_impossible", not len(texts)):
+        return dataclasses.replace(asked, label=IMPOSSIBLE)
     answers = [(decode(text), int(start)) for text, start in zip(texts, starts, strict=True)]
     return with_answers(asked, answers, row.split, row.counts)
 
@@ -251,7 +252,7 @@ def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
     if options.data_dir is not None:
         source = SquadSource.in_directory(options.data_dir, version)
     else:
-        source = TfdsSource(f"squad/v{version}", read_tfds_row, options.tfds_data_dir)
+        source = DatasetSource(f"squad/v{version}", read_dataset_row, options.tfds_data_dir)
     impossible = version == "2.0"
     return SpanTask(name=name, source=source, with_impossible=impossible, **options.span_options)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from bertjax.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
 from bertjax.tasks.sources.official_files import OfficialFiles
 from bertjax.tasks.sources.table_files import Table, place
 from bertjax.tasks.task import Example
@@ -61,12 +62,24 @@ def _read(table: Table) -> Iterator[Example]:
         )
 
 
+def read_dataset_row(row: DatasetRow) -> Example:
+    """Converts a row of SWAG on the Hugging Face hub to an example."""
+    fields = row.fields
+    return Example(
+        id=str(row.number),
+        where=row.where,
+        text=decode(fields["sent1"]),
+        choices=tuple(f"{decode(fields['sent2'])} {decode(fields[name])}" for name in ENDINGS),
+        label=fields["label"] if fields["label"] >= 0 else None,
+    )
+
+
 def _make(options: TaskOptions) -> ChoiceTask:
-    if options.data_dir is None:
-        raise ValueError(
-            "swag is not in TensorFlow Datasets: give --data_dir a folder with its files."
-        )
-    return ChoiceTask(name="swag", source=SwagSource(options.data_dir), num_choices=4)
+    if options.data_dir is not None:
+        source = SwagSource(options.data_dir)
+    else:
+        source = DatasetSource("swag", read_dataset_row, options.tfds_data_dir)
+    return ChoiceTask(name="swag", source=source, num_choices=4)
 
 
 SWAG_TASK = TaskDefinition(name="swag", kinds=(ChoiceTask,), make=_make)

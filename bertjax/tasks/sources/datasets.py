@@ -1,22 +1,23 @@
-"""Reads examples from TensorFlow Datasets (TFDS) without TensorFlow."""
+"""Reads examples from TensorFlow Datasets (TFDS) or the Hugging Face hub without TensorFlow."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from bertjax.data.text.tables import open_tfds_splits
+from bertjax.data.text.tables import is_prepared, open_tfds_splits
+from bertjax.tasks.sources.hub import open_hub
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.task import Example
 
 # Rows per read. Reading many rows at once is four times as fast as reading one at a time.
 ROWS_PER_READ = 256
-# Split names of TFDS that have another name in bertjax; a suffix such as "_matched" is kept.
+# Split names of datasets that have another name in bertjax; a suffix such as "_matched" is kept.
 _SPLITS = {"validation": "dev"}
 OFFICIAL_FILES = " Or give --data_dir a folder with the official files."
 
 
-class TfdsRow(NamedTuple):
-    """One row of a split in TensorFlow Datasets.
+class DatasetRow(NamedTuple):
+    """One row of a split of a dataset.
 
     Attributes:
         fields: the values of the row by field name.
@@ -33,14 +34,15 @@ class TfdsRow(NamedTuple):
     counts: Counter[str]
 
 
-class TfdsSource:
-    """Reads a dataset of TensorFlow Datasets in the order of its prepared files.
+class DatasetSource:
+    """Reads a dataset in the order of its files, which a library downloads.
 
-    A dataset that was prepared as ArrayRecord is read directly. Any other dataset is downloaded and
-    prepared first, which requires TensorFlow for glue and conll2003.
+    A dataset that TFDS has prepared as ArrayRecord is read from its folder. Otherwise the Parquet
+    files of the Hugging Face hub are downloaded or, if `data_dir` is set, TFDS downloads and
+    prepares the dataset, which requires TensorFlow for glue and conll2003.
 
     Attributes:
-        name: name of the dataset with its version.
+        name: name of the dataset with its version, or its name on the hub.
         splits: the splits of the dataset.
         counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
@@ -48,22 +50,25 @@ class TfdsSource:
     def __init__(
         self,
         builder: str,
-        convert: Callable[[TfdsRow], Example | None],
+        convert: Callable[[DatasetRow], Example | None],
         data_dir: str | None = None,
     ):
-        """Opens the dataset, which is first downloaded and prepared if it is not prepared yet.
+        """Opens the dataset, which is downloaded first if necessary.
 
         Args:
-            builder: name of the dataset, as NAME[/CONFIG][:VERSION].
+            builder: name of the dataset in TFDS, as NAME[/CONFIG][:VERSION].
             convert: function that converts a row to an example, or to None if the row is left out.
-            data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
+            data_dir: data folder of TFDS; if None, the default of the library.
 
         Raises:
             ValueError: the dataset is unknown or cannot be downloaded, or TensorFlow is missing.
         """
         self._convert = convert
         self.counts: Counter[str] = Counter()
-        self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
+        if data_dir is not None or is_prepared(builder, None):
+            self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
+        else:
+            self.name, sources = open_hub(builder)
         self._sources = {_our_split(split): source for split, source in sources.items()}
         self.splits = tuple(sorted(self._sources, key=_split_order))
 
@@ -82,13 +87,13 @@ class TfdsSource:
             rows = range(start, min(start + ROWS_PER_READ, len(source)))
             for number, fields in zip(rows, source.__getitems__(rows), strict=True):
                 where = f"{self.name}, {split} {number}"
-                example = self._convert(TfdsRow(fields, number, where, split, self.counts))
+                example = self._convert(DatasetRow(fields, number, where, split, self.counts))
                 if example is not None:
                     yield example
 
 
 def decode(value: Any) -> str:
-    """Converts a text from TensorFlow Datasets, which may be bytes, to str."""
+    """Converts a text of a dataset, which is bytes in TFDS, to str."""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 

@@ -1,0 +1,98 @@
+"""Reads official tasks from the Parquet files on the Hugging Face hub, without TensorFlow."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.data.text.tables import MAX_FOOTER_BYTES, explained_parquet
+
+
+class HubDataset(NamedTuple):
+    """A dataset on the hub: `revision` is the branch with Parquet files, `folder` their folder."""
+
+    repository: str
+    folder: str
+    revision: str = "main"
+
+
+# Names of datasets in TFDS, and where the hub has the same rows.
+HUB: dict[str, HubDataset] = {
+    **{
+        f"glue/{name}": HubDataset("nyu-mll/glue", name)
+        for name in "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax".split()
+    },
+    "squad/v1.1": HubDataset("rajpurkar/squad", "plain_text"),
+    "squad/v2.0": HubDataset("rajpurkar/squad_v2", "squad_v2"),
+    "swag": HubDataset("allenai/swag", "regular"),
+    "conll2003": HubDataset("eriktks/conll2003", "conll2003", "refs/convert/parquet"),
+}
+# Files of a split are named SPLIT-00000-of-00001.parquet or SPLIT/0000.parquet.
+_SPLIT = re.compile(r"([a-z_]+)(?:-\d+-of-\d+|/\d+)\.parquet")
+
+
+class ParquetRows:
+    """The rows of Parquet files with the interface of the data sources of TFDS."""
+
+    def __init__(self, paths: Iterable[Path]):
+        """Reads the files into memory; raises ValueError if a file is damaged."""
+        import pyarrow
+        import pyarrow.parquet
+
+        tables = []
+        for path in paths:
+            with explained_parquet(str(path)):
+                tables.append(
+                    pyarrow.parquet.read_table(
+                        path,
+                        memory_map=False,
+                        page_checksum_verification=True,
+                        thrift_string_size_limit=MAX_FOOTER_BYTES,
+                        thrift_container_size_limit=MAX_FOOTER_BYTES,
+                    )
+                )
+        self._table = pyarrow.concat_tables(tables)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitems__(self, rows: range) -> list[dict[str, Any]]:
+        return self._table.slice(rows.start, len(rows)).to_pylist()
+
+
+def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
+    """Downloads a dataset that is named as in TFDS; returns (name on the hub, {split: rows}).
+
+    Files downloaded before are read from the local cache of the hub, also without a network.
+
+    Raises:
+        ValueError: the dataset is neither in the cache nor can it be downloaded.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    dataset = HUB[name]
+    try:
+        root = huggingface_hub.snapshot_download(
+            dataset.repository,
+            repo_type="dataset",
+            revision=dataset.revision,
+            allow_patterns=[f"{dataset.folder}/*.parquet", f"{dataset.folder}/*/*.parquet"],
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise ValueError(
+            f"The dataset {dataset.repository} cannot be downloaded from the Hugging Face hub "
+            f"({type(error).__name__}): check the network and HF_HUB_OFFLINE, or give --data_dir a "
+            "folder with the official files, or --tfds_data_dir one that TFDS prepared."
+        ) from error
+    folder = Path(root) / dataset.folder
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*.parquet")):
+        if match := _SPLIT.fullmatch(path.relative_to(folder).as_posix()):
+            files.setdefault(match[1], []).append(path)
+    if not files:
+        raise ValueError(
+            f"{folder} has no Parquet files: delete it, so that they are downloaded again."
+        )
+    splits = {split: ParquetRows(paths) for split, paths in files.items()}
+    return f"{dataset.repository}/{dataset.folder}", splits
