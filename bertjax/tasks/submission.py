@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertjax.files import explaining, write_text, writing
 from bertjax.tasks.sources.glue_files import GlueSpec, read_glue_file, read_label
-from bertjax.tasks.sources.table_files import place, read_tsv
+from bertjax.tasks.sources.row_readers import place, read_tsv
 from bertjax.tasks.task import Example, Export, Pairs, Prediction
 
 SUBMISSION = "submission.zip"

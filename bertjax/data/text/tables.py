@@ -25,22 +25,11 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
         ValueError: the file has no text column named `text_field`, or is damaged.
     """
     import pyarrow
-    import pyarrow.parquet
 
-    with explained_parquet(path):
-        file = pyarrow.parquet.ParquetFile(
-            path,
-            memory_map=False,
-            pre_buffer=False,
-            page_checksum_verification=True,
-            thrift_string_size_limit=MAX_FOOTER_BYTES,
-            thrift_container_size_limit=MAX_FOOTER_BYTES,
-        )
-    with file:
-        schema = file.schema_arrow
+    with open_parquet(path) as file:
         texts = [
             field.name
-            for field in schema
+            for field in file.schema_arrow
             if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
         ]
         if text_field not in texts:
@@ -48,21 +37,52 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
                 f"{path} has no text column {text_field!r}. Its text columns: {brief(texts)}. "
                 "Name one with --text_field."
             )
-        batches = file.iter_batches(
-            batch_size=ROWS_PER_READ, columns=[text_field], use_threads=False
+        for rows in parquet_batches(path, file, [text_field]):
+            yield from (row[text_field] for row in rows)
+
+
+def open_parquet(path: str) -> Any:
+    """Opens a Parquet file as a `pyarrow.parquet.ParquetFile`, whose checksums are verified.
+
+    Raises:
+        ValueError: the file is damaged, or has a footer above `MAX_FOOTER_BYTES`.
+    """
+    import pyarrow.parquet
+
+    with explained_parquet(path):
+        return pyarrow.parquet.ParquetFile(
+            path,
+            memory_map=False,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            thrift_string_size_limit=MAX_FOOTER_BYTES,
+            thrift_container_size_limit=MAX_FOOTER_BYTES,
         )
-        while True:
-            with explained_parquet(path):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            try:
-                rows = batch.column(0).to_pylist()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}, column {text_field!r} is not UTF-8: {brief(error)}. Convert the file."
-                ) from error
-            yield from rows
+
+
+def parquet_batches(
+    path: str, file: Any, columns: Sequence[str] | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the rows of `file`, opened from `path`, in lists of ROWS_PER_READ dictionaries.
+
+    If `columns` is None, the rows have all columns.
+
+    Raises:
+        ValueError: the file is damaged, or a text in it is not UTF-8.
+    """
+    batches = file.iter_batches(batch_size=ROWS_PER_READ, columns=columns, use_threads=False)
+    while True:
+        with explained_parquet(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        try:
+            rows = batch.to_pylist()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} has a text that is not UTF-8: {brief(error)}. Convert the file."
+            ) from error
+        yield rows
 
 
 @contextlib.contextmanager

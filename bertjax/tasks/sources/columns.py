@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from bertjax.files import brief, did_you_mean
-from bertjax.tasks.sources.table_files import Table, place, read_number
+from bertjax.tasks.sources.row_readers import place, read_number
+from bertjax.tasks.sources.table_files import Table
 
 CustomKind = Literal["classify", "regress", "tag", "choice"]
 
@@ -141,7 +142,7 @@ def find_columns(
         )
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
         _refuse_unused_text(table, columns)
-    if not table.is_json and named == Columns() and None in (by_name.text, by_name.label):
+    if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns)
     return columns, _describe(table, kind, named, columns)
 

@@ -1,4 +1,4 @@
-"""Tasks on the user's own files: CSV, TSV and JSON lines, or CoNLL's column format for tagging.
+"""Tasks on the user's own files: tables in several formats, or CoNLL's columns for tagging.
 
 The files are read one row at a time, so that a file may be larger than the memory.
 """
@@ -6,6 +6,7 @@ The files are read one row at a time, so that a file may be larger than the memo
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,15 @@ from bertjax.tasks.sources.held_out import spread, stratified
 from bertjax.tasks.sources.official_files import value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.row_examples import RowExamples
-from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, Table, read_number
+from bertjax.tasks.sources.row_readers import read_number
+from bertjax.tasks.sources.table_files import (
+    NAMED_COLUMNS,
+    TEXT_SUFFIXES,
+    TSV_SUFFIXES,
+    Table,
+    files_in,
+    suffix_of,
+)
 from bertjax.tasks.tag_schemes import order_tags, scheme_of
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
@@ -40,6 +49,8 @@ MAX_LABELS = 1000
 # Targets whose standard deviation, or whose distance from 0 in standard deviations, is beyond this
 # factor of 1 are mentioned.
 FAR = 5.0
+# Usual suffixes of files with CoNLL's columns; only in a folder do files need one of them.
+CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
 
 
 class CustomSource(OwnFiles):
@@ -71,9 +82,10 @@ class CustomSource(OwnFiles):
 
         Args:
             kind: the kind of task.
-            train, dev, test: the file of each split; at least one file is required.
+            train, dev, test: the file of each split, or a folder of files with the same columns; at
+                least one split is required.
             conll: whether the files of a tagging task have CoNLL's columns; None: all files have
-                them except CSV and JSON lines.
+                them except CSV, JSON and Parquet.
             columns: the column names; a name that is not set is guessed from the file of train, or
                 else of dev, or else of test.
             label_separator: the string between the labels of an example with several labels.
@@ -94,19 +106,23 @@ class CustomSource(OwnFiles):
         self.splits = tuple(self._paths)
         self.columns, self.note = columns or Columns(), ""
         self._separator, self._keeps_blank_lines = label_separator, bad_rows == "report"
+        suffixes = (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES)
+        if kind == "tag":
+            suffixes += CONLL_SUFFIXES
+        self._files = {split: files_in(path, suffixes) for split, path in self._paths.items()}
         self._tables = {
-            split: Table(path)
-            for split, path in self._paths.items()
-            if not self._is_conll(path, conll)
+            split: [Table(file) for file in files if not self._is_conll(file, conll)]
+            for split, files in self._files.items()
         }
-        if self._tables:
-            first, *rest = self._tables
+        tables = [(split, table) for split, tables in self._tables.items() for table in tables]
+        if tables:
+            split, table = tables[0]
             self.columns, self.note = find_columns(
-                self._tables[first], kind, self.columns, labelled=first != "test"
+                table, kind, self.columns, labelled=split != "test"
             )
-            for split in rest:
-                check_columns(self._tables[split], self._needed(split))
-        self.multi_label = self._has_several_labels()
+            for split, table in tables[1:]:
+                check_columns(table, self._needed(split))
+        self.multi_label = self._has_several_labels(tables[0][1] if tables else None)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -131,9 +147,10 @@ class CustomSource(OwnFiles):
         Raises:
             ValueError: the split does not exist, or a row is malformed; the message names the row.
         """
-        path, labelled = self.path(split), split != "test"
-        if split not in self._tables:
-            return read_conll(path)
+        labelled = split != "test"
+        files = value_of_split(f"--task={self.kind}", split, self._files)
+        if not self._tables[split]:
+            return itertools.chain.from_iterable(map(read_conll, files))
         rows = RowExamples(self.kind, self.columns, self._separator, self.multi_label)
         if self.kind != "tag":
             examples = self._converted(
@@ -145,7 +162,7 @@ class CustomSource(OwnFiles):
         scheme = scheme_of(self._tags(split, rows)) if has_tags else None
 
         def tagged(id: str, row: Row) -> Example:
-            example = tagged_example(id, path, rows.sentence(row, labelled=labelled), scheme)
+            example = tagged_example(id, row.path, rows.sentence(row, labelled=labelled), scheme)
             return dataclasses.replace(example, row=row.values)
 
         return self._usable(split, self._converted(split, tagged))
@@ -166,26 +183,18 @@ class CustomSource(OwnFiles):
         return value_of_split(f"--task={self.kind}", split, self._paths)
 
     def _is_conll(self, path: Path, conll: bool | None) -> bool:
-        if (
-            self.kind != "tag"
-            or conll is False
-            or path.suffix.lower() in (*CSV_SUFFIXES, *JSON_SUFFIXES)
-        ):
-            return False
-        if not path.is_file():
-            raise FileNotFoundError(f"There is no file {path}: check its name.")
-        return True
+        return self.kind == "tag" and conll is not False and suffix_of(path) not in NAMED_COLUMNS
 
     def _needed(self, split: str) -> tuple[str, ...]:
         """Returns the required columns of a split: all but the id and, for test, the label."""
         optional = {self.columns.id, self.columns.label if split == "test" else None}
         return tuple(name for name in self.columns.named() if name not in optional)
 
-    def _has_several_labels(self) -> bool:
-        if self.kind != "classify" or self._separator:
-            return self.kind == "classify"
+    def _has_several_labels(self, table: Table | None) -> bool:
+        if self.kind != "classify" or self._separator or table is None:
+            return self.kind == "classify" and bool(self._separator)
         label = self.columns.label
-        rows = next(iter(self._tables.values())).rows_and_errors()
+        rows = table.rows_and_errors()
         first: Any = next((values for _, values in rows if isinstance(values, dict)), {})
         return label is not None and isinstance(first.get(label), list)
 
@@ -195,8 +204,9 @@ class CustomSource(OwnFiles):
         `problem` is "" unless the row is malformed; a malformed row has no values. The ids are the
         numbers of the rows, from 0, where there is no column of ids.
         """
-        table, id = self._tables[split], self.columns.id
-        for count, (number, values) in enumerate(table.rows_and_errors()):
+        id = self.columns.id
+        rows = ((t, row) for t in self._tables[split] for row in t.rows_and_errors())
+        for count, (table, (number, values)) in enumerate(rows):
             if isinstance(values, ValueError):
                 yield str(count), Row(table.path, number, {}), str(values)
                 continue

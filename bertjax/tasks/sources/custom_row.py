@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bertjax.files import brief
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.table_files import check_utf8, place, read_number
+from bertjax.tasks.sources.row_readers import check_utf8, place, read_number
 
 
 def shorten(value: Any) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.data.text.tables import is_prepared, open_tfds_splits
-from bertjax.tasks.sources.hub import open_hub
+from bertjax.tasks.sources.hub_datasets import open_hub
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.task import Example
 

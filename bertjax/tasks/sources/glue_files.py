@@ -9,7 +9,7 @@ from bertjax.files import brief
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.sources.datasets import DatasetRow, decode
 from bertjax.tasks.sources.official_files import OfficialFiles, existing, reset_counts
-from bertjax.tasks.sources.table_files import place, read_number, read_tsv
+from bertjax.tasks.sources.row_readers import place, read_number, read_tsv
 from bertjax.tasks.task import Example
 
 # Possible file names of each split.

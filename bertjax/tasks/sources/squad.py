@@ -23,6 +23,7 @@ from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
 from bertjax.tasks.sources.held_out import grouped
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
+from bertjax.tasks.sources.question_tables import is_question_table, question_rows
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
@@ -99,6 +100,9 @@ class SquadSource(OwnFiles):
     def _questions(self, split: str, path: Path) -> Iterator[Example]:
         """Yields all questions of a file, and one without a text where a part is malformed."""
         reset_counts(self.counts, split)
+        if is_question_table(path):
+            yield from self._rows(split, path)
+            return
         count = itertools.count()
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
@@ -110,6 +114,18 @@ class SquadSource(OwnFiles):
             for number, paragraph in enumerate(paragraphs, 1):
                 at = f"{place}, paragraph {number}"
                 yield from self._of_paragraph(split, paragraph, at, count)
+
+    def _rows(self, split: str, path: Path) -> Iterator[Example]:
+        """Yields the questions of a table, and one without a text for each malformed row."""
+        for where, number, row in question_rows(path):
+            try:
+                if isinstance(row, ValueError):
+                    raise row
+                example = self._example(split, row, _text(row, "context", where), where)
+            except ValueError as error:
+                example = Example(id=str(number), where=where, problem=str(error))
+            if example is not None:
+                yield example
 
     def _of_paragraph(
         self, split: str, paragraph: Any, place: str, count: Iterator[int]

@@ -8,7 +8,8 @@ from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
 from bertjax.tasks.sources.official_files import OfficialFiles
-from bertjax.tasks.sources.table_files import Table, place
+from bertjax.tasks.sources.row_readers import place
+from bertjax.tasks.sources.table_files import Table
 from bertjax.tasks.task import Example
 
 FILES = {"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)}

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from bertjax.tasks.sources.conll import DOCUMENT_START, Sentence
 from bertjax.tasks.sources.custom_row import Row, shorten
-from bertjax.tasks.sources.table_files import CSV_SUFFIXES, JSON_SUFFIXES, read_lines
+from bertjax.tasks.sources.row_readers import read_lines
+from bertjax.tasks.sources.table_files import NAMED_COLUMNS, suffix_of
 from bertjax.tasks.tag_schemes import marks_entities
 from bertjax.tasks.words import Word, split_words
 
@@ -34,10 +35,10 @@ class Span(NamedTuple):
 def has_columns(path: Path, labels: Collection[str]) -> bool:
     """Returns whether a file has CoNLL's columns, and not one text per line.
 
-    CSV and JSON lines never have. In other files, all lines must have the same number of fields,
+    CSV, JSON and Parquet never have. In other files, all lines must have the same number of fields,
     and the last fields must be `labels`, or entity tags, or the file must have blank lines.
     """
-    if path.suffix.lower() in (*CSV_SUFFIXES, *JSON_SUFFIXES) or not path.is_file():
+    if suffix_of(path) in NAMED_COLUMNS or not path.is_file():
         return False
     rows: list[list[str]] = []
     blank = False

@@ -164,8 +164,11 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.jsonl", '{"text": "a", "label": {}}', "row 1: the label {} is not the name of a class"),
         ("a.jsonl", '{"text": "\\ud83d", "label": 1}', r"row 1 is not UTF-8: \\ud83d"),
         ("a.jsonl", '\n{"text": "a",\n', "row 2 is not JSON"),
-        ("a.json", '[{"text": "a"}]', "row 1 holds a JSON list, not an object"),
-        ("a.xlsx", "", "the suffix does not tell the format"),
+        ("a.json", '["a"]', "row 1 holds a JSON str, not an object"),
+        ("a.json", '[{"text": "a", "label": 1}, {"text": "b" "label"}]', "element 2 of the array"),
+        ("a.json", '[{"text": "a", "label": 1}', "element 2 of the array"),
+        ("a.xlsx", "", "is a spreadsheet: save it as CSV"),
+        ("a.doc", "", "the suffix does not tell the format"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_row(write, name, content, message):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.tasks.saved import saved_task
-from bertjax.tasks.sources import table_files
+from bertjax.tasks.sources import row_readers
 from bertjax.tasks.sources.custom import CustomSource, learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.table_files import Table
@@ -21,7 +21,7 @@ def refusal(path, content, read):
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(table_files, "MAX_LINE", 1000)
+    monkeypatch.setattr(row_readers, "MAX_LINE", 1000)
     row = '{"text": "a", "label": "b"}' if suffix == ".jsonl" else "text,label\na,b"
     path = tmp_path / f"a{suffix}"
     message = refusal(path, f"{row}\n{'x' * 1001}\n", lambda p: list(Table(p).rows()))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.data.text.tables import MAX_FOOTER_BYTES, explained_parquet
+from bertjax.data.text.tables import explained_parquet, open_parquet
 
 
 class HubDataset(NamedTuple):
@@ -37,20 +37,11 @@ class ParquetRows:
     def __init__(self, paths: Iterable[Path]):
         """Reads the files into memory; raises ValueError if a file is damaged."""
         import pyarrow
-        import pyarrow.parquet
 
         tables = []
         for path in paths:
-            with explained_parquet(str(path)):
-                tables.append(
-                    pyarrow.parquet.read_table(
-                        path,
-                        memory_map=False,
-                        page_checksum_verification=True,
-                        thrift_string_size_limit=MAX_FOOTER_BYTES,
-                        thrift_container_size_limit=MAX_FOOTER_BYTES,
-                    )
-                )
+            with open_parquet(str(path)) as file, explained_parquet(str(path)):
+                tables.append(file.read())
         self._table = pyarrow.concat_tables(tables)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources import hub
+from bertjax.tasks.sources import hub_datasets
 
 ANSWER = {"id": "q1", "context": "A cat.", "question": "What?"}
 FILES = {
@@ -94,8 +94,8 @@ def test_questions_sentences_and_choices():
 
 def test_every_official_task_has_a_place_on_the_hub():
     for name in "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax".split():
-        assert f"glue/{name}" in hub.HUB
-    assert {"squad/v1.1", "squad/v2.0", "swag", "conll2003"} < hub.HUB.keys()
+        assert f"glue/{name}" in hub_datasets.HUB
+    assert {"squad/v1.1", "squad/v2.0", "swag", "conll2003"} < hub_datasets.HUB.keys()
 
 
 def test_a_failed_download_names_the_remedies(monkeypatch):

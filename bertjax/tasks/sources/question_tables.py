@@ -1,0 +1,78 @@
+"""Reads tables with a question, its passage and its answers in each row.
+
+Hugging Face's `datasets` writes SQuAD so, with the columns id, question, context and answers. The
+answers are {"text": [...], "answer_start": [...]}, or a list as in SQuAD's JSON.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertjax.files import brief
+from bertjax.tasks.sources.row_readers import open_text, place
+from bertjax.tasks.sources.table_files import (
+    CSV_SUFFIXES,
+    PARQUET_SUFFIXES,
+    TSV_SUFFIXES,
+    Table,
+    suffix_of,
+)
+
+
+def is_question_table(path: Path) -> bool:
+    """Returns whether a file is a table of questions, and not SQuAD's official JSON.
+
+    Raises:
+        ValueError: the file is CSV or TSV, which cannot hold lists of answers.
+    """
+    suffix = suffix_of(path)
+    if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
+        raise ValueError(
+            f"{path}: a {suffix} file cannot hold lists of answers. Write JSON lines, such as "
+            '{"id": "1", "question": "Who left?", "context": "Anna left.", "answers": {"text": '
+            '["Anna"], "answer_start": [0]}}.'
+        )
+    if suffix in (*PARQUET_SUFFIXES, ".jsonl", ".ndjson"):
+        return True
+    with open_text(path, newline=None) as file:
+        start = file.read(1 << 16).lstrip()
+    if start.startswith("["):
+        return True
+    try:  # In JSON lines, the first line is an object of its own.
+        first = json.loads(start.partition("\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and "question" in first
+
+
+def question_rows(path: Path) -> Iterator[tuple[str, int, dict[str, Any] | ValueError]]:
+    """Yields (place for messages, row number, question as in SQuAD's JSON with its context).
+
+    A question with an empty list of answers is impossible, unless `is_impossible` says otherwise. A
+    ValueError takes the place of a malformed row.
+    """
+    for number, row in Table(path).rows_and_errors():
+        where = place(path, number)
+        if isinstance(row, dict):
+            try:
+                row = _question({"id": str(number), **row}, where)
+            except ValueError as error:
+                row = error
+        yield where, number, row
+
+
+def _question(row: dict[str, Any], where: str) -> dict[str, Any]:
+    answers = row.pop("answers", None)
+    if answers is None:
+        return row
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text"), answers.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise ValueError(
+                f"{where}: 'answers' is {brief(repr(answers), 60)}, but should have lists 'text' "
+                "and 'answer_start' of equal lengths."
+            )
+        pairs = zip(texts, starts, strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    return {"is_impossible": not answers, **row, "answers": answers}

@@ -1,0 +1,295 @@
+"""Reads rows of CSV, TSV, JSON and Parquet files one by one, with row numbers for error messages.
+
+Rows are counted from 1, including the header and blank rows, as in a spreadsheet. In CSV, TSV and
+JSON lines, the row number is also the line number, unless an earlier quoted field contains line
+ends. Each of "\\n", "\\r\\n" and "\\r" ends a line, even in the same file. All files but Parquet
+may be compressed: gz, bz2, xz or zst.
+"""
+
+import codecs
+import csv
+import io
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+from bertjax.data.text.decompression import Decompressed, decompressor_of
+from bertjax.data.text.sources import PeekableStream
+from bertjax.data.text.tables import open_parquet, parquet_batches
+from bertjax.files import brief
+
+# Maximum length of a field and of a line, in characters. No text is that long, so a longer
+# field has an unclosed quote. The limit also bounds the memory of a parsed line of JSON, which is
+# up to 24 bytes per character.
+MAX_LINE = 1 << 24
+# Characters that are read at once from a JSON array, and what may stand between its elements.
+_BLOCK = 1 << 16
+_SEPARATOR = re.compile(r"[\s,]*")
+Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
+
+
+def place(path: Path | str, row: int) -> str:
+    """Returns the text "PATH, row ROW", which names a row of a file in error messages."""
+    return f"{path}, row {row}"
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields (row number, line without line end) for each line; skips a byte order mark.
+
+    Raises:
+        ValueError: a line is not UTF-8, or is longer than `MAX_LINE` characters.
+    """
+    with open_text(path, newline=None) as file:
+        for number, line in enumerate(_bounded(file, path), start=1):
+            check_utf8(line, path, number)
+            yield number, line.removesuffix("\n")
+
+
+def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields (row number, fields) for each non-blank line of TSV, where quotes are ordinary text.
+
+    Raises:
+        ValueError: a line is not UTF-8, or is longer than `MAX_LINE` characters.
+    """
+    for number, line in read_lines(path):
+        if line.strip():
+            yield number, line.split("\t")
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
+
+    Commas separate fields, or semicolons if the first line has semicolons and no commas.
+
+    Raises:
+        ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
+    """
+    # Long texts exceed the default limit of 131,072 characters, which is a global setting.
+    csv.field_size_limit(MAX_LINE)
+    number = 0
+    with open_text(path, newline="") as file:
+        lines = _bounded(file, path)
+        header = next(lines, "")
+        lines = itertools.chain([header], lines)
+        delimiter = ";" if ";" in header and "," not in header else ","
+        try:
+            for number, fields in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
+                for field in fields:
+                    check_utf8(field, path, number)
+                if any(field.strip() for field in fields):
+                    yield number, fields
+        except csv.Error as error:
+            raise ValueError(
+                f"{place(path, number + 1)} is not a row of CSV ({error}): a field that contains a "
+                'quote must be in quotes, with its own quotes doubled ("").'
+            ) from error
+
+
+def read_json_rows(path: Path) -> Rows:
+    """Yields (row number, JSON object) for each line of JSON lines, or element of a JSON array.
+
+    For a line or element that is not a JSON object, the second item is a ValueError, which is not
+    raised. Blank lines are left out.
+
+    Raises:
+        ValueError: a line is not UTF-8, a line or an element exceeds `MAX_LINE` characters, or the
+            rest of an array is not JSON.
+    """
+    with open_text(path, newline=None) as file:
+        start = file.read(1)
+        while start.isspace():
+            start = file.read(1)
+    if start == "[":
+        rows = _array_elements(path)
+    else:
+        rows = ((number, _parsed(path, number, line)) for number, line in read_lines(path))
+    for number, row in rows:
+        if row is None:
+            continue
+        if not isinstance(row, dict | ValueError):
+            row = ValueError(
+                f"{place(path, number)} holds a JSON {type(row).__name__}, not an object: write "
+                'one object per line, such as {"text": "...", "label": "..."}.'
+            )
+        yield number, row
+
+
+def _parsed(path: Path, number: int, line: str) -> Any:
+    """Parses a line of JSON lines; returns a ValueError if it is not JSON, None if it is blank."""
+    if not line.strip():
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return ValueError(
+            f"{place(path, number)} is not JSON ({brief(error)}): write one object per line, "
+            "such as "
+            '{"text": "...", "label": "..."}.'
+        )
+    return () if value is None else value  # `null` is not an object either
+
+
+def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yields (number, element) for each element of a JSON array, without reading it whole."""
+    decode = json.JSONDecoder().raw_decode
+    with open_text(path, newline=None) as file:
+        buffer = file.read(_BLOCK)
+        at = buffer.index("[") + 1
+        for number in itertools.count(1):
+            at, size = _SEPARATOR.match(buffer, at).end(), _BLOCK  # pyright: ignore
+            while not buffer.startswith("]", at):
+                try:
+                    value, end = decode(buffer, at)
+                    break
+                except (ValueError, RecursionError) as error:
+                    more = file.read(size)
+                    if not more or len(buffer) - at > MAX_LINE:
+                        raise ValueError(
+                            f"{path}: element {number} of the array is not JSON, or has more than "
+                            f"{MAX_LINE:,} characters ({brief(error)}): correct the file, or "
+                            "write one object per line."
+                        ) from error
+                    buffer, size = buffer[at:] + more, 2 * size
+                    at = _SEPARATOR.match(buffer).end()  # pyright: ignore
+            else:
+                return
+            check_utf8(buffer[at:end], path, number)
+            yield number, value
+            at = end
+
+
+def read_parquet(path: Path) -> Rows:
+    """Yields (row number, {column: value}) for each row of a Parquet file, counted from 1.
+
+    Class ids whose names Hugging Face's `datasets` wrote into the file become the names; -1, which
+    marks an unknown class, becomes None. Values that JSON does not have, such as dates, become
+    texts.
+
+    Raises:
+        ValueError: the file is damaged, or a text in it is not UTF-8.
+    """
+    count = itertools.count(1)
+    with open_parquet(str(path)) as file:
+        names = _class_names((file.schema_arrow.metadata or {}).get(b"huggingface"))
+        for rows in parquet_batches(str(path), file):
+            for row in rows:
+                yield (
+                    next(count),
+                    {key: _plain(value, names.get(key)) for key, value in row.items()},
+                )
+
+
+def parquet_columns(path: Path) -> tuple[str, ...]:
+    """Returns the column names of a Parquet file; raises ValueError if the file is damaged."""
+    with open_parquet(str(path)) as file:
+        return tuple(file.schema_arrow.names)
+
+
+def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
+    """Returns {column: class names} of the class ids in a file of Hugging Face's `datasets`."""
+    try:
+        features = json.loads(metadata or b"{}")["info"]["features"]
+        # A column of lists of class ids has the class names one level deeper.
+        inner = {key: feature.get("feature", feature) for key, feature in features.items()}
+        return {key: x["names"] for key, x in inner.items() if x.get("_type") == "ClassLabel"}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}  # no such metadata
+
+
+def _plain(value: Any, names: Sequence[str] | None) -> Any:
+    """Converts a value of a Parquet file to one of JSON, and a class id to its class name."""
+    if isinstance(value, list):
+        return [_plain(item, names) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item, None) for key, item in value.items()}
+    if names is not None and type(value) is int and -1 <= value < len(names):
+        return names[value] if value >= 0 else None
+    if isinstance(value, float) and math.isnan(value):
+        return None  # pandas marks missing values with NaN
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def read_number(text: str) -> float | None:
+    """Converts a text to a float; returns None if the text is not a finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def check_utf8(text: str, path: Path | str, row: int) -> None:
+    """Checks that a text has no lone surrogates, which stand for bytes that are not UTF-8.
+
+    Raises:
+        ValueError: the text has a lone surrogate; the message names the row and the byte.
+    """
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+        raise ValueError(
+            f"{place(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
+            "Save the file as UTF-8, or convert it, for example with iconv -f LATIN1 -t UTF-8."
+        ) from error
+
+
+def _bounded(file: TextIO, path: Path) -> Iterator[str]:
+    """Yields the lines of a file; raises ValueError if a line exceeds `MAX_LINE` characters."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE + 1)
+        if len(line) > MAX_LINE:
+            raise ValueError(
+                f"{path}, line {number} has more than {MAX_LINE:,} characters: check that the file "
+                "is a table, and shorten the line."
+            )
+        if not line:
+            return
+        yield line
+
+
+def open_text(path: Path, newline: str | None) -> TextIO:
+    """Opens a text file, which may be compressed, with or without a byte order mark.
+
+    Bytes that are not UTF-8 become lone surrogates, which `check_utf8` detects in each row, because
+    errors of strict decoding do not name the row.
+
+    Args:
+        path: the file.
+        newline: as for `open`.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is UTF-16, or is compressed and damaged, which reading it shows.
+    """
+    file = open(path, "rb")
+    stream = PeekableStream(file)
+    if start := decompressor_of(stream.peek(8)):
+        decompressed = Decompressed(str(path), cast(BinaryIO, stream), start, file.tell)
+        stream = PeekableStream(cast(BinaryIO, decompressed))
+    if stream.peek(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        file.close()
+        raise ValueError(
+            f"{path} is UTF-16, but must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
+        )
+    raw = cast(BinaryIO, stream)
+    return _Text(raw, file, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+class _Text(io.TextIOWrapper):
+    """A text stream that closes the file under it."""
+
+    def __init__(self, stream: BinaryIO, file: BinaryIO, **options: Any):
+        super().__init__(stream, **options)
+        self._file = file
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()

@@ -1,0 +1,197 @@
+"""Every format of a user's file gives the same examples, alone, compressed or in a folder."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.table_files import as_file
+
+ROWS = [
+    {"text": "a good, long film", "label": "yes"},
+    {"text": 'he said "no" 🙂', "label": "no"},
+    {"text": "ein schöner Tag", "label": "yes"},
+]
+COMPRESS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def content(suffix: str, rows) -> bytes:
+    if suffix == "csv":
+        quoted = [",".join('"' + v.replace('"', '""') + '"' for v in r.values()) for r in rows]
+        return "\n".join([",".join(rows[0]), *quoted]).encode("utf-8-sig")
+    if suffix == "tsv":
+        return "\n".join(["\t".join(rows[0]), *("\t".join(r.values()) for r in rows)]).encode()
+    if suffix == "json":
+        return json.dumps(rows, indent=1, ensure_ascii=False).encode()
+    return "\n".join(json.dumps(row) for row in rows).encode()
+
+
+def found(path, kind="classify"):
+    source = CustomSource(kind, train=path)
+    return [(example.text, example.label) for example in source.examples("train")]
+
+
+EXPECTED = [(row["text"], row["label"]) for row in ROWS]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "json", "jsonl"])
+@pytest.mark.parametrize("compression", [None, *COMPRESS])
+def test_a_compressed_file_has_the_same_rows(tmp_path, suffix, compression):
+    path = tmp_path / ".".join(filter(None, ("a", suffix, compression)))
+    data = content(suffix, ROWS)
+    path.write_bytes(COMPRESS[compression](data) if compression else data)
+    assert found(path) == EXPECTED
+
+
+def test_a_damaged_compressed_file_is_named(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(content("csv", ROWS * 100))[:-20])
+    with pytest.raises(ValueError, match=r"a.csv.gz is damaged or truncated"):
+        found(path)
+
+
+def test_the_elements_of_a_json_array_may_be_longer_than_a_block(tmp_path):
+    rows = [{"text": f"{i} " * 30_000, "label": "ab"[i % 2]} for i in range(9)]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    assert found(tmp_path / "a.json") == [(row["text"], row["label"]) for row in rows]
+
+
+def test_parquet_has_the_names_of_classes_that_datasets_wrote(tmp_path):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    assert found(path) == EXPECTED
+    ids = [{**row, "label": ["no", "yes"].index(row["label"])} for row in ROWS]
+    table = pyarrow.Table.from_pylist(ids)
+    features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+    assert found(path) == EXPECTED
+    words = [{"tokens": ["EU", "rejects"], "ner_tags": [1, 0]}]
+    features = {"ner_tags": {"feature": {"names": ["O", "B-ORG"], "_type": "ClassLabel"}}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.Table.from_pylist(words).replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, path)
+    assert found(path, "tag") == [("", ("B-ORG", "O"))]
+
+
+def test_a_folder_has_the_rows_of_its_files(tmp_path):
+    (tmp_path / "b.csv").write_bytes(content("csv", ROWS[1:]))
+    (tmp_path / "a.jsonl").write_bytes(content("jsonl", ROWS[:1]))
+    (tmp_path / "README.md").write_text("no data")
+    assert found(tmp_path) == EXPECTED
+    source = CustomSource("classify", train=tmp_path)
+    assert [example.where for example in source.examples("train")] == [
+        f"{tmp_path}/a.jsonl, row 1",
+        f"{tmp_path}/b.csv, row 2",
+        f"{tmp_path}/b.csv, row 3",
+    ]
+    (tmp_path / "c.csv").write_text("title,label\na,yes\n")
+    with pytest.raises(ValueError, match="c.csv, row 1 has no column 'text'"):
+        found(tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(FileNotFoundError, match="has no data files"):
+        found(empty)
+
+
+def test_a_folder_of_conll_files(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.conll").write_text(f"{name}nna B-PER\nleft O\n")
+    sentences = [x.words for x in CustomSource("tag", train=tmp_path).examples("train")]
+    assert sentences == [("anna", "left"), ("bnna", "left")]
+
+
+QUESTIONS = [
+    {
+        "id": "1",
+        "question": "Who left?",
+        "context": "Anna left.",
+        "answers": {"text": ["Anna"], "answer_start": [0]},
+    },
+    {
+        "id": "2",
+        "question": "Who came?",
+        "context": "Anna left.",
+        "answers": {"text": [], "answer_start": []},
+    },
+]
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet", "jsonl.gz"])
+def test_questions_with_their_passages_in_a_table(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(QUESTIONS), path)
+    else:
+        data = content(suffix.partition(".")[0], QUESTIONS)
+        path.write_bytes(gzip.compress(data) if "gz" in suffix else data)
+    first, second = SquadSource({"train": path}).examples("train")
+    assert (first.id, first.text, first.pair) == ("1", "Who left?", "Anna left.")
+    assert first.answers == (("Anna", 0),) and first.label is None
+    assert second.label == "impossible"
+    assert make_task("qa", TaskOptions(train=str(path))).source is not None
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**QUESTIONS[0], "answers": {"text": ["a"]}}, "row 1: 'answers' is .* equal lengths"),
+        ({"question": "Who?", "answers": []}, "row 1: 'context' should be a text"),
+    ],
+)
+def test_malformed_questions_in_a_table_are_named(tmp_path, row, message):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=message):
+        list(SquadSource({"train": tmp_path / "a.jsonl"}).examples("train"))
+
+
+def test_a_table_of_questions_is_not_csv(tmp_path):
+    (tmp_path / "a.csv").write_text("question,context,answers\n")
+    with pytest.raises(ValueError, match="cannot hold lists of answers"):
+        list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
+
+
+class Frame:
+    """What `as_file` uses of a DataFrame."""
+
+    columns = ("text", "label")
+
+    def to_dict(self, orient):
+        assert orient == "records"
+        return ROWS
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS,
+        iter(ROWS),
+        Frame(),
+        {"text": [row["text"] for row in ROWS], "label": [row["label"] for row in ROWS]},
+    ],
+    ids=["list", "iterator", "frame", "columns"],
+)
+def test_rows_in_memory_have_the_same_examples(tmp_path, rows):
+    assert found(as_file(rows, tmp_path / "rows.jsonl")) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [({"text": ["a"], "label": []}, "different lengths"), (["a", "b"], "The rows are list")],
+)
+def test_other_rows_in_memory_are_refused(tmp_path, rows, message):
+    with pytest.raises(ValueError, match=message):
+        as_file(rows, tmp_path / "rows.jsonl")
