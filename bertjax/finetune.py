@@ -26,7 +26,8 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
     Args:
         config: the config of the run; None: the defaults in `configs/finetune/TASK.py`.
         fields: values of `FinetuneConfig` fields, which replace the values in `config`. The fields
-            train, dev and test may be pandas DataFrames or lists of dictionaries instead of files.
+            train, dev and test may be pandas DataFrames, dictionaries of columns or lists of
+            dictionaries instead of files.
 
     Raises:
         ValueError: the config cannot be used with the data, the model or the devices, the workdir
@@ -76,14 +77,20 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
 
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
     """Parses command-line flags; defaults come from --config or from the config file of --task."""
+    from bertjax.tasks.sources.format_examples import format_help
+
     task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
+    description = (
+        "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
+        "from configs/finetune/TASK.py, or from --config FILE. With --task=TASK, --help shows "
+        "examples of the files that a task on your own files reads."
+    )
     return command_line.parse_both(
         command_line.ConfigFlags,
         _defaults_of_task(task, file),
         argv,
         command="finetune",
-        description="Fine-tunes a model on a task; repeating the command resumes the run. The "
-        "defaults come from configs/finetune/TASK.py, or from --config FILE.",
+        description=f"{description}\n\n{format_help((task or '').lower())}".strip(),
     )[1]
 
 

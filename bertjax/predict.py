@@ -44,8 +44,9 @@ class PredictConfig:
     model: str
     """Model directory, or the workdir of a finished run."""
     input: str | None = None
-    """File of examples to predict, in the form that the model's task needs: CSV, TSV, JSON lines,
-    one text per line (.txt), SQuAD's JSON or CoNLL's columns."""
+    """File of examples to predict, or a folder of files, in the form that the model's task needs:
+    CSV, TSV, JSON, Parquet, one text per line (.txt), SQuAD's JSON or CoNLL's columns, also
+    compressed."""
     text: str | None = None
     """Single text to predict instead of a file; for question answering, the question."""
     pair: str | None = None

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from safetensors.numpy import load_file
 
@@ -63,9 +64,15 @@ def of_task(config, kind, given, workdir):
         pytest.param(
             "regress", "pearson_spearman", 0.6, "sequence_classification", marks=pytest.mark.slow
         ),
-        pytest.param("multi", "micro_f1", 0.7, "sequence_classification", marks=pytest.mark.slow),
+        pytest.param(
+            *("multi", "micro_f1", 0.7, "sequence_classification"),
+            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+        ),
         ("tag", "f1", 0.5, "token_classification"),
-        pytest.param("choice", "accuracy", 0.8, "multiple_choice", marks=pytest.mark.slow),
+        pytest.param(
+            *("choice", "accuracy", 0.8, "multiple_choice"),
+            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+        ),
         pytest.param("qa", "f1", 0.5, "question_answering", marks=pytest.mark.slow),
     ],
 )
@@ -251,6 +258,7 @@ def test_tags_that_mark_no_entities_are_chosen_by_accuracy(config, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_submission_is_that_of_the_best_seed(config, tmp_path, sentences):
     folder = tmp_path / "RTE"
     folder.mkdir()
@@ -308,6 +316,7 @@ def test_the_sweep_is_the_grid_of_the_paper(config):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_gets_no_better_stops_early(config, tmp_path):
     still = dataclasses.replace(config.optimizer, learning_rate=1e-12)
     config = dataclasses.replace(
@@ -445,25 +454,15 @@ def test_flags_override_the_config_of_the_task(monkeypatch):
     assert check_task("RTE") == "rte"
 
 
-class Frame:
-    """What fine-tuning uses of a pandas DataFrame."""
-
-    def __init__(self, rows):
-        self._rows = rows
-
-    def to_dict(self, orient):
-        assert orient == "records"
-        return self._rows
-
-
 def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tmp_path, sentences):
     rows = [{"text": s, "label": "yes" if s[0] < "e" else "no"} for s in sentences[:40]]
     fields = {"init": config.init, "max_length": 32, "batch_size": 16, "max_steps": 2}
-    result = bertjax.finetune(
-        task="classify", train=rows, dev=Frame(rows[:8]), workdir=str(tmp_path / "run"), **fields
-    )
+    frame, workdir = pandas.DataFrame(rows[:8]), str(tmp_path / "run")
+    result = bertjax.finetune(task="classify", train=rows, dev=frame, workdir=workdir, **fields)
     assert result.scores == result.runs[""] and 0 <= result.scores["dev/accuracy"] <= 1
-    assert [line["step"] for line in result.history if "eval/accuracy" in line] == [2]
+    assert [line["step"] for line in result.metrics if "eval/accuracy" in line] == [2]
+    assert result.history.loc[2, "eval/accuracy"] == result.scores["dev/accuracy"]
+    assert result.history["train/loss"].notna().any()
     assert result.model.labels == ["no", "yes"] and not result.model.absent
     with pytest.raises((TypeError, ValueError), match="batchsize"):
         bertjax.finetune(task="classify", train=rows, batchsize=3)

@@ -93,7 +93,12 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
 # 7 and 17 are neither lines of metrics nor checkpoints; the first phase ends at 12 and its second
 # epoch begins within step 3; 16 and 17 are in the second phase.
 @pytest.mark.parametrize(
-    "stop_after", [*(pytest.param(i, marks=pytest.mark.slow) for i in (1, 7, 12, 16)), 17]
+    "stop_after",
+    [
+        *(pytest.param(i, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for i in (1, 7, 16)),
+        pytest.param(12, marks=pytest.mark.slow),
+        17,
+    ],
 )
 def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
     run_interrupted(config, tmp_path / "run", monkeypatch, stop_after)
@@ -187,6 +192,7 @@ def test_fill_mask_gives_the_best_words_first(whole, sentences):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
     new = dataclasses.replace(
         config,
@@ -207,6 +213,7 @@ def test_ngrams_ordinary_words_and_lamb_train(config, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_learns_to_predict_the_next_token(config, tmp_path):
     # The rate of the other runs is too high for 200 steps: what becomes of them is luck.
     new = dataclasses.replace(

@@ -42,8 +42,8 @@ class FinetuneConfig(TrainingConfig):
     """Folder where TensorFlow Datasets keeps its data, and prepares the task if necessary; None:
     its default folder, of which only prepared tasks are read."""
     train: str | None = None
-    """File of your own with the train split: CSV, TSV, JSON lines, SQuAD's JSON or CoNLL's columns;
-    None: the train split of the official task."""
+    """File of your own with the train split, or a folder of files: CSV, TSV, JSON, Parquet, SQuAD's
+    JSON or CoNLL's columns, also compressed; None: the train split of the official task."""
     dev: str | None = None
     """File of your own with the dev split; None: the dev split of an official task, or
     --dev_fraction of --train if the task reads files of your own."""

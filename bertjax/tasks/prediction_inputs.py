@@ -11,7 +11,7 @@ from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CustomSource, custom_kind
+from bertjax.tasks.sources.custom import CustomSource, custom_kind, data_files
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.table_files import Table
 from bertjax.tasks.sources.tagged_text import has_columns
@@ -122,9 +122,10 @@ def from_file(
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}, bad_rows).examples("test"), ""
     description = description or {}
-    conll = isinstance(task, TagTask) and has_columns(path, task.labels)
+    first = data_files(path, custom_kind(task))[0]
+    conll = isinstance(task, TagTask) and has_columns(first, task.labels)
     if not conll and columns == Columns():
-        columns = _as_trained(description.get("columns") or {}, Table(path).columns)
+        columns = _as_trained(description.get("columns") or {}, Table(first).columns)
     label_separator = label_separator or description.get("label_separator")
     source = CustomSource(
         custom_kind(task),

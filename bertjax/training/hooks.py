@@ -1,6 +1,7 @@
 """The training hook that logs metrics."""
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bertjax.training.evaluate import add_sums, means
 from bertjax.training.state import TrainState
 from bertjax.training.writers import MetricWriter
+
+
+def _shows_bars(console: Console) -> bool:
+    """Returns whether progress bars are visible: on a terminal or in a notebook with ipywidgets."""
+    widgets = importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal or (console.is_jupyter and widgets)
 
 
 class MetricLogger:
@@ -53,7 +60,7 @@ class MetricLogger:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=writer is None or not self._console.is_terminal,
+            disable=writer is None or not _shows_bars(self._console),
         )
         self._task = self._bar.add_task(name, total=num_steps, completed=step)
         self._bar.start()

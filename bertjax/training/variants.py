@@ -7,7 +7,7 @@ import itertools
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import host_watch, hosts
@@ -45,6 +45,9 @@ from bertjax.training.trainer import identity_of
 from bertjax.training.workdir import Workdir
 from bertjax.weights import LoadedModel
 
+if TYPE_CHECKING:
+    import pandas
+
 # The grid of the sweep (Devlin et al. 2018, A.3).
 SWEEP_BATCH_SIZES = (16, 32)
 SWEEP_LEARNING_RATES = (5e-5, 3e-5, 2e-5)
@@ -73,9 +76,27 @@ class FinetuneResult:
         return self.runs[self.best]
 
     @functools.cached_property
-    def history(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """The metrics.jsonl of the best run: one dictionary of metrics per line of the file."""
         return read_lines(self.directory.parent / self.best / "metrics.jsonl").lines
+
+    @functools.cached_property
+    def history(self) -> "pandas.DataFrame":
+        """`metrics` as a table with a column per metric, whose index is the step.
+
+        A step that was evaluated has one row with its training and its evaluation metrics.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "The history is a pandas DataFrame: pip install pandas, or read `metrics`, a list "
+                "of dictionaries with the same content."
+            ) from error
+        return pandas.DataFrame(self.metrics).groupby("step").last()
 
     @functools.cached_property
     def model(self) -> Pretrained:

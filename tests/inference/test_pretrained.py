@@ -91,7 +91,10 @@ def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
 @pytest.mark.parametrize(
     ("family", "head"),
     [
-        pytest.param(name, head, marks=[] if head in QUICK else pytest.mark.slow)
+        pytest.param(
+            *(name, head),
+            marks=[] if head in QUICK else [pytest.mark.slow, pytest.mark.exhaustive],
+        )
         for name in ("roberta", "albert", "distilbert")
         for head in HEADS
         if head not in FAMILIES[name].absent
@@ -118,6 +121,7 @@ def test_odd_configs_equal_transformers(change, tmp_path, tokenizer, written):
 
 @pytest.mark.parity
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("head", BERT_HEADS)
 @pytest.mark.parametrize(
     ("size", "atol"), [("bert-base-uncased", 1e-5), ("bert-large-uncased", 2e-5)]

@@ -4,7 +4,8 @@ import pytest
 
 from bertjax.tasks.classification import ClassificationTask
 from bertjax.tasks.multiple_choice import ChoiceTask
-from bertjax.tasks.prediction_inputs import from_text, from_texts
+from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.tagging import TagTask
 
 CLASSES = ClassificationTask(name="c", labels=("a", "b"))
@@ -33,3 +34,10 @@ def test_a_tagging_model_reads_a_text_with_its_places_and_no_pair():
 def test_texts_that_do_not_fit_the_task_are_named(task, texts, message):
     with pytest.raises(ValueError, match=message):
         from_texts(task, texts)
+
+
+def test_a_folder_of_files_to_predict(tmp_path):
+    (tmp_path / "a.csv").write_text("text\none\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n')
+    _, examples, _ = from_file(CLASSES, tmp_path, Columns())
+    assert [(x.id, x.text) for x in examples] == [("0", "one"), ("1", "two")]

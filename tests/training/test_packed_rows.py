@@ -121,6 +121,7 @@ def test_every_sequence_has_its_share_of_masked_tokens(run):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
     before = PretrainingRun(config).evaluate(run.new_state().params, config.phases[0])
@@ -132,6 +133,7 @@ def test_a_run_on_packed_rows_learns(run, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.real
 def test_rows_of_wikipedia_equal_their_sequences_alone(shared, tmp_path, tiny_config):
     tokenizer = shared / "vocab" / "bert-base-uncased"

@@ -92,7 +92,10 @@ def test_pretraining_leaves_a_model_of_its_family(pretrained, sentences):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classify", "tag", "qa"])
+@pytest.mark.parametrize(
+    "kind",
+    ["classify", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("tag", "qa"))],
+)
 def test_a_task_is_learnt_saved_and_answered(pretrained, kind, files, tmp_path):
     family, run = pretrained
     config = FinetuneConfig(

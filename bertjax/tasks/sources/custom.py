@@ -106,10 +106,7 @@ class CustomSource(OwnFiles):
         self.splits = tuple(self._paths)
         self.columns, self.note = columns or Columns(), ""
         self._separator, self._keeps_blank_lines = label_separator, bad_rows == "report"
-        suffixes = (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES)
-        if kind == "tag":
-            suffixes += CONLL_SUFFIXES
-        self._files = {split: files_in(path, suffixes) for split, path in self._paths.items()}
+        self._files = {split: data_files(path, kind) for split, path in self._paths.items()}
         self._tables = {
             split: [Table(file) for file in files if not self._is_conll(file, conll)]
             for split, files in self._files.items()
@@ -225,6 +222,16 @@ class CustomSource(OwnFiles):
                 except ValueError as error:
                     example = dataclasses.replace(example, problem=str(error))
             yield example
+
+
+def data_files(path: Path, kind: CustomKind) -> list[Path]:
+    """Returns `path` or, if it is a folder, the files in it that a task of this kind can read.
+
+    Raises:
+        FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
+    """
+    suffixes = (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES)
+    return files_in(path, (*suffixes, *CONLL_SUFFIXES) if kind == "tag" else suffixes)
 
 
 def learn_labels(source: Source) -> tuple[str, ...]:

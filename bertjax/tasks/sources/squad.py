@@ -24,12 +24,14 @@ from bertjax.tasks.sources.held_out import grouped
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.question_tables import is_question_table, question_rows
+from bertjax.tasks.sources.table_files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_in
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
 Version = Literal["1.1", "2.0"]
 # Maximum size of a file in bytes; the largest official one has 42 MB.
 MAX_BYTES = 1 << 30
+SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
@@ -48,7 +50,7 @@ class SquadSource(OwnFiles):
         *,
         can_skip: bool = False,
     ):
-        """Checks that all files in `files`, {split: path}, exist.
+        """Checks that all files or folders of files in `files`, {split: path}, exist.
 
         The other arguments are those of `OwnFiles`; a row is a question.
 
@@ -58,7 +60,7 @@ class SquadSource(OwnFiles):
         super().__init__(bad_rows, can_skip=can_skip)
         self.files = {split: Path(path).expanduser() for split, path in files.items()}
         for split, path in self.files.items():
-            if not path.is_file():
+            if not path.exists():
                 raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
         self.splits = tuple(self.files)
         self.counts: Counter[str] = Counter()
@@ -95,14 +97,16 @@ class SquadSource(OwnFiles):
             ValueError: the split does not exist, or a field is missing or has a wrong type; the
                 message names the question.
         """
-        return self._usable(split, self._questions(split, self.path(split)))
+        path = self.path(split)
+        reset_counts(self.counts, split)
+        questions = (
+            (self._rows if is_question_table(file) else self._questions)(split, file)
+            for file in files_in(path, SUFFIXES)
+        )
+        return self._usable(split, itertools.chain.from_iterable(questions))
 
     def _questions(self, split: str, path: Path) -> Iterator[Example]:
         """Yields all questions of a file, and one without a text where a part is malformed."""
-        reset_counts(self.counts, split)
-        if is_question_table(path):
-            yield from self._rows(split, path)
-            return
         count = itertools.count()
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -145,6 +146,14 @@ def test_questions_with_their_passages_in_a_table(tmp_path, suffix):
     assert make_task("qa", TaskOptions(train=str(path))).source is not None
 
 
+def test_a_folder_of_questions(tmp_path):
+    for number, row in enumerate(QUESTIONS):
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(row))
+    examples = list(SquadSource({"train": tmp_path}).examples("train"))
+    assert [example.id for example in examples] == ["1", "2"]
+    assert examples[1].where == f"{tmp_path}/1.jsonl, row 1, question 2"
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -164,22 +173,12 @@ def test_a_table_of_questions_is_not_csv(tmp_path):
         list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
 
 
-class Frame:
-    """What `as_file` uses of a DataFrame."""
-
-    columns = ("text", "label")
-
-    def to_dict(self, orient):
-        assert orient == "records"
-        return ROWS
-
-
 @pytest.mark.parametrize(
     "rows",
     [
         ROWS,
         iter(ROWS),
-        Frame(),
+        pandas.DataFrame(ROWS),
         {"text": [row["text"] for row in ROWS], "label": [row["label"] for row in ROWS]},
     ],
     ids=["list", "iterator", "frame", "columns"],

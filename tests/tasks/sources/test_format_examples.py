@@ -1,0 +1,36 @@
+"""The examples of formats in --help and in the documentation are read as they are shown."""
+
+from pathlib import Path
+
+import pytest
+
+from bertjax import finetune
+from bertjax.tasks.registry import TASKS
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.format_examples import FORMAT_EXAMPLES, format_help
+from bertjax.tasks.sources.squad import SquadSource
+
+DOCUMENT = Path(__file__).parents[3] / "docs/data_formats.md"
+EXAMPLES = [(task, example) for task, shown in FORMAT_EXAMPLES.items() for example in shown]
+
+
+@pytest.mark.parametrize(("task", "example"), EXAMPLES, ids=lambda x: getattr(x, "title", x))
+def test_an_example_is_read_and_documented(task, example, tmp_path):
+    path = tmp_path / f"a{example.suffix}"
+    path.write_text("\n".join(example.lines) + "\n", encoding="utf-8")
+    source = SquadSource({"train": path}) if task == "qa" else CustomSource(task, train=path)
+    examples = list(source.examples("train"))
+    assert examples and all(x.label is not None or x.answers for x in examples)
+    document = DOCUMENT.read_text(encoding="utf-8")
+    assert "\n".join(["", *example.lines, ""]) in document
+    assert example.title in document and example.title in format_help(task)
+
+
+def test_every_task_on_own_files_has_examples():
+    assert {name for name, task in TASKS.items() if task.own_files} == FORMAT_EXAMPLES.keys()
+
+
+def test_the_help_of_a_task_shows_its_formats(capsys):
+    with pytest.raises(SystemExit):
+        finetune.parse(["--task=tag", "--help"])
+    assert '{"words": ["Bonn"], "tags": ["B-LOC"]}' in capsys.readouterr().out
