@@ -26,7 +26,7 @@ MODES = {
     "text": ("pair", "output", "max_length"),
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length"),
     "fill_mask": ("top_k",),
-    "embed": ("output", "pooling", "layers"),
+    "embed": ("text_column", "output", "pooling", "normalize", "layers", "max_length"),
 }
 
 
@@ -37,7 +37,7 @@ class PredictConfig:
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
         "pair_column label_column id_column choice_columns label_separator",
-        "model": "model max_length pooling layers top_k",
+        "model": "model max_length pooling normalize layers top_k",
         "output": "output submission",
     }
 
@@ -87,16 +87,22 @@ class PredictConfig:
     top_k: int = 5
     """Number of words to print per mask of --fill_mask."""
     embed: str | None = None
-    """File with one text per line; the embedding of each text is written to --output."""
+    """File with one text per line, or table (CSV, TSV, JSON, Parquet) with a column of texts; the
+    embedding of each text is written to --output."""
     output: str | None = None
-    """Output: a .jsonl, .csv, .tsv or .parquet file for --input and --text, an .npy or .jsonl file
-    for --embed, a folder for --task; None: standard output, or the folder predictions/TASK for
-    --task."""
+    """Output: a .jsonl, .csv, .tsv or .parquet file for --input and --text, an .npy, .jsonl or
+    .parquet file for --embed, a folder for --task; None: standard output, or the folder
+    predictions/TASK for --task."""
     max_length: int | None = None
-    """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with."""
-    pooling: Literal["mean", "cls"] = "mean"
+    """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with, or
+    for --embed, that of the files of sentence-transformers or of the model."""
+    pooling: Literal["mean", "cls"] | None = None
     """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
-    the hidden state of [CLS]."""
+    the hidden state of [CLS]; None: as the files of sentence-transformers in --model say, or mean
+    if there are none."""
+    normalize: bool | None = None
+    """Whether --embed divides each vector by its Euclidean length; None: as the files of
+    sentence-transformers say, or False if there are none."""
     layers: tuple[int, ...] = (-1,)
     """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; hidden states of
     several layers are concatenated."""
@@ -295,7 +301,8 @@ def run(config: PredictConfig) -> None:
         ValueError: the model lacks the required head, or the input cannot be read.
     """
     from bertjax.devices.compilation_cache import use_compilation_cache
-    from bertjax.inference.embed import Embedder, embed_file
+    from bertjax.inference.embed import Embedder
+    from bertjax.inference.embed_files import embed_file
     from bertjax.inference.fill_mask import fill_mask
     from bertjax.weights import load_model
 
@@ -306,9 +313,16 @@ def run(config: PredictConfig) -> None:
         _print_words(words, loaded.tokenizer.layout.special_tokens.mask)
     elif config.embed is not None:
         if config.output is None:
-            raise ValueError("--embed needs --output FILE.npy or FILE.jsonl.")
-        embedder = Embedder(load_model(config.model, "encoder"), config.pooling, config.layers)
-        count = embed_file(embedder, Path(config.embed), Path(config.output))
+            raise ValueError("--embed needs --output FILE.npy, FILE.jsonl or FILE.parquet.")
+        embedder = Embedder(
+            load_model(config.model, "encoder"),
+            config.pooling,
+            config.layers,
+            normalize=config.normalize,
+            max_length=config.max_length,
+        )
+        source, output = Path(config.embed), Path(config.output)
+        count = embed_file(embedder, source, output, config.text_column)
         print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
     elif config.task is not None:
         answer_task(config)

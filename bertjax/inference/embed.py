@@ -1,7 +1,6 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,16 +15,11 @@ from bertjax.inference.buckets import (
     read_behind,
     token_budget,
 )
-from bertjax.inference.partial_output import PartialVectors, continued, file_identity
+from bertjax.inference.partial_output import file_identity
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
+from bertjax.weights.sentence_modules import SentenceModules, read_sentence_modules
 
-# The lines of a file are sorted by length in windows of at most so many lines; a window ends when
-# it has so many characters.
-WINDOW = 8192
-WINDOW_CHARACTERS = 1 << 22
-# Number of characters after which a line is cut off; no model reads so many.
-LINE_CHARACTERS = 1 << 16
 # Texts are sorted by length, so they are padded to finer buckets than unsorted batches.
 BUCKET_STEPS = 4
 
@@ -35,11 +29,16 @@ class Embedder:
 
     Args:
         loaded: the model, whose head is not used.
-        pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens.
+        pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens; None:
+            as the files of sentence-transformers in the model directory say, or "mean".
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
         batch_size: maximum number of texts that the device computes at once; None: chosen by their
             lengths.
+        normalize: whether to divide each vector by its Euclidean length; None: as the files of
+            sentence-transformers say, or False.
+        max_length: maximum number of tokens per text; None: as the files of sentence-transformers
+            say, or the maximum length of the model.
 
     Attributes:
         size: the dimension of the embedding vectors.
@@ -47,15 +46,19 @@ class Embedder:
             vector (model, pooling, layers, ...).
 
     Raises:
-        ValueError: `layers` is empty, or contains a layer that the model does not have.
+        ValueError: `layers` is empty or contains a layer that the model does not have, `max_length`
+            exceeds the maximum length of the model, or `pooling` is None and the directory has
+            modules of sentence-transformers that bertjax lacks.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
-        pooling: str = "mean",
+        pooling: str | None = None,
         layers: Sequence[int] = (-1,),
         batch_size: int | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
     ):
         count = loaded.config.num_hidden_layers + 1
         wrong = [layer for layer in layers if not -count <= layer < count]
@@ -63,21 +66,35 @@ class Embedder:
             raise ValueError(
                 f"layers={list(layers)}: choose from the hidden states {-count} to {count - 1}."
             )
+        longest = loaded.config.max_length
+        if max_length is not None and not 2 <= max_length <= longest:
+            raise ValueError(
+                f"max_length={max_length}, but {loaded.source.where} reads 2 to {longest} tokens: "
+                "choose a value in this range."
+            )
+        modules = SentenceModules()
+        if pooling is None:
+            modules = read_sentence_modules(loaded.source.where) or modules
+        pooling = pooling or modules.pooling
+        normalize = modules.normalize if normalize is None else normalize
+        self._max_length = max_length or min(modules.max_length or longest, longest)
         self._loaded, self._batch_size = loaded, batch_size
         self._params = jax.device_put(loaded.params)
         self.size = loaded.config.hidden_size * len(layers)
-        self._program = compiled_program(loaded.model, pooling, tuple(layers))
+        self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize)
         self.identity = {
             "version": bertjax.__version__,
             "model": file_identity(loaded.source.where),
             "pooling": pooling,
             "layers": list(layers),
+            "normalize": normalize,
+            "max_length": self._max_length,
             "device": jax.local_devices()[0].device_kind,
         }
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
-        rows = self._loaded.tokenizer.encode_prompts(texts, self._loaded.config.max_length)
+        rows = self._loaded.tokenizer.encode_prompts(texts, self._max_length)
         vectors = np.empty((len(texts), self.size), np.float32)
 
         def start() -> Iterator[tuple[np.ndarray, jax.Array]]:
@@ -112,7 +129,7 @@ class Embedder:
 
 @cached_program
 def compiled_program(
-    model: BertWithHead, pooling: str, layers: tuple[int, ...]
+    model: BertWithHead, pooling: str, layers: tuple[int, ...], normalize: bool
 ) -> Callable[..., jax.Array]:
     """Returns a jitted function (params, ids [B, L], mask [B, L]) -> vectors float32 [B, size]."""
     depth = model.config.num_hidden_layers
@@ -133,76 +150,12 @@ def compiled_program(
         )
         x = jnp.concatenate(states, axis=-1).astype(jnp.float32)  # [B, L, D]
         if pooling == "cls":
-            return x[:, 0]
-        weights = mask[:, :, None].astype(jnp.float32)
-        return (x * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
+            vectors = x[:, 0]
+        else:
+            weights = mask[:, :, None].astype(jnp.float32)
+            vectors = (x * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
+        if normalize:
+            vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        return vectors
 
     return jax.jit(apply)
-
-
-def embed_file(embedder: Embedder, source: Path, output: Path) -> int:
-    """Writes an embedding vector for each line of a text file; returns the number of lines.
-
-    The vectors are in the order of the lines: an array [lines, size] if `output` is a `.npy` file,
-    or one JSON list per line if `output` is a `.jsonl` file.
-
-    Raises:
-        ValueError: `output` does not end in .npy or .jsonl, or the text in `source` is not UTF-8.
-        OSError: `source` does not exist, or the disk is full. After a full disk or a kill, `output`
-            has its old content, and the next call continues where the failed call stopped.
-    """
-    if output.suffix not in (".npy", ".jsonl"):
-        raise ValueError(f"--output {output}: the name must end in .npy or .jsonl.")
-    if not source.exists() or source.is_dir():
-        raise FileNotFoundError(f"No file at {source}: give a file with one text per line.")
-    identity = {**embedder.identity, "source": file_identity(source)}
-    is_npy, count, done = output.suffix == ".npy", 0, None
-    with continued(
-        output, identity, lambda path: PartialVectors(path, embedder.size, is_npy)
-    ) as vectors:
-        for texts in _windows(source):
-            # Only whole windows are kept, because the texts of a window are batched together.
-            if done is None and count + len(texts) > vectors.done:
-                done = _start_at(vectors, count, output)
-            if done is not None:
-                vectors.write(embedder(texts))
-            count += len(texts)
-        if done is None:
-            _start_at(vectors, count, output)
-        vectors.finish(count)
-    return count
-
-
-def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
-    vectors.keep(count)
-    if count:
-        print(f"continuing {output} after {count:,} lines", flush=True)
-    return count
-
-
-def _lines(source: Path) -> Iterator[str]:
-    """Yields the first LINE_CHARACTERS characters of each line of the text file `source`."""
-    try:
-        with source.open(encoding="utf-8-sig", newline=None) as file:
-            while line := file.readline(LINE_CHARACTERS):
-                yield line.rstrip("\n")
-                while line and not line.endswith("\n"):
-                    line = file.readline(LINE_CHARACTERS)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{source} is not UTF-8 ({error.reason}): convert the file to UTF-8."
-        ) from error
-
-
-def _windows(source: Path) -> Iterator[list[str]]:
-    """Yields the lines of `source` in lists that end after WINDOW lines or WINDOW_CHARACTERS."""
-    window: list[str] = []
-    characters = 0
-    for line in _lines(source):
-        window.append(line)
-        characters += len(line)
-        if len(window) == WINDOW or characters >= WINDOW_CHARACTERS:
-            yield window
-            window, characters = [], 0
-    if window:
-        yield window

@@ -30,6 +30,7 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.load_model import with_masked_lm
+from bertjax.weights.sentence_modules import sentence_files
 
 Text = str | tuple[str, str]
 # Batch axis and token axes of each output whose first axis is not the batch axis.
@@ -234,7 +235,8 @@ class Pretrained:
         self,
         texts: Sequence[str],
         *,
-        pooling: str = "mean",
+        pooling: str | None = None,
+        normalize: bool | None = None,
         layers: Sequence[int] = (-1,),
         batch_size: int | None = None,
     ) -> np.ndarray:
@@ -242,13 +244,16 @@ class Pretrained:
 
         Args:
             texts: the texts; long texts are truncated to the maximum length of the model.
-            pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
+            pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS];
+                None: as the files of sentence-transformers in the directory say, or "mean".
+            normalize: whether to divide each vector by its Euclidean length; None: as the files of
+                sentence-transformers say, or False.
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
                 vectors of several layers are concatenated.
             batch_size: maximum number of texts that the device computes at once; None: chosen by
                 their lengths.
         """
-        return Embedder(self.loaded, pooling, layers, batch_size)(texts)
+        return Embedder(self.loaded, pooling, layers, batch_size, normalize)(texts)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
@@ -308,6 +313,7 @@ class Pretrained:
             self.tokenizer,
             head=self.head,
             extra=extra,
+            files=sentence_files(self._loaded.source.where),
             card=model_card(
                 Path(directory).name,
                 self.head,

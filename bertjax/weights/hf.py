@@ -185,6 +185,7 @@ def save_hf(
         if card is not None:
             (beside / CARD).write_text(card, encoding="utf-8")
         for name, text in dict(files or {}).items():
+            (beside / name).parent.mkdir(exist_ok=True)
             (beside / name).write_text(text + "\n", encoding="utf-8")
         write_checksums(beside, without=(CARD,))
 

@@ -29,9 +29,10 @@ from bertjax.weights.hf import (
     open_hf,
     open_weights,
 )
+from bertjax.weights.sentence_modules import SENTENCE_FILES
 from bertjax.weights.tf1 import open_tf1
 
-_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES]
+_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *SENTENCE_FILES]
 
 # The value of `head` that keeps the head of a fine-tuned model only.
 AUTO = "auto"

@@ -1,12 +1,17 @@
 """Text embeddings: order, independence of the other texts of a batch, and files."""
 
 import json
+import shutil
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from bertjax import predict
-from bertjax.inference.embed import Embedder, embed_file
+import bertjax
+from bertjax import convert, predict
+from bertjax.inference.embed import Embedder
+from bertjax.inference.embed_files import embed_file
 from bertjax.weights import load_model, save_hf
 
 
@@ -53,7 +58,7 @@ def test_poolings_are_what_their_names_say(loaded, texts):
 
 
 def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 40)
+    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW", 40)
     source = tmp_path / "texts.txt"
     source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(texts).encode())
     embedder = Embedder(loaded)
@@ -69,8 +74,8 @@ def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_pat
 def test_windows_are_bounded_in_characters_and_lines_in_length(
     ending, loaded, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW_CHARACTERS", 300)
-    monkeypatch.setattr("bertjax.inference.embed.LINE_CHARACTERS", 200)
+    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW_CHARACTERS", 300)
+    monkeypatch.setattr("bertjax.inference.embed_files.LINE_CHARACTERS", 200)
     (tmp_path / "t.txt").write_text("a b " * 80 + "\n" + "c " * 100 + "\n\n" + "d " * 60)
     seen = []
 
@@ -120,7 +125,7 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
 def test_embeddings_go_on_after_an_interruption_and_give_the_same_bytes(
     ending, loaded, texts, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 20)
+    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW", 20)
     (tmp_path / "t.txt").write_text("\n".join(texts))
     whole, output = tmp_path / f"whole{ending}", tmp_path / f"v{ending}"
     embed_file(Embedder(loaded), tmp_path / "t.txt", whole)
@@ -149,9 +154,100 @@ def test_the_command_writes_a_vector_a_line(folder, tmp_path, sentences, capsys)
     assert predict.main([*flags, "--output", str(tmp_path / "v.npy")]) == 0
     assert np.load(tmp_path / "v.npy").shape == (5, 32)
     assert predict.main([*flags, "--output", str(tmp_path / "v.txt")]) == 1
-    assert "the name must end in .npy or .jsonl" in capsys.readouterr().err
+    assert "the name must end in .npy, .jsonl, .parquet" in capsys.readouterr().err
 
 
 def test_layers_that_the_model_lacks_are_refused(loaded):
     with pytest.raises(ValueError, match=r"layers=\[3\]: choose from the hidden states -3 to 2"):
         Embedder(loaded, layers=(3,))
+
+
+ROWS = [("a", "What a day"), ("b", ""), ("c", "Nothing here")]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_the_texts_of_a_table_are_embedded_without_its_header(loaded, tmp_path, suffix, capsys):
+    path = tmp_path / f"t.{suffix}"
+    rows = [{"key": key, "review": text} for key, text in ROWS]
+    if suffix == "csv":
+        path.write_text("key,review\n" + "".join(f"{k},{t}\n" for k, t in ROWS))
+    elif suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    embedder = Embedder(loaded)
+    assert embed_file(embedder, path, tmp_path / "v.npy") == 3
+    assert "texts from column 'review'" in capsys.readouterr().out
+    expected = embedder([text for _, text in ROWS])
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
+    embed_file(embedder, path, tmp_path / "keys.npy", "key")
+    np.testing.assert_array_equal(np.load(tmp_path / "keys.npy"), embedder(["a", "b", "c"]))
+    with pytest.raises(ValueError, match="has no column 'keys'.*Did you mean 'key'"):
+        embed_file(embedder, path, tmp_path / "v.npy", "keys")
+
+
+def test_a_parquet_output_has_the_texts_beside_their_vectors(loaded, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW", 40)
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.npy")
+    embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "v.parquet")
+    assert table["text"].to_pylist() == texts
+    vectors = np.array(table["embedding"].to_pylist(), np.float32)
+    np.testing.assert_array_equal(vectors, np.load(tmp_path / "v.npy"))
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_normalised_vector_has_length_1(loaded, texts):
+    plain, normalised = (Embedder(loaded, normalize=on)(texts[:9]) for on in (False, True))
+    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(normalised, plain / lengths, atol=1e-6)
+
+
+MODULES = [{"type": f"sentence_transformers.models.{n}"} for n in ("Transformer", "Pooling")]
+NORMALIZE = {"type": "sentence_transformers.models.Normalize"}
+
+
+def with_modules(folder, target, modules, pooling, length=None):
+    shutil.copytree(folder, target)
+    (target / "checksums.json").unlink(missing_ok=True)
+    (target / "modules.json").write_text(json.dumps(modules))
+    (target / "1_Pooling").mkdir()
+    (target / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (target / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    return target
+
+
+def test_the_files_of_sentence_transformers_are_followed_and_kept(folder, texts, tmp_path):
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    modules = [*MODULES, NORMALIZE]
+    model = with_modules(folder, tmp_path / "m", modules, pooling, length=6)
+    bert = bertjax.load_pretrained(model, None)
+    expected = Embedder(bert.loaded, "cls", normalize=True, max_length=6)(texts)
+    np.testing.assert_array_equal(bert.embed(texts), expected)
+    assert not np.allclose(bert.embed(texts, pooling="cls", normalize=True), expected)
+    bert.save(tmp_path / "saved")
+    convert.main([str(model), str(tmp_path / "converted")])
+    for copy in ("saved", "converted"):
+        again = bertjax.load_pretrained(tmp_path / copy)
+        np.testing.assert_array_equal(again.embed(texts), expected)
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "message"),
+    [
+        ([*MODULES, {"type": "x.Dense"}], {"pooling_mode_mean_tokens": True}, "Pooling, Dense"),
+        (MODULES, {"pooling_mode_max_tokens": True}, "asks for the pooling max_tokens"),
+        (MODULES, {"pooling_mode": "lasttoken"}, "asks for the pooling lasttoken"),
+        (MODULES, {}, "asks for the pooling none"),
+        (MODULES, [], "is no JSON dict"),
+    ],
+)
+def test_other_modules_are_refused_unless_a_pooling_is_given(
+    folder, tmp_path, modules, pooling, message
+):
+    model = with_modules(folder, tmp_path / "m", modules, pooling)
+    bert = bertjax.load_pretrained(model, None)
+    with pytest.raises(ValueError, match=message):
+        bert.embed(["a"])
+    assert bert.embed(["a"], pooling="mean").shape == (1, 32)

@@ -255,15 +255,15 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
         yield line
 
 
-def open_text(path: Path, newline: str | None) -> TextIO:
+def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") -> TextIO:
     """Opens a text file, which may be compressed, with or without a byte order mark.
 
-    Bytes that are not UTF-8 become lone surrogates, which `check_utf8` detects in each row, because
-    errors of strict decoding do not name the row.
+    By default, bytes that are not UTF-8 become lone surrogates, which `check_utf8` detects in each
+    row, because errors of strict decoding do not name the row.
 
     Args:
         path: the file.
-        newline: as for `open`.
+        newline, errors: as for `open`.
 
     Raises:
         OSError: the file cannot be read.
@@ -280,7 +280,7 @@ def open_text(path: Path, newline: str | None) -> TextIO:
             f"{path} is UTF-16, but must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
         )
     raw = cast(BinaryIO, stream)
-    return _Text(raw, file, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+    return _Text(raw, file, encoding="utf-8-sig", errors=errors, newline=newline)
 
 
 class _Text(io.TextIOWrapper):

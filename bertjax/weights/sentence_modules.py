@@ -1,0 +1,97 @@
+"""The files of sentence-transformers in a model directory: how a text becomes an embedding.
+
+`modules.json` lists the modules that sentence-transformers applies: the transformer, a pooling of
+its hidden states, and possibly a normalisation to length 1.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.files import brief
+
+MODULES = "modules.json"
+_SETTINGS = "sentence_bert_config.json"
+_POOLING = "1_Pooling/config.json"
+SENTENCE_FILES = (MODULES, _SETTINGS, "config_sentence_transformers.json", _POOLING)
+MAX_BYTES = 1 << 20
+
+
+class SentenceModules(NamedTuple):
+    """How sentence-transformers computes embeddings with a model.
+
+    Attributes:
+        pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS].
+        normalize: whether vectors are divided by their Euclidean length.
+        max_length: maximum number of tokens per text; None: that of the model.
+    """
+
+    pooling: str = "mean"
+    normalize: bool = False
+    max_length: int | None = None
+
+
+def read_sentence_modules(directory: Path) -> SentenceModules | None:
+    """Reads the modules of sentence-transformers in a model directory; returns None without any.
+
+    Raises:
+        ValueError: a file is damaged, or the directory has modules other than a transformer, a
+            pooling by mean or [CLS], and a normalisation.
+    """
+    if not (directory / MODULES).is_file():
+        return None
+    modules = _read(directory / MODULES, list)
+    # Types are names of classes, such as sentence_transformers.models.Pooling.
+    kinds = [str(x.get("type")).rpartition(".")[2] for x in modules if isinstance(x, dict)]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        raise ValueError(
+            f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
+            "only Transformer, Pooling and Normalize: give --pooling to embed without them."
+        )
+    settings = directory / _SETTINGS
+    length = _read(settings, dict).get("max_seq_length") if settings.is_file() else None
+    if length is not None and (type(length) is not int or length < 1):
+        raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
+    path = str(modules[1].get("path") or "1_Pooling")
+    file = directory / path / "config.json"
+    if ".." in Path(path).parts or Path(path).is_absolute():
+        raise ValueError(f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it.")
+    return SentenceModules(_pooling(file), "Normalize" in kinds, length)
+
+
+def _pooling(file: Path) -> str:
+    config = _read(file, dict)
+    modes = {key.removeprefix("pooling_mode_") for key, on in config.items() if on is True} - {
+        "include_prompt"
+    }
+    mode = config.get("pooling_mode")
+    modes |= {mode} if isinstance(mode, str) else set()
+    names = {"mean_tokens": "mean", "mean": "mean", "cls_token": "cls", "cls": "cls"}
+    if len(modes) != 1 or not modes <= names.keys():
+        asked = brief(", ".join(sorted(modes)) or "none", 60)
+        raise ValueError(
+            f"{file} asks for the pooling {asked}, but bertjax has only mean and cls: give "
+            "--pooling to embed with one of them."
+        )
+    return names[modes.pop()]
+
+
+def _read(file: Path, kind: type) -> Any:
+    try:
+        with file.open("rb") as opened:
+            content = json.loads(opened.read(MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{file} cannot be read ({brief(error)}): download it again, or give --pooling."
+        ) from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{file} is no JSON {kind.__name__}: download it again.")
+    return content
+
+
+def sentence_files(directory: Path) -> dict[str, str]:
+    """Returns {file name: text} of the files of sentence-transformers in a model directory."""
+    if not (directory / MODULES).is_file():
+        return {}
+    files = {name: directory / name for name in SENTENCE_FILES if (directory / name).is_file()}
+    return {name: file.read_text(encoding="utf-8").rstrip("\n") for name, file in files.items()}
