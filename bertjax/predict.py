@@ -285,12 +285,20 @@ def answer_task(config: PredictConfig) -> None:
     folder = Path(config.output or f"predictions/{task.name}")
     with explaining(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    assert task.source is not None
-    for split in task.source.splits:
+    source = task.source
+    assert source is not None
+    for split in source.splits:
         if split != "train":
-            predictions = model(task, task.source.examples(split))
-            scores = task.score(task.write_predictions(folder, split, predictions))
-            print(json.dumps({"split": split, **scores}))
+            count = 0
+
+            def predictions(split: str = split) -> "Iterator[tuple[Example, Prediction]]":
+                nonlocal count
+                for pair in model(task, source.examples(split)):
+                    count += 1
+                    yield pair
+
+            scores = task.score(task.write_predictions(folder, split, predictions()))
+            print(json.dumps({"split": split, "examples": count, **scores}))
     print(f"predictions written to {folder}")
 
 

@@ -123,7 +123,9 @@ def test_a_task_that_can_be_learnt_is_learnt_and_the_best_checkpoint_is_kept(who
 
 
 @pytest.mark.parametrize("stop_after", [pytest.param(3, marks=pytest.mark.slow), 8])
-def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch, stop_after):
+def test_resume_equals_an_uninterrupted_run(
+    config, whole, tmp_path, monkeypatch, capsys, stop_after
+):
     workdir = tmp_path / "run"
     config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
     original = fit_phases.fit
@@ -139,7 +141,10 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
         patch.setattr(fit_phases, "fit", fit)
         with pytest.raises(Interrupted):
             finetune.run(config)
+    assert capsys.readouterr().out.count("has no classifier for this task") == 1
     finetune.run(config)
+    printed = capsys.readouterr().out
+    assert "has no classifier" not in printed and f"resuming at step {stop_after}" in printed
     check_equal(workdir, whole)
 
 

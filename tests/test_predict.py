@@ -196,7 +196,7 @@ def test_a_damaged_input_leaves_no_partial_file_and_two_commands_are_kept_apart(
     [
         ({"input": "a.csv", "pair": "b"}, "--pair"),
         ({"text": "a", "top_k": 3, "label_column": "b"}, "--label_column, --top_k"),
-        ({"embed": "a.txt", "max_length": 16}, "--max_length"),
+        ({"embed": "a.txt", "pair": "b"}, "--pair"),
         ({"fill_mask": "a", "output": "b"}, "--output"),
         ({"task": "ax", "layers": (1,)}, "--layers"),
     ],

@@ -115,6 +115,9 @@ class TrainingConfig:
 
     workdir: str = ""
     """Directory for checkpoints, metrics and the model; the same command resumes the run."""
+    overwrite: bool = False
+    """Delete the run in --workdir if it has another config or other data, and start anew; a run of
+    the same config is resumed; if False, another run ends the command with an error."""
     seed: int = 0
     """Seed of initialisation, data order, masks and dropout, below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -353,8 +353,6 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
     )
     if tagger is not None:
         loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)
-    for part in loaded.absent:
-        hosts.say(f"{config.init} has no {part} for this task: it is initialised at random")
     if task.labels and loaded.labels and not loaded.absent and loaded.labels != [*task.labels]:
         hosts.say(
             f"The classifier of {config.init} is kept, since it has as many classes as the task; "

@@ -196,8 +196,13 @@ class Run(abc.ABC):
             )
 
         def claim() -> None:
-            defaults = defaults_of(self.training)
-            self.workdir.claim(identity, fingerprint, defaults=defaults, allow=self.refused_changes)
+            self.workdir.claim(
+                identity,
+                fingerprint,
+                overwrite=self.training.overwrite,
+                defaults=defaults_of(self.training),
+                allow=self.refused_changes,
+            )
             self.tokenizer.save(self.workdir.tokenizer)
 
         hosts.on_first(claim)

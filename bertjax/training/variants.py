@@ -6,6 +6,7 @@ import functools
 import itertools
 import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,10 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
     # If there are several runs, a submission is made only of the best one, at the end.
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with scratch_folder() as folder:
-        task, loaded, data, teacher = hosts.on_all(lambda: _load(runs[0][1], options, folder))
+        workdirs = [variant.workdir for _, variant in runs]
+        task, loaded, data, teacher = hosts.on_all(
+            lambda: _load(runs[0][1], options, folder, workdirs)
+        )
         scores = {}
         for name, variant in runs:
             if variant.seed != runs[0][1].seed:
@@ -143,9 +147,12 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
 
 
 def _load(
-    config: FinetuneConfig, options: FinetuneConfig, folder: Path
+    config: FinetuneConfig, options: FinetuneConfig, folder: Path, workdirs: Sequence[str]
 ) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
-    """Loads the task, model, training features and teacher, which all runs share."""
+    """Loads the task, model, training features and teacher, which all runs share.
+
+    `workdirs` are those of all runs, and `folder` is for the training features.
+    """
     task = make_task(config.task, task_options(options))
     if (options.sweep or options.patience) and not splits_of(task, "dev"):
         raise ValueError(
@@ -156,6 +163,10 @@ def _load(
     task = selected_by(task, config.select_by)
     loaded = load_for_task(config, task)
     teacher = load_task_teacher(config, task, loaded)
+    runs = [Workdir(Path(workdir)) for workdir in workdirs]
+    if not any(run.has_checkpoints or (run.path / SCORES).is_file() for run in runs):
+        for part in loaded.absent:  # a resumed run has trained these parts
+            hosts.say(f"{config.init} has no {part} for this task: it is initialised at random")
     max_length = config.max_length or task.max_length
     data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
     check_splits(task, loaded.tokenizer, max_length)
@@ -187,8 +198,10 @@ def _train(
     workdir = Workdir(Path(config.workdir))
     finished = workdir.path / SCORES
     if name and finished.is_file():
-        workdir.check(identity_of(config, teacher), data.fingerprint, defaults=defaults_of(config))
-        return read_json(finished)
+        with contextlib.suppress(*([ValueError] if config.overwrite else [])):
+            identity, defaults = identity_of(config, teacher), defaults_of(config)
+            workdir.check(identity, data.fingerprint, defaults=defaults)
+            return read_json(finished)
     while True:
         hosts.on_first(workdir.set_damaged_aside)
         run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))

@@ -12,6 +12,7 @@
 `hosts/`: files that show which hosts are waiting for other hosts when a run starts.
 """
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,12 @@ MAY_CHANGE = (
     "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
     "save_every keep_checkpoints reader_threads peak_tflops submission train dev test data_dir "
     "tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps rollback_steps "
-    "deterministic"
+    "deterministic overwrite"
 ).split()
+
+
+# What a run leaves in its workdir that another run there must not find.
+RESULTS = "checkpoints rollbacks.json model predictions scores.json damaged rolled_back".split()
 
 
 class Workdir:
@@ -106,8 +111,8 @@ class Workdir:
         if changed:
             raise ValueError(
                 f"{self.path} holds a run of another config: {'; '.join(changed)}. Resume with the "
-                "old config, or choose another --workdir; to start a new run from the model of "
-                f"this one, also give --init {self.path}."
+                "old config, or choose another --workdir, or delete that run with --overwrite; to "
+                f"start a new run from the model of this one, also give --init {self.path}."
             )
 
     def _holds_something(self) -> bool:
@@ -128,7 +133,14 @@ class Workdir:
                 "one: choose a --workdir on a file system that all hosts share."
             )
 
-    def claim(self, config: Mapping[str, Any], data_fingerprint: str, **checks: Any) -> None:
+    def claim(
+        self,
+        config: Mapping[str, Any],
+        data_fingerprint: str,
+        *,
+        overwrite: bool = False,
+        **checks: Any,
+    ) -> None:
         """Locks the workdir until `release` is called, and writes run.json.
 
         A run without checkpoints in this workdir may be replaced by a run with any config, because
@@ -137,11 +149,13 @@ class Workdir:
         Args:
             config: the config of the run, as `trainer.Run.identity` returns it.
             data_fingerprint: a hash of the training data.
+            overwrite: whether a run with another config or other data is deleted.
             checks: the keyword arguments `defaults` and `allow` of the method `check`.
 
         Raises:
-            ValueError: the workdir holds checkpoints of a run with another config or other data, or
-                holds files but no run; or another process has locked the workdir.
+            ValueError: the workdir holds checkpoints of a run with another config or other data,
+                and `overwrite` is False, or holds files but no run; or another process has locked
+                the workdir.
         """
         if self.path.exists() and not holds_run(self.path) and self._holds_something():
             raise ValueError(
@@ -153,14 +167,27 @@ class Workdir:
         try:
             if self.has_checkpoints and holds_run(self.path):
                 readable = self._is_readable()
-                if readable:
-                    self.check(config, data_fingerprint, **checks)
-                self._set_aside_if_damaged(readable)
+                try:
+                    if readable:
+                        self.check(config, data_fingerprint, **checks)
+                    self._set_aside_if_damaged(readable)
+                except ValueError:
+                    if not overwrite:
+                        raise
+                    self._delete_results()
             # If the phases of the run have changed, run.json stores the new phases from now on.
             self._write_run(config, data_fingerprint)
         except BaseException:
             self.release()
             raise
+
+    def _delete_results(self) -> None:
+        for path in (self.path / name for name in RESULTS):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        print(f"{self.path}: the run of another config was deleted (--overwrite)", flush=True)
 
     def set_damaged_aside(self) -> None:
         """Moves damaged checkpoints, if the workdir holds a run, to the folder `damaged`.

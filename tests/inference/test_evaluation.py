@@ -68,6 +68,7 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
     predict.run(PredictConfig(model=model, task="mnli", data_dir=str(mnli), output=output))
     lines = [json.loads(x) for x in capsys.readouterr().out.splitlines() if x.startswith("{")]
     splits = [line.pop("split") for line in lines]
+    assert all(line.pop("examples") > 0 for line in lines)
     printed = zip(splits, lines, strict=True)
     found = {f"{split}/{key}": x for split, line in printed for key, x in line.items()}
     assert found == pytest.approx(on_mnli.scores)

@@ -49,6 +49,23 @@ def test_what_no_update_depends_on_may_change(tmp_path):
         resume(workdir, dataclasses.replace(CONFIG, seed=1, optimizer=optimizer))
 
 
+def test_only_a_run_of_another_config_is_deleted_to_be_overwritten(tmp_path, capsys):
+    workdir = workdir_of(tmp_path, CONFIG, step=3)
+    for name in ("model", "predictions"):
+        (workdir.path / name).mkdir()
+    resume(workdir, dataclasses.replace(CONFIG, overwrite=True), overwrite=True)
+    assert workdir.newest_step == 3 and workdir.model.is_dir()
+    (workdir.path / "notes.txt").write_text("mine")
+    other = dataclasses.replace(CONFIG, seed=1)
+    with pytest.raises(ValueError, match="delete that run with --overwrite"):
+        resume(workdir, other)
+    resume(workdir, other, overwrite=True)
+    assert "was deleted (--overwrite)" in capsys.readouterr().out
+    assert not workdir.has_checkpoints and not workdir.model.exists()
+    assert (workdir.path / "notes.txt").read_text() == "mine"
+    resume(workdir, other)
+
+
 def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path):
     workdir = workdir_of(tmp_path, CONFIG)
     file = workdir.path / "run.json"
