@@ -6,6 +6,7 @@ A Chinese character is a word. Texts in other scripts without spaces, such as Th
 as lists of words instead.
 """
 
+import bisect
 import functools
 import itertools
 import re
@@ -39,11 +40,12 @@ def split_words(text: str, boundaries: Collection[int] = ()) -> list[Word]:
         boundaries: indices of characters before which a word ends in any case, such as the starts
             and ends of entities.
     """
-    words = []
+    words, cuts = [], sorted(set(boundaries))
     for match in _pattern().finditer(text):
-        within = {cut for cut in boundaries if match.start() < cut < match.end()}
-        for start, end in itertools.pairwise(sorted({*match.span(), *within})):
-            words.append(Word(text[start:end], start, end))
+        start, end = match.span()
+        within = cuts[bisect.bisect_right(cuts, start) : bisect.bisect_left(cuts, end)]
+        for first, last in itertools.pairwise((start, *within, end)):
+            words.append(Word(text[first:last], first, last))
     return words
 
 

@@ -54,12 +54,13 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
     path = str(modules[1].get("path") or "1_Pooling")
     file = directory / path / "config.json"
-    if ".." in Path(path).parts or Path(path).is_absolute():
+    if ".." in Path(path).parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
         raise ValueError(f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it.")
-    return SentenceModules(_pooling(file), "Normalize" in kinds, length)
+    return SentenceModules(read_pooling(file), "Normalize" in kinds, length)
 
 
-def _pooling(file: Path) -> str:
+def read_pooling(file: Path) -> str:
+    """Returns "mean" or "cls", the mode in the config of a pooling; raises ValueError if other."""
     config = _read(file, dict)
     modes = {key.removeprefix("pooling_mode_") for key, on in config.items() if on is True} - {
         "include_prompt"
@@ -79,7 +80,7 @@ def _pooling(file: Path) -> str:
 def _read(file: Path, kind: type) -> Any:
     try:
         with file.open("rb") as opened:
-            content = json.loads(opened.read(MAX_BYTES))
+            content = json.loads(opened.read(MAX_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{file} cannot be read ({brief(error)}): download it again, or give --pooling."

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import importlib.util
+import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,11 +23,14 @@ from bertjax.tasks.sources.columns import CustomKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE
 from bertjax.tasks.sources.glue_files import read_glue_file
+from bertjax.tasks.sources.hub_datasets import ParquetRows
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
 from bertjax.tokenization import load_tokenizer
+from bertjax.weights import sentence_modules
 from bertjax.weights.hf import SafetensorsFiles, open_hf
 from bertjax.weights.load_model import load_model
+from bertjax.weights.sentence_modules import read_sentence_modules
 from bertjax.weights.tf1 import find_tf1, open_tf1
 from bertjax.weights.torch_bin import open_bin
 from tests.reliability import seeds
@@ -185,7 +189,9 @@ def _read_metadata(path: Path) -> None:
             assert content.attended >= 0
 
 
-def _table(name: str, kind: CustomKind, suffix: str, files: Callable[[], list[bytes]]) -> Reader:
+def _table(
+    name: str, kind: CustomKind, suffix: str, files: Callable[[], list[bytes]], **fields: Any
+) -> Reader:
     def read(path: Path) -> None:
         source = custom.CustomSource(kind, train=path)
         for _ in source.examples("train"):
@@ -195,8 +201,13 @@ def _table(name: str, kind: CustomKind, suffix: str, files: Callable[[], list[by
         if kind in ("classify", "tag"):
             custom.learn_labels(source)
 
-    is_json = suffix == ".jsonl"
-    return Reader(name=name, file=f"train{suffix}", seeds=files, read=read, is_json=is_json)
+    fields["is_json"] = suffix in (".jsonl", ".json")
+    return Reader(name=name, file=f"train{suffix}", seeds=files, read=read, **fields)
+
+
+def _pooling(folder: Path) -> None:
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_bytes(seeds.POOLING)
 
 
 def _read_squad(path: Path) -> None:
@@ -287,6 +298,26 @@ _ALL = (
            lambda: [seeds.json_rows([{"words": ["a", "b"], "tags": ["O", "B-X"]}] * 3)]),
     _table("jsonl-choice", "choice", ".jsonl",
            lambda: [seeds.json_rows([{"text": "t", "choices": ["a", "b"], "label": 1}] * 3)]),
+    _table("json-array", "classify", ".json",
+           lambda: [json.dumps(seeds.ROWS, indent=1).encode(), json.dumps(seeds.ROWS).encode()]),
+    *(
+        _table(f"csv-{suffix}", "classify", f".csv.{suffix}", seeds.texts_csv, wrap=compress)
+        for suffix, compress in zip(("gz", "bz2", "xz", "zst"), seeds.COMPRESSORS, strict=True)
+    ),
+    _table("parquet-rows", "classify", ".parquet", lambda: [seeds.parquet_rows(seeds.ROWS)]),
+    _table("jsonl-entities", "tag", ".jsonl",
+           lambda: [seeds.json_rows([{"text": "Anna left.", "entities": [[0, 4, "PER"]]}] * 3)]),
+    Reader(name="hub-parquet", file="train-00000-of-00001.parquet",
+           seeds=lambda: [seeds.parquet_rows(seeds.ROWS)],
+           read=lambda path: ParquetRows([path]).__getitems__(range(9))),
+    Reader(name="questions", file="train.jsonl", read=_read_squad, is_json=True,
+           seeds=lambda: [seeds.json_rows(seeds.QUESTIONS)]),
+    Reader(name="sentence-modules", file="modules.json", is_json=True, folder_named=True,
+           seeds=lambda: [seeds.MODULES], beside=_pooling,
+           read=lambda path: read_sentence_modules(path.parent)),
+    Reader(name="sentence-pooling", file="config.json", is_json=True, folder_named=True,
+           seeds=lambda: [seeds.POOLING], beside=lambda folder: None,
+           read=lambda path: sentence_modules.read_pooling(path)),
     Reader(name="squad", file="train.json", seeds=seeds.squads, read=_read_squad, is_json=True),
     Reader(name="squad-predictions", file="predictions.json", read=_read_answers, is_json=True,
            seeds=lambda: [b'{"q1": "a word"}'], folder_named=True,

@@ -125,6 +125,35 @@ def parquet() -> list[bytes]:
     return made
 
 
+ROWS: list[dict[str, Any]] = [{"text": w, "label": w[4]} for w in WORDS[:5]]
+QUESTIONS: list[dict[str, Any]] = [
+    {
+        "id": str(i),
+        "question": "Who left?",
+        "context": "Anna left.",
+        "answers": {"text": ["Anna"][:i], "answer_start": [0][:i]},
+    }
+    for i in range(2)
+]
+MODULES = json.dumps(
+    [
+        {"idx": i, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+    ]
+).encode()
+POOLING = b'{"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true}'
+
+
+def parquet_rows(rows: Sequence[Any]) -> bytes:
+    buffer = io.BytesIO()
+    table = pyarrow.Table.from_pylist(list(rows))
+    features = {"label": {"names": ["0", "1"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = table.replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, buffer, row_group_size=2, write_page_checksum=True)
+    return buffer.getvalue()
+
+
 def tokenizer_files(kind: str) -> dict[str, bytes]:
     folder = scratch()
     if kind == "bpe":
