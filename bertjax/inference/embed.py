@@ -20,8 +20,10 @@ from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_modules import SentenceModules, read_sentence_modules
 
-# Texts are sorted by length, so they are padded to finer buckets than unsorted batches.
+# Many texts are sorted by length, so they are padded to finer buckets than unsorted batches. For
+# few texts, compiling the programs of finer buckets takes longer than computing the padding.
 BUCKET_STEPS = 4
+MANY_TEXTS = 4096
 
 
 class Embedder:
@@ -108,11 +110,12 @@ class Embedder:
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
         """Yields (text indices, number of rows, tokens per row) of batches, longest texts first."""
         order = np.argsort(lengths, kind="stable")[::-1]
+        steps = BUCKET_STEPS if len(lengths) >= MANY_TEXTS else 1
         limit, start = self._loaded.config.max_length, 0
         sorted_lengths = np.array(lengths)[order]
         while start < len(order):
             longest = int(sorted_lengths[start])
-            length = length_bucket(longest, limit, smallest=8, steps=BUCKET_STEPS)
+            length = length_bucket(longest, limit, smallest=8, steps=steps)
             # A text of less than half this length would waste most of its row.
             similar = int(np.count_nonzero(2 * sorted_lengths[start:] >= longest))
             size = piece_sizes(similar, length, token_budget(length, self._batch_size))[0]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.files import brief
 from bertjax.inference.buckets import (
     cached_program,
@@ -337,7 +338,9 @@ def load_pretrained(
 
     The parts of the model that the source lacks are initialised at random, and their names are
     printed. If the source has no tokenizer, the model can be called on arrays, but not on texts.
+    Programs are compiled once per user: they are kept in jax's persistent compilation cache.
     """
+    use_compilation_cache()
     loaded = load_model(
         path_or_name,
         head,
