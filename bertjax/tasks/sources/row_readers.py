@@ -270,15 +270,18 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
         ValueError: the file is UTF-16, or is compressed and damaged, which reading it shows.
     """
     file = open(path, "rb")
-    stream = PeekableStream(file)
-    if start := decompressor_of(stream.peek(8)):
-        decompressed = Decompressed(str(path), cast(BinaryIO, stream), start, file.tell)
-        stream = PeekableStream(cast(BinaryIO, decompressed))
-    if stream.peek(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    try:
+        stream = PeekableStream(file)
+        if start := decompressor_of(stream.peek(8)):
+            decompressed = Decompressed(str(path), cast(BinaryIO, stream), start, file.tell)
+            stream = PeekableStream(cast(BinaryIO, decompressed))
+        if stream.peek(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(
+                f"{path} is UTF-16, but must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
+            )
+    except BaseException:
         file.close()
-        raise ValueError(
-            f"{path} is UTF-16, but must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
-        )
+        raise
     raw = cast(BinaryIO, stream)
     return _Text(raw, file, encoding="utf-8-sig", errors=errors, newline=newline)
 
