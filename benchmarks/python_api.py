@@ -42,12 +42,14 @@ def programs(model: str, texts: list[str]) -> int:
 
     import bertjax
 
-    bert, compiled = bertjax.load_pretrained(model, None), []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: (
-            compiled.append(name) if name.endswith("backend_compile_duration") else None
-        )
-    )
+    compiled: list[str] = []
+
+    def count(event: str, duration_secs: float, **_: str | int) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    bert = bertjax.load_pretrained(model, None)
+    jax.monitoring.register_event_duration_secs_listener(count)
     for text in texts:
         bert([text])
     return len(compiled)
