@@ -14,8 +14,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from reporting import report
 
 ONE_BY_ONE = 1000
 ALL_AT_ONCE = """
@@ -66,17 +68,19 @@ def run(command: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints the number of programs, and peaks and times of both ways."""
+    """Reports the number of programs, and peaks and times of both ways."""
     parser = argparse.ArgumentParser(description="load_pretrained on many texts.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     texts = make_texts(args.texts)
     start = time.perf_counter()
     count = programs(args.model, texts[:ONE_BY_ONE])
     seconds = time.perf_counter() - start
-    print(f"{ONE_BY_ONE} texts one by one: {count} programs, {seconds:.0f} s", flush=True)
+    figures: dict[str, Any] = {"model": Path(args.model).name, "texts": args.texts}
+    figures["one_by_one"] = {"texts": ONE_BY_ONE, "programs": count, "seconds": round(seconds)}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "texts.txt"
         source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -95,10 +99,10 @@ def main() -> None:
         difference = np.abs(np.load(outputs[0]) - np.load(outputs[1])).max()
     medians = {name: np.median(values, axis=0) for name, values in found.items()}
     for name, (seconds, peak) in medians.items():
-        print(f"{name}, {args.texts:,} texts: {seconds:.1f} s, peak {peak:.0f} MB")
-    time_ratio, memory_ratio = medians["embed"] / medians["predict --embed"]
-    print(f"embed / predict --embed: time {time_ratio:.2f}, memory {memory_ratio:.2f}; ", end="")
-    print(f"largest difference {difference:.1e}")
+        figures[name] = {"seconds": round(seconds, 1), "peak_mb": round(peak)}
+    ratios = medians["embed"] / medians["predict --embed"]
+    figures["embed_to_predict"] = {"time": round(ratios[0], 2), "memory": round(ratios[1], 2)}
+    report(figures | {"largest_difference": float(difference)}, args.output)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/running_text.py --model runs/conll/model --data_dir conll2003
 
 Writes the dev split of CoNLL-2003 as running text, with random spaces and emoji between the words,
-predicts it and the tagged file with the same model, and prints the entity-level F1 of both, counted
+predicts it and the tagged file with the same model, and reports the entity-level F1 of both, counted
 by characters, and how many predicted entities are `text[start:end]`.
 """
 
@@ -13,6 +13,8 @@ import random
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from reporting import report
 
 from bertjax import predict
 from bertjax.tasks.definition import TaskOptions
@@ -52,10 +54,11 @@ def f1(found: list[Spans], golds: list[Spans]) -> float:
 
 
 def main() -> None:
-    """Prints both scores."""
+    """Reports both scores."""
     parser = argparse.ArgumentParser(description="Entities of running text and of words.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--data_dir", required=True)
+    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     source: Any = CONLL_TASK.make(TaskOptions(data_dir=args.data_dir)).source
     draw, golds, texts, places = random.Random(0), [], [], []
@@ -71,13 +74,20 @@ def main() -> None:
         of_words = predicted(args.model, source.path("dev"), Path(folder) / "words_output.jsonl")
     pairs = [(e, text) for line, text in zip(of_text, texts, strict=True) for e in line["entities"]]
     same = sum(text[e["start"] : e["end"]] == e["text"] for e, text in pairs)
-    print(f"text[start:end] is the entity: {same:,} of {len(pairs):,}")
     by_text = [{(e["start"], e["end"], e["type"]) for e in line["entities"]} for line in of_text]
     by_words = [
         spans_of(line["labels"], where) for line, where in zip(of_words, places, strict=True)
     ]
     scores = f1(by_text, golds), f1(by_words, golds)
-    print(f"F1 of running text {100 * scores[0]:.2f}, of words {100 * scores[1]:.2f}")
+    figures = {
+        "entities": len(pairs),
+        "text_is_entity": same,
+        "gold_entities": sum(map(len, golds)),
+    }
+    figures |= {
+        f"f1_{name}": round(100 * x, 2) for name, x in zip(("text", "words"), scores, strict=True)
+    }
+    report(figures, args.output)
 
 
 if __name__ == "__main__":
