@@ -3,8 +3,8 @@
     python benchmarks/running_text.py --model runs/conll/model --data_dir conll2003
 
 Writes the dev split of CoNLL-2003 as running text, with random spaces and emoji between the words,
-predicts it and the tagged file with the same model, and reports the entity-level F1 of both, counted
-by characters, and how many predicted entities are `text[start:end]`.
+predicts it and the tagged file with the same model, and reports the entity-level F1 of both,
+counted by characters, and how many predicted entities are `text[start:end]`.
 """
 
 import argparse
@@ -79,14 +79,9 @@ def main() -> None:
         spans_of(line["labels"], where) for line, where in zip(of_words, places, strict=True)
     ]
     scores = f1(by_text, golds), f1(by_words, golds)
-    figures = {
-        "entities": len(pairs),
-        "text_is_entity": same,
-        "gold_entities": sum(map(len, golds)),
-    }
-    figures |= {
-        f"f1_{name}": round(100 * x, 2) for name, x in zip(("text", "words"), scores, strict=True)
-    }
+    figures: dict[str, Any] = {"entities": len(pairs), "text_is_entity": same}
+    figures["gold_entities"] = sum(map(len, golds))
+    figures["f1_text"], figures["f1_words"] = (round(100 * score, 2) for score in scores)
     report(figures, args.output)
 
 
