@@ -461,11 +461,13 @@ def test_flags_override_the_config_of_the_task(monkeypatch):
 
 def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tmp_path, sentences):
     rows = [{"text": s, "label": "yes" if s[0] < "e" else "no"} for s in sentences[:40]]
-    fields = {"init": config.init, "max_length": 32, "batch_size": 16, "max_steps": 2}
+    # Two steps, more than the one epoch has.
+    fields = {"init": config.init, "max_length": 32, "batch_size": 40, "max_steps": 2}
+    fields["num_epochs"] = 1
     frame, workdir = pandas.DataFrame(rows[:8]), str(tmp_path / "run")
     result = bertjax.finetune(task="classify", train=rows, dev=frame, workdir=workdir, **fields)
     assert result.scores == result.runs[""] and 0 <= result.scores["dev/accuracy"] <= 1
-    assert [line["step"] for line in result.metrics if "eval/accuracy" in line] == [2]
+    assert [line["step"] for line in result.metrics if "eval/accuracy" in line] == [1, 2]
     assert result.history.loc[2, "eval/accuracy"] == result.scores["dev/accuracy"]
     assert result.history["train/loss"].notna().any()
     assert result.model.labels == ["no", "yes"] and not result.model.absent

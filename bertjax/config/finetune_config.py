@@ -113,8 +113,8 @@ class FinetuneConfig(TrainingConfig):
     num_epochs: float = 3.0
     """Number of passes over the train split."""
     max_steps: int | None = None
-    """Number of updates of the training and of the learning-rate schedule; None: computed from
-    num_epochs."""
+    """Number of updates of the training and of the learning-rate schedule, whatever num_epochs is;
+    None: computed from num_epochs."""
     optimizer: OptimizerConfig = OptimizerConfig(
         recipe="adamw",
         learning_rate=5e-5,

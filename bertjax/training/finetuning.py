@@ -86,7 +86,7 @@ class FinetuningRun(Run):
         self.batches_per_epoch = -(-len(data.sizes) // config.batch_size)
         steps = max(1, round(config.num_epochs * self.batches_per_epoch))
         phase = Phase(
-            num_steps=min(steps, config.max_steps or steps),
+            num_steps=config.max_steps or steps,
             max_length=self.shape.row_length,
             batch_size=config.batch_size,
         )
