@@ -77,7 +77,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkF
         argv,
         command="benchmark",
         description="Measures the speed of a pretraining step on this machine; without --data, the "
-        "rows are random.",
+        "rows are random. It takes the flags of bertjax.pretrain that concern the train step.",
+        hidden=command_line.NO_STEP_FLAGS,
     )
     return config, flags
 

@@ -33,6 +33,12 @@ Flags = TypeVar("Flags")
 # group is listed in the first box, which contains --help.
 GROUPS = ("data", "model", "training", "hardware", "output")
 
+# Fields of a pretraining config that change nothing about a single train step.
+NO_STEP_FLAGS = tuple(
+    "workdir overwrite eval_every eval_rows save_every keep_checkpoints log_every max_bad_steps "
+    "rollback_steps deterministic distributed".split()
+)
+
 # What `pretrain` and `benchmark` advise if the memory does not suffice.
 MEMORY_REMEDY = (
     "Pretraining needs less memory with a larger --phases.0.accumulation_steps (the results are "
@@ -49,7 +55,8 @@ class ConfigFlags:
 
     config: str | None = None
     """Config file whose values are the defaults of the other flags: a Python file, in the current
-    folder or in the package, that defines the variable `config`; None: no config file."""
+    folder or in the package, that defines the variable `config`; None: no config file, or in
+    bertjax.finetune, configs/finetune/TASK.py."""
 
 
 def parse(
@@ -77,18 +84,24 @@ def parse_both(
     *,
     command: str,
     description: str,
+    hidden: Collection[str] = (),
 ) -> tuple[Flags, Config]:
     """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
-    `flags` is the dataclass of the command's own flags; the other arguments are as in `parse`. The
-    dataclasses of `flags` and `config` must not have a field of the same name.
+    `flags` is the dataclass of the command's own flags; `hidden` names fields of `config` that
+    have no flags. The other arguments are as in `parse`. The dataclasses of `flags` and
+    `config` must not have a field of the same name.
     """
-    first, second = _parse((flags, config), argv, command, description)
+    first, second = _parse((flags, config), argv, command, description, hidden)
     return first, second
 
 
 def _parse(
-    configs: Sequence[Any], argv: Sequence[str] | None, command: str, description: str
+    configs: Sequence[Any],
+    argv: Sequence[str] | None,
+    command: str,
+    description: str,
+    hidden: Collection[str] = (),
 ) -> list[Any]:
     argv = arguments(argv)
     if "--version" in argv:
@@ -96,7 +109,7 @@ def _parse(
         raise SystemExit(0)
     registry = _registry()
     with registry:
-        root: Any = _root(configs)
+        root: Any = _root(configs, hidden)
     argv = _with_values(argv, _boolean_names(configs))
     return tyro.cli(
         root,
@@ -151,7 +164,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
     return type("the flags", (_Group,), {"spec": spec})  # "Error parsing the flags: ..."
 
 
-def _root(configs: Sequence[Any]) -> type[_Group]:
+def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
     """Returns one type with the fields of all `configs`; `tyro.cli(type)` returns the configs."""
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
@@ -171,6 +184,8 @@ def _root(configs: Sequence[Any]) -> type[_Group]:
             field_type: Any = Annotated[
                 field.type, tyro.conf.arg(prefix_name=False), tyro.conf.FlagConversionOff
             ]
+            if field.name in hidden:
+                field_type = tyro.conf.Suppress[field_type]
             grouped[group].append(dataclasses.replace(field, type=field_type))
 
     def instantiate(**values: Any) -> list[Any]:

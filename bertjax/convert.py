@@ -214,7 +214,8 @@ def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
         ConvertConfig,
         argv,
         command="convert",
-        description="Converts models, bit for bit, and compares them with PyTorch.",
+        description="Converts a model; its weights, as float32, stay the same bit for bit. "
+        "--verify compares its outputs with PyTorch's.",
     )
 
 

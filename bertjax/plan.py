@@ -33,8 +33,8 @@ class PlanFlags(command_line.ConfigFlags):
     """TPU slice to plan for, as VERSION:CHIPS, such as v3:4x4; None: only the slices in
     --compare."""
     compare: str | None = None
-    """Further TPU slices to plan for, separated by commas, such as v4:2x2x4,v5e:4x4; a table
-    compares the plans of all slices; None: only the slice in --topology."""
+    """TPU slices to plan for besides --topology, separated by commas, such as v4:2x2x4,v5e:4x4; a
+    table compares the plans of all slices; None: only the slice in --topology."""
     json: str | None = None
     """File to write the plans to as JSON ("-": standard output); None: no JSON is written."""
     advice: bool = True
@@ -161,7 +161,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         argv,
         command="plan",
         description="Compiles the train step of a pretraining for TPUs that are not at hand, and "
-        "reports its memory, communication and time.",
+        "reports its memory, communication and time. It takes the flags of bertjax.pretrain that "
+        "concern the train step.",
+        hidden=(*command_line.NO_STEP_FLAGS, "data", "init", "reader_threads", "peak_tflops"),
     )
     return config, flags
 

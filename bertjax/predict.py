@@ -42,27 +42,28 @@ class PredictConfig:
     }
 
     model: str
-    """Model directory, or the workdir of a finished run."""
+    """Model: a directory, the workdir of a pretraining or of a finished fine-tuning, a TF1
+    checkpoint or a hub name."""
     input: str | None = None
     """File of examples to predict, or a folder of files, in the form that the model's task needs:
-    CSV, TSV, JSON, Parquet, one text per line (.txt), SQuAD's JSON or CoNLL's columns, also
-    compressed."""
+    CSV, TSV, JSON, Parquet, one text per line (.txt), SQuAD's JSON or CoNLL's columns, all but
+    Parquet also compressed."""
     text: str | None = None
-    """Single text to predict instead of a file; for question answering, the question."""
+    """Single text to predict; for question answering, the question."""
     pair: str | None = None
-    """Second text of a pair whose first text is --text; for question answering, the passage; None:
-    --text is a single text."""
+    """Second text of a pair whose first text is --text; for question answering, the passage, which
+    is required; None: --text is a single text."""
     task: str | None = None
     """Benchmark task whose dev and test splits are predicted, such as ax with an MNLI model."""
     data_dir: str | None = None
-    """Folder with the published files of --task; None: the data is downloaded from the Hugging Face
+    """Folder with the official files of --task; None: the data is downloaded from the Hugging Face
     hub, unless TensorFlow Datasets has prepared it."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data, and prepares the task if necessary; None:
-    its default folder, of which only prepared tasks are read."""
+    """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: its
+    default folder, which is used only if the task is already prepared there."""
     submission: str | None = None
-    """Zip file for GLUE's server that the predictions of --task are added to; None: a new zip file
-    in --output."""
+    """GLUE: zip file for its server that the predictions of --task are added to; None: a new zip
+    file in --output."""
     text_column: str | None = None
     """Column of the text, or of the first text of a pair; None: if no column flag is set and
     --input has the text columns used in fine-tuning, the column used in fine-tuning, else a column
@@ -74,35 +75,36 @@ class PredictConfig:
     """Column of the labels, from which metrics are computed; None: chosen as for --text_column; no
     metrics are computed if --input has no labels."""
     label_separator: str | None = None
-    """Character that separates the labels of an example with several labels; None: the separator
-    used in fine-tuning, if any."""
+    """String that separates the labels of an example with several labels; None: the separator used
+    in fine-tuning, if any."""
     id_column: str | None = None
     """Column of the example ids, which the predictions contain; None: chosen as for --text_column;
     the ids are row indices if --input has no ids."""
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices in multiple choice; empty: chosen as for --text_column."""
     fill_mask: str | None = None
-    """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable words for each mask
+    """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable tokens for each mask
     are printed."""
     top_k: int = 5
-    """Number of words to print per mask of --fill_mask."""
+    """Number of tokens to print per mask of --fill_mask."""
     embed: str | None = None
     """File with one text per line, or table (CSV, TSV, JSON, Parquet) with a column of texts; the
     embedding of each text is written to --output."""
     output: str | None = None
     """Output: a .jsonl, .csv, .tsv or .parquet file for --input and --text, an .npy, .jsonl or
-    .parquet file for --embed, a folder for --task; None: standard output, or the folder
-    predictions/TASK for --task."""
+    .parquet file for --embed, a folder for --task; None: standard output for --input and --text,
+    the folder predictions/TASK for --task; --embed requires it."""
     max_length: int | None = None
-    """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with, or
-    for --embed, that of the files of sentence-transformers or of the model."""
+    """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with;
+    for --embed, that of the files of sentence-transformers, or that of the model if there are none
+    or --pooling is given."""
     pooling: Literal["mean", "cls"] | None = None
     """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
     the hidden state of [CLS]; None: as the files of sentence-transformers in --model say, or mean
     if there are none."""
     normalize: bool | None = None
-    """Whether --embed divides each vector by its Euclidean length; None: as the files of
-    sentence-transformers say, or False if there are none."""
+    """Whether --embed divides each vector by its Euclidean length; None: as the files of sentence-
+    transformers say, or False if there are none or --pooling is given."""
     layers: tuple[int, ...] = (-1,)
     """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; hidden states of
     several layers are concatenated."""
@@ -358,7 +360,8 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
         argv,
         command="predict",
         description="Predicts with a fine-tuned model, fills the masks of a text, or computes "
-        "embeddings of texts.",
+        "embeddings of texts. Exactly one of --input, --text, --task, --fill_mask and --embed is "
+        "required.",
     )
 
 

@@ -53,7 +53,8 @@ class PretrainFlags(command_line.ConfigFlags):
     GROUPS: ClassVar[dict[str, str]] = {"output": "export"}
 
     export: bool = False
-    """Export the model of the newest checkpoint in --workdir, without any training."""
+    """Write the model of the newest checkpoint in --workdir to WORKDIR/model, a Hugging Face
+    directory, without any training."""
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
@@ -63,7 +64,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFl
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
         command="pretrain",
-        description="Pretrains an encoder; repeating the command resumes the run.",
+        description="Pretrains an encoder; repeating the command resumes the run. With "
+        "--config FILE, --help also shows the flags of its phases.",
     )
     return config, flags
 

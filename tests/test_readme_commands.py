@@ -44,6 +44,7 @@ SMALL = {
     "finetune --task=rte --init my-bert": f"{FINETUNE} --seeds 2",
     "finetune --task=rte --init distilled": FINETUNE,
     "finetune --task=classify": f"{FINETUNE} --init my-bert --optimizer.learning_rate 1e-3",
+    "finetune --task=mrpc": "--max_length 64 --unroll 1 --init my-bert",
     "finetune": f"{FINETUNE} --init my-bert",
     "benchmark": f"{PRETRAIN} --steps 2",
 }

@@ -9,8 +9,8 @@ class DistillationConfig:
     """Config of distillation during pretraining: the teacher, and the weights of the losses."""
 
     teacher: str | None = None
-    """Teacher model, which must have an MLM head: a model directory, the workdir of a run or a hub
-    name; None: no distillation."""
+    """Teacher model, which must have an MLM head: a model directory, the workdir of a run, a TF1
+    checkpoint or a hub name; None: no distillation."""
     layers: tuple[int, ...] = ()
     """Indices (from 0) of the teacher's layers that initialise the student's layers, one per
     student layer; the teacher's embeddings and heads are copied as well; empty: the student starts

@@ -28,31 +28,34 @@ class FinetuneConfig(TrainingConfig):
     }
 
     task: str = ""
-    """Task to fine-tune on: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad, squad2, swag
-    or conll; or classify, regress, tag, qa or choice for files of your own."""
+    """Task to fine-tune on, which is required: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli,
+    squad, squad2, swag or conll; or classify, regress, tag, qa or choice for files of your own."""
     init: str = "bert-base-uncased"
-    """Model to start from: a model directory, the workdir of a run, a TF1 checkpoint or a hub
-    name."""
+    """Model to start from: a model directory, a .bin or .safetensors file, the workdir of a run, a
+    TF1 checkpoint or a hub name."""
     workdir: str = ""
     """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK."""
     data_dir: str | None = None
     """Folder with the official files of the task; None: the task is downloaded from the Hugging
     Face hub, unless TensorFlow Datasets has prepared it."""
     tfds_data_dir: str | None = None
-    """Folder where TensorFlow Datasets keeps its data, and prepares the task if necessary; None:
-    its default folder, of which only prepared tasks are read."""
+    """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: its
+    default folder, which is used only if the task is already prepared there."""
     train: str | None = None
     """File of your own with the train split, or a folder of files: CSV, TSV, JSON, Parquet, SQuAD's
-    JSON or CoNLL's columns, also compressed; None: the train split of the official task."""
+    JSON or CoNLL's columns, all but Parquet also compressed; None: the train split of the official
+    task."""
     dev: str | None = None
     """File of your own with the dev split; None: the dev split of an official task, or
     --dev_fraction of --train if the task reads files of your own."""
     dev_fraction: float | None = None
-    """If there is no --dev: fraction of every class in --train that is held out and evaluated; 0:
-    train on all of --train, without evaluation; None: 0.1."""
+    """Files of your own without --dev: fraction of --train (classify: of every class; qa: of whole
+    passages) that is held out and evaluated; 0: train on all of --train, without evaluation; None:
+    0.1."""
     skip_bad_rows: bool = False
     """Whether rows of your files that cannot be used, such as those with an empty text, are left
-    out and listed in WORKDIR/bad_rows.jsonl; if False, they end the command."""
+    out and listed in WORKDIR/bad_rows.jsonl; if False, they end the command; lines in CoNLL's
+    format with too few or too many columns always do."""
     test: str | None = None
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""
@@ -61,7 +64,8 @@ class FinetuneConfig(TrainingConfig):
     names and positions of the columns, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair, or in multiple choice, of a text that is put before
-    every choice; None: the column is guessed from the column names."""
+    every choice; None: the column is guessed from the column names, or if --text_column is given,
+    there is no second text."""
     label_column: str | None = None
     """Column of the label; None: the column is guessed from the names and positions of columns."""
     id_column: str | None = None
@@ -71,10 +75,11 @@ class FinetuneConfig(TrainingConfig):
     """Multiple choice: columns of the choices, or the one column of JSON lines that holds a list of
     choices; empty: the columns are guessed from the column names."""
     label_separator: str | None = None
-    """Character that separates the labels of an example with several labels; None: one label per
+    """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON lines."""
     max_length: int | None = None
-    """Maximum number of tokens per sequence; None: the default of the task (128; SQuAD: 384)."""
+    """Maximum number of tokens per sequence; None: the default of the task (128; question
+    answering: 384)."""
     doc_stride: int = 128
     """Question answering: number of tokens between the starts of two consecutive windows of a long
     passage."""
@@ -84,11 +89,11 @@ class FinetuneConfig(TrainingConfig):
     max_answer_length: int = 30
     """Question answering: maximum number of tokens of a predicted answer."""
     null_threshold: float = 0.0
-    """SQuAD 2.0: threshold by which the logit of no answer must exceed the logit of the best answer
-    for the prediction to be no answer."""
+    """Questions without answers (squad2, qa): threshold by which the logit of no answer must exceed
+    the logit of the best answer for the prediction to be no answer."""
     teacher: str | None = None
-    """Directory of a teacher model that was fine-tuned on the same task, for distillation; None:
-    the student learns from the labels only."""
+    """Teacher that was fine-tuned on the same task, for distillation: a model directory, the
+    workdir of a finished run or a hub name; None: the student learns from the labels only."""
     temperature: float | None = None
     """Distillation: temperature by which the logits of teacher and student are divided; None: 2."""
     soft_weight: float | None = None
@@ -99,17 +104,18 @@ class FinetuneConfig(TrainingConfig):
     embeddings, -1 = last layer; best in Devlin et al. 2018: -4 -3 -2 -1); train the tagger with a
     learning rate of about 1e-3; empty: the encoder is fine-tuned."""
     feature_join: Literal["concat", "sum"] = "concat"
-    """Tagging: whether the hidden states of several feature layers are concatenated or summed."""
+    """With feature_layers: whether the hidden states of several feature layers are concatenated or
+    summed."""
     tagger: Literal["linear", "bilstm"] = "linear"
-    """Kind of tagger on the hidden states: linear is a linear layer; bilstm is a two-layer BiLSTM
-    and a linear layer, as in Devlin et al. 2018."""
+    """With feature_layers: kind of tagger on the hidden states: linear is a linear layer; bilstm is
+    a two-layer BiLSTM and a linear layer, as in Devlin et al. 2018."""
     tagger_size: int = 768
-    """Tagging: number of units of the bilstm tagger in each direction."""
+    """With feature_layers: number of units of the bilstm tagger in each direction."""
     batch_size: int = 32
-    """Number of examples (SQuAD: windows) per update, over all devices."""
+    """Number of examples (question answering: windows) per update, over all devices."""
     accumulation_steps: int = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
-    and give the same gradient."""
+    and give the same gradient (with dropout_prng threefry2x32)."""
     num_epochs: float = 3.0
     """Number of passes over the train split."""
     max_steps: int | None = None
@@ -122,7 +128,7 @@ class FinetuneConfig(TrainingConfig):
         warmup_steps=0,
         warmup_proportion=0.1,
     )
-    """Optimizer and learning rate."""
+    """Optimizer and learning-rate schedule."""
     dropout: float | None = None
     """Dropout rate of hidden states, attention and classifier; None: as in the model's config."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
@@ -140,11 +146,12 @@ class FinetuneConfig(TrainingConfig):
     seeds: int = 1
     """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported."""
     sweep: bool = False
-    """Try the grid of Devlin et al. 2018 (batches of 16 and 32, learning rates 5e-5, 3e-5 and 2e-5,
-    2 to 4 epochs) and keep the run that is best on the dev split."""
+    """Train on the grid of Devlin et al. 2018 (batches of 16 and 32, learning rates 5e-5, 3e-5 and
+    2e-5, 2 to 4 epochs), which replaces batch_size, learning_rate and num_epochs; the model of the
+    run that is best on the dev split is exported."""
     submission: str | None = None
-    """Zip file for the GLUE server, to which the task's predictions are added; None: a new zip file
-    next to the predictions."""
+    """GLUE: zip file for its server, to which the task's predictions are added; None: a new zip
+    file next to the predictions."""
     log_every: int = 50
     """Number of steps between log lines of metrics."""
     reader_threads: int = 2
@@ -175,6 +182,11 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(f"dropout={self.dropout}: choose it in [0, 1).")
         if self.max_length is not None and self.max_length < SHORTEST:
             raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
+        if self.sweep and self.max_steps is not None:
+            raise ValueError(
+                f"--sweep cannot be combined with --max_steps {self.max_steps}, with which all "
+                "numbers of epochs of the grid are the same: leave one of them out."
+            )
         if self.sweep and self.seeds > 1:
             raise ValueError(
                 f"--sweep cannot be combined with --seeds {self.seeds}: run with --sweep "

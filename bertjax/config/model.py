@@ -41,7 +41,8 @@ class BertConfig:
     """Inner dimension of the feed-forward layers."""
     hidden_act: str = "gelu"
     """Activation of the feed-forward layers: gelu is the exact (erf) form of the original BERT;
-    gelu_new is the tanh approximation."""
+    gelu_new and gelu_pytorch_tanh are its tanh approximation; relu, silu, swish and tanh are known
+    as well."""
     hidden_dropout_prob: float = 0.1
     """Dropout rate of the embeddings and of the outputs of attention and feed-forward layers."""
     attention_probs_dropout_prob: float = 0.1
@@ -57,7 +58,8 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
-    """Id of the padding token; None: the model has no padding token."""
+    """Id of the padding token, which pretraining takes from the tokenizer of the data; None: the
+    model has no padding token."""
     tie_word_embeddings: bool = True
     """Whether the MLM head uses the word embedding matrix as its output projection."""
     classifier_dropout: float | None = None
@@ -73,14 +75,15 @@ class BertConfig:
     """Number of groups of consecutive layers; the layers of a group share their parameters; None:
     no layers share parameters."""
     position_offset: int = 0
-    """Position id of the first token; earlier rows of the position embedding are never used."""
+    """Position id of the first token; earlier rows of the position embedding are never used;
+    pretraining of a RoBERTa sets it to pad_token_id + 1."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
     mlm_activation: str | None = None
-    """Activation of the MLM head; None: hidden_act."""
+    """Activation of the MLM head, named as for hidden_act; None: hidden_act."""
     classifier_activation: str | None = None
-    """Activation of the dense layer that sequence classifiers have instead of the pooler; None:
-    sequence classifiers use the pooler."""
+    """Activation of the dense layer that sequence classifiers have instead of the pooler, named as
+    for hidden_act; None: sequence classifiers use the pooler."""
     classifier_input_dropout: bool = False
     """Whether dropout is also applied before the dense layer of sequence classifiers."""
     attention_output_dropout: float | None = None
@@ -90,7 +93,8 @@ class BertConfig:
     qa_dropout: float = 0.0
     """Dropout rate of the input of the question-answering head."""
     model_type: str = "bert"
-    """Family of the model, which only affects how the model is written to and read from files."""
+    """Family of the model (bert, roberta, xlm-roberta, camembert, albert or distilbert): the format
+    of its files, and which heads and settings it may have."""
 
     def __post_init__(self):
         least = {"type_vocab_size": 0, "position_offset": 0}

@@ -65,9 +65,10 @@ class PrepareConfig:
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
     in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs (the docstrings of Python
-    and installed packages)."""
+    and installed packages); required unless --merge is set."""
     tokenizer: str = ""
-    """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name."""
+    """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name; required
+    unless --merge is set."""
     output: str
     """Directory to which the training data are written, also in a bucket (gs://, needs the extra
     gcs): a new directory, or the directory of an unfinished run of bertjax.prepare."""
@@ -120,7 +121,8 @@ class PrepareConfig:
     parts: int = 16
     """Number of parts that --runner splits the data into; a worker prepares one part at a time."""
     runner_options: str = ""
-    """Pipeline options of Beam for --runner, such as --runner_options='--project=P --region=R'."""
+    """Pipeline options of Beam for --runner, such as --runner_options='--project=P --region=R';
+    empty: none."""
     merge: bool = False
     """Prepare no data; only join the parts that earlier runs with --shard prepared."""
     overwrite: bool = False

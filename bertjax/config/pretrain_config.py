@@ -20,10 +20,11 @@ class Phase:
     """Number of rows per update, over all devices."""
     accumulation_steps: int = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
-    and give the same gradient."""
+    and give the same gradient (with dropout_prng threefry2x32)."""
     max_predictions: int | None = None
-    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up;
-    for packed rows, max_length * mlm_probability + max_sequences / 2, rounded down."""
+    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up; for
+    packed rows, max_length * mlm_probability + max_sequences / 2, rounded down, where max_sequences
+    is that of bertjax.prepare."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase;
     restart begins a new schedule with its own warm-up. The optimizer state of the previous phase is
@@ -70,10 +71,12 @@ class PretrainConfig(TrainingConfig):
     }
 
     data: str = ""
-    """Directory with training data that bertjax.prepare wrote."""
+    """Directory with training data that bertjax.prepare wrote; pretraining needs it; without it,
+    bertjax.benchmark makes random rows."""
     init: str | None = None
-    """Model to start from: a model directory, the workdir of another run, a TF1 checkpoint or a hub
-    name; None: random weights."""
+    """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
+    run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except the
+    dropout rates; None: random weights."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
@@ -105,11 +108,11 @@ class PretrainConfig(TrainingConfig):
     eval_rows: int = 10_000
     """Maximum number of held-out rows per evaluation."""
     save_every: int = 1_000
-    """Number of steps between checkpoints; a checkpoint is also written at the end of each phase
-    and when a signal stops the run."""
+    """Number of steps between checkpoints; a checkpoint is also written after each evaluation that
+    is the best so far, at the end of each phase and when a signal stops the run."""
     keep_checkpoints: int = 3
-    """Number of newest checkpoints to keep; the checkpoint with the lowest held-out loss is also
-    kept."""
+    """Number of newest checkpoints to keep; the checkpoint with the lowest held-out masked LM loss
+    in the last evaluated phase is also kept."""
 
     def __post_init__(self):
         super().__post_init__()

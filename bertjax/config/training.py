@@ -63,11 +63,13 @@ class DistributedConfig:
     """Config of a multi-process run; not needed on TPU pods, under SLURM or under Open MPI."""
 
     coordinator_address: str | None = None
-    """HOST:PORT at which all processes reach process 0; None: detected automatically."""
+    """HOST:PORT at which all processes reach process 0; None: auto-detected on TPU pods, under
+    SLURM and under Open MPI, else the run has one process; set all three of these fields or
+    none."""
     num_processes: int | None = None
-    """Number of processes of the run; None: detected automatically."""
+    """Number of processes of the run; None: as for coordinator_address."""
     process_id: int | None = None
-    """Index of this process, counted from 0; None: detected automatically."""
+    """Index of this process, counted from 0; None: as for coordinator_address."""
     timeout_seconds: int = 300
     """Seconds to wait until all processes have connected."""
 
@@ -114,10 +116,12 @@ class TrainingConfig:
     """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`."""
 
     workdir: str = ""
-    """Directory for checkpoints, metrics and the model; the same command resumes the run."""
+    """Directory for checkpoints, metrics and the model; the same command resumes the run;
+    pretraining needs it."""
     overwrite: bool = False
-    """Delete the run in --workdir if it has another config or other data, and start anew; a run of
-    the same config is resumed; if False, another run ends the command with an error."""
+    """What happens if --workdir has checkpoints of a run with another config or other data: True
+    deletes them and starts anew, False ends with an error; a run of the same config is always
+    resumed."""
     seed: int = 0
     """Seed of initialisation, data order, masks and dropout, below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -138,18 +142,17 @@ class TrainingConfig:
     few percent more computation); full recomputes all activations (about a third more
     computation)."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    """Attention kernel: xla runs on all devices; splash (newer TPUs) and cudnn (NVIDIA GPUs,
+    """Attention kernel: xla runs on all devices; splash (TPU v5 and later) and cudnn (NVIDIA GPUs,
     bfloat16) are fused kernels without attention dropout, so a model with attention dropout always
-    uses xla; auto is splash if splash is supported and a phase has rows of at least 512 tokens,
-    else xla."""
+    uses xla; auto is splash if splash is supported and rows have at least 512 tokens, else xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on
     the mesh and on the number of microbatches."""
     max_bad_steps: int = 10
-    """Number of consecutive skipped updates after which the run ends with an error; 0: no limit. An
-    update is skipped if its loss or gradient is not finite, or if the update is a spike (see
-    skip_spikes)."""
+    """Number of consecutive skipped updates after which the run ends with an error or, with
+    rollback_steps, goes back; 0: no limit. An update is skipped if its loss or gradient is not
+    finite, or if the update is a spike (see skip_spikes)."""
     skip_spikes: float = 0.0
     """Number of standard deviations by which the loss or gradient norm of an update must exceed the
     mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); 0: only updates
@@ -157,7 +160,8 @@ class TrainingConfig:
     rollback_steps: int = 0
     """Minimum number of steps to go back after max_bad_steps consecutive skipped updates: the run
     continues from a checkpoint at least this many steps before the first skipped update, and leaves
-    out the batches from the checkpoint to the last skipped update (PaLM: 100); 0: the run ends."""
+    out the batches from the checkpoint to the last skipped update (PaLM: 100), at most 20 times;
+    without such a checkpoint it continues from step 0; 0: the run ends."""
     deterministic: bool = False
     """Use only deterministic GPU operations, so that a resumed run is bit-identical to an
     uninterrupted run on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the

@@ -11,10 +11,10 @@ class FormatExample(NamedTuple):
     lines: tuple[str, ...]
 
 
-_PARQUET = (
-    "The same columns may be in TSV, a JSON array or Parquet. A file may be compressed (gz, bz2, "
-    "xz, zst), and a folder of files is read as one file. Other column names are guessed, or given "
-    "with --text_column, --label_column and so on."
+_OTHERS = (
+    "The same columns may be in {others}. All but Parquet may be compressed (gz, bz2, xz, zst), "
+    "and a folder of files is read as one file. Other column names are guessed, or given with "
+    "--text_column, --label_column and so on."
 )
 # {name of a task on the user's own files: examples of its formats}
 FORMAT_EXAMPLES: dict[str, tuple[FormatExample, ...]] = {
@@ -137,8 +137,12 @@ def format_help(task: str) -> str:
         return ""
     parts = [f"Files for --task={task}:"]
     for example in FORMAT_EXAMPLES[task]:
-        lines = [f"    {line}" for line in example.lines]
+        # A line of spaces alone would become two blank lines.
+        lines = [f"    {line}" if line else "" for line in example.lines]
         parts.append("\n".join([f"{example.title} ({example.suffix}):", *lines]))
     if task != "qa":
-        parts.append(_PARQUET)
+        others = "CSV, a JSON array or Parquet; other suffixes mean CoNLL's columns"
+        parts.append(
+            _OTHERS.format(others=others if task == "tag" else "TSV, a JSON array or Parquet")
+        )
     return "\n\n".join(parts)
