@@ -174,6 +174,7 @@ def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_never_comes_is_named(job, tmp_path):
     started = job(tmp_path / "run", 3, 1, "--distributed.timeout_seconds", "20")
     started[1].kill()

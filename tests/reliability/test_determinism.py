@@ -81,6 +81,7 @@ def _without_times(path: Path) -> object:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_commands_give_the_same_data_metrics_and_models(tmp_path, corpus, sentences):
     steps = commands(corpus)
     first = run_in(tmp_path / "first", steps, sentences, hash_seed=1)

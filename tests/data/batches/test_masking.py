@@ -122,6 +122,7 @@ def test_ngrams_are_whole_words_in_one_part_of_the_sequence_and_keep_the_budget(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ngrams_of_n_words_have_a_probability_of_one_nth():
     # Every token a word and a small budget in a long text, so that n-grams hardly ever touch.
     masking = dataclasses.replace(NGRAMS, word_starts=np.ones(VOCAB, bool), probability=0.005)
