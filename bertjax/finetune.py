@@ -77,20 +77,22 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
 
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
     """Parses command-line flags; defaults come from --config or from the config file of --task."""
-    from bertjax.tasks.sources.format_examples import format_help
-
     task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
     description = (
         "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
         "from configs/finetune/TASK.py, or from --config FILE. With --task=TASK, --help shows "
         "examples of the files that a task on your own files reads."
     )
+    if task is not None:  # the tasks are a slow import
+        from bertjax.tasks.sources.format_examples import format_help
+
+        description += f"\n\n{format_help(task.lower())}"
     return command_line.parse_both(
         command_line.ConfigFlags,
         _defaults_of_task(task, file),
         argv,
         command="finetune",
-        description=f"{description}\n\n{format_help((task or '').lower())}".strip(),
+        description=description.strip(),
     )[1]
 
 
