@@ -159,18 +159,22 @@ def explained(file: str | Path, remedy: str = "copy or download it again") -> It
 
 
 def read_json(
-    path: Path, remedy: str = "copy or download it again", max_bytes: int = MAX_JSON_BYTES
-) -> dict[str, Any]:
+    path: Path,
+    remedy: str = "copy or download it again",
+    max_bytes: int = MAX_JSON_BYTES,
+    kind: type = dict,
+) -> Any:
     """Reads a UTF-8 JSON file, with or without a byte order mark, and returns the object in it.
 
     Args:
         path: the file, which may be in a bucket.
         remedy: the advice at the end of an error message.
         max_bytes: maximum size of the file; parsing a file needs up to 24 times its size in memory.
+        kind: `dict` for an object, or `list` for an array.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, is too large, or does not contain a JSON object.
+        ValueError: the file is not JSON, is too large, or does not contain `kind`.
     """
     try:
         content = json.loads(read_bytes(path, max_bytes).decode("utf-8-sig"))
@@ -180,9 +184,10 @@ def read_json(
         raise ValueError(
             f"{path} cannot be read, because it is not JSON in UTF-8 ({brief(error)}): {remedy}."
         ) from error
-    if not isinstance(content, dict):
+    if not isinstance(content, kind):
+        expected = "an object" if kind is dict else "an array"
         raise ValueError(
-            f"{path} cannot be read, because it holds a {type(content).__name__}, not an object: "
+            f"{path} cannot be read, because it holds a {type(content).__name__}, not {expected}: "
             f"{remedy}."
         )
     return content

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -291,16 +292,10 @@ def answer_task(config: PredictConfig) -> None:
     assert source is not None
     for split in source.splits:
         if split != "train":
-            count = 0
-
-            def predictions(split: str = split) -> "Iterator[tuple[Example, Prediction]]":
-                nonlocal count
-                for pair in model(task, source.examples(split)):
-                    count += 1
-                    yield pair
-
-            scores = task.score(task.write_predictions(folder, split, predictions()))
-            print(json.dumps({"split": split, "examples": count, **scores}))
+            count, pairs = itertools.count(), model(task, source.examples(split))
+            predictions = (pair for pair, _ in zip(pairs, count, strict=False))
+            scores = task.score(task.write_predictions(folder, split, predictions))
+            print(json.dumps({"split": split, "examples": next(count), **scores}))
     print(f"predictions written to {folder}")
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -12,20 +13,38 @@ def may_be_hub_name(name: str | Path) -> bool:
     return not Path(name).exists() and _NAME.fullmatch(str(name)) is not None
 
 
-def fetch(name: str, patterns: Sequence[str]) -> Path:
-    """Downloads the files of hub model `name` that match `patterns`; returns the cache folder.
+def fetch(
+    name: str,
+    patterns: Sequence[str],
+    *,
+    kind: Literal["model", "dataset"] = "model",
+    revision: str = "main",
+    remedy: str = "",
+) -> Path:
+    """Downloads files of a model or dataset on the hub; returns the cache folder.
+
+    Args:
+        name: the name of the model or dataset.
+        patterns: patterns of the files; files downloaded before are read from the cache.
+        kind: what is downloaded.
+        revision: the branch.
+        remedy: another way to get the files, for the error message.
 
     Raises:
-        FileNotFoundError: the model is neither on the hub nor in the local cache of the hub.
+        FileNotFoundError: it is neither on the hub nor in the local cache of the hub.
     """
     import huggingface_hub  # a slow import, and most models are local
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(patterns)))
+        return Path(
+            huggingface_hub.snapshot_download(
+                name, repo_type=kind, revision=revision, allow_patterns=list(patterns)
+            )
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise FileNotFoundError(
-            f"{name!r} is not a local directory, and the hub returned no model of that name "
-            f"({type(error).__name__}). Check the name, the network and HF_HUB_OFFLINE; models "
-            "downloaded before are read from the cache."
+            f"{name!r} is not a local directory, and the hub returned no {kind} of that name "
+            f"({type(error).__name__}). Check the name, the network and HF_HUB_OFFLINE; {kind}s "
+            f"downloaded before are read from the cache.{remedy}"
         ) from error

@@ -4,17 +4,17 @@
 its hidden states, and possibly a normalisation to length 1.
 """
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bertjax.files import brief
+from bertjax.files import brief, read_json
 
 MODULES = "modules.json"
 _SETTINGS = "sentence_bert_config.json"
 _POOLING = "1_Pooling/config.json"
 SENTENCE_FILES = (MODULES, _SETTINGS, "config_sentence_transformers.json", _POOLING)
 MAX_BYTES = 1 << 20
+REMEDY = "download it again, or give --pooling"
 
 
 class SentenceModules(NamedTuple):
@@ -35,12 +35,13 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     """Reads the modules of sentence-transformers in a model directory; returns None without any.
 
     Raises:
+        OSError: a file is missing or cannot be read.
         ValueError: a file is damaged, or the directory has modules other than a transformer, a
             pooling by mean or [CLS], and a normalisation.
     """
     if not (directory / MODULES).is_file():
         return None
-    modules = _read(directory / MODULES, list)
+    modules = read_json(directory / MODULES, REMEDY, MAX_BYTES, list)
     # Types are names of classes, such as sentence_transformers.models.Pooling.
     kinds = [str(x.get("type")).rpartition(".")[2] for x in modules if isinstance(x, dict)]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
@@ -49,7 +50,8 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
             "only Transformer, Pooling and Normalize: give --pooling to embed without them."
         )
     settings = directory / _SETTINGS
-    length = _read(settings, dict).get("max_seq_length") if settings.is_file() else None
+    content = read_json(settings, REMEDY, MAX_BYTES) if settings.is_file() else {}
+    length = content.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
     path = str(modules[1].get("path") or "1_Pooling")
@@ -61,7 +63,7 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
 
 def read_pooling(file: Path) -> str:
     """Returns "mean" or "cls", the mode in the config of a pooling; raises ValueError if other."""
-    config = _read(file, dict)
+    config = read_json(file, REMEDY, MAX_BYTES)
     modes = {key.removeprefix("pooling_mode_") for key, on in config.items() if on is True} - {
         "include_prompt"
     }
@@ -75,19 +77,6 @@ def read_pooling(file: Path) -> str:
             "--pooling to embed with one of them."
         )
     return names[modes.pop()]
-
-
-def _read(file: Path, kind: type) -> Any:
-    try:
-        with file.open("rb") as opened:
-            content = json.loads(opened.read(MAX_BYTES).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{file} cannot be read ({brief(error)}): download it again, or give --pooling."
-        ) from error
-    if not isinstance(content, kind):
-        raise ValueError(f"{file} is no JSON {kind.__name__}: download it again.")
-    return content
 
 
 def sentence_files(directory: Path) -> dict[str, str]:

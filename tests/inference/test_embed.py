@@ -240,7 +240,7 @@ def test_the_files_of_sentence_transformers_are_followed_and_kept(folder, texts,
         (MODULES, {"pooling_mode_max_tokens": True}, "asks for the pooling max_tokens"),
         (MODULES, {"pooling_mode": "lasttoken"}, "asks for the pooling lasttoken"),
         (MODULES, {}, "asks for the pooling none"),
-        (MODULES, [], "is no JSON dict"),
+        (MODULES, [], "holds a list, not an object"),
     ],
 )
 def test_other_modules_are_refused_unless_a_pooling_is_given(

@@ -61,7 +61,8 @@ class DatasetSource:
             data_dir: data folder of TFDS; if None, the default of the library.
 
         Raises:
-            ValueError: the dataset is unknown or cannot be downloaded, or TensorFlow is missing.
+            ValueError: TFDS does not know or cannot prepare the dataset, or a file is damaged.
+            FileNotFoundError: the dataset cannot be downloaded from the hub.
         """
         self._convert = convert
         self.counts: Counter[str] = Counter()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.data.text.tables import explained_parquet, open_parquet
+from bertjax.tokenization.hub import fetch
 
 
 class HubDataset(NamedTuple):
@@ -57,26 +58,19 @@ def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
     Files downloaded before are read from the local cache of the hub, also without a network.
 
     Raises:
-        ValueError: the dataset is neither in the cache nor can it be downloaded.
+        FileNotFoundError: the dataset is neither in the cache nor can it be downloaded.
+        ValueError: a file is damaged, or there are no Parquet files.
     """
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
     dataset = HUB[name]
-    try:
-        root = huggingface_hub.snapshot_download(
-            dataset.repository,
-            repo_type="dataset",
-            revision=dataset.revision,
-            allow_patterns=[f"{dataset.folder}/*.parquet", f"{dataset.folder}/*/*.parquet"],
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise ValueError(
-            f"The dataset {dataset.repository} cannot be downloaded from the Hugging Face hub "
-            f"({type(error).__name__}): check the network and HF_HUB_OFFLINE, or give --data_dir a "
-            "folder with the official files, or --tfds_data_dir one that TFDS prepared."
-        ) from error
-    folder = Path(root) / dataset.folder
+    root = fetch(
+        dataset.repository,
+        [f"{dataset.folder}/*.parquet", f"{dataset.folder}/*/*.parquet"],
+        kind="dataset",
+        revision=dataset.revision,
+        remedy=" Or give --data_dir a folder with the official files, or --tfds_data_dir one that "
+        "TFDS prepared.",
+    )
+    folder = root / dataset.folder
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.parquet")):
         if match := _SPLIT.fullmatch(path.relative_to(folder).as_posix()):

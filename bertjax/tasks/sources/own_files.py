@@ -62,9 +62,9 @@ class OwnFiles(abc.ABC):
         for example in examples:
             if example.problem:
                 problems.append(example.problem)
-            if self._bad_rows_are == "report" or not (
-                example.problem or (problems and self._bad_rows_are == "refuse")
-            ):
+                if self._bad_rows_are == "report":
+                    yield example
+            elif not problems or self._bad_rows_are != "refuse":
                 yield example
         if self._bad_rows_are == "refuse":
             self.refuse(split, problems)

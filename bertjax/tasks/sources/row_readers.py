@@ -106,10 +106,9 @@ def read_json_rows(path: Path) -> Rows:
     if start == "[":
         rows = _array_elements(path)
     else:
-        rows = ((number, _parsed(path, number, line)) for number, line in read_lines(path))
+        lines = ((number, line) for number, line in read_lines(path) if line.strip())
+        rows = ((number, _parsed(path, number, line)) for number, line in lines)
     for number, row in rows:
-        if row is None:
-            continue
         if not isinstance(row, dict | ValueError):
             row = ValueError(
                 f"{place(path, number)} holds a JSON {type(row).__name__}, not an object: write "
@@ -119,18 +118,15 @@ def read_json_rows(path: Path) -> Rows:
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
-    """Parses a line of JSON lines; returns a ValueError if it is not JSON, None if it is blank."""
-    if not line.strip():
-        return None
+    """Parses a line of JSON lines; returns a ValueError if it is not JSON."""
     try:
-        value = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
         return ValueError(
             f"{place(path, number)} is not JSON ({brief(error)}): write one object per line, "
             "such as "
             '{"text": "...", "label": "..."}.'
         )
-    return () if value is None else value  # `null` is not an object either
 
 
 def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
