@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.tasks.tag_schemes import entities
+
 # scipy and scikit-learn are imported in the functions that use them: their import takes more than a
 # second, which would delay `--help`.
 
@@ -155,25 +157,6 @@ def multi_label(
             score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
             values[f"{average}_f1"] = float(score)
     return values
-
-
-def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Returns (first word, last word + 1, type) for each entity that the tags of a sentence mark.
-
-    An entity of type X starts at `B-X`, and at an `I-X` that does not continue an entity of type X.
-    Like conlleval, the function accepts IOB1, IOB2 and inconsistent tags. A word with a tag other
-    than `B-X` or `I-X` belongs to no entity.
-    """
-    spans = []
-    start, kind = 0, None  # None: no entity is open. Entities tagged B and I have the type "".
-    for index, tag in enumerate((*tags, "O")):
-        prefix, _, tag_kind = tag.partition("-")
-        tag_kind = tag_kind if prefix in ("B", "I") else None
-        if kind is not None and (prefix == "B" or tag_kind != kind):
-            spans.append((start, index, kind))
-        if prefix == "B" or tag_kind != kind:
-            start, kind = index, tag_kind
-    return spans
 
 
 def entity_f1(

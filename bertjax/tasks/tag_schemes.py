@@ -1,4 +1,4 @@
-"""Tag schemes that mark entities word by word, and the conversion of tags to IOB2.
+"""Tag schemes that mark entities word by word, their conversion to IOB2, and tags to entities.
 
 The words of an entity of type X, here of three words, have these tags in each scheme:
 
@@ -8,7 +8,7 @@ IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU has L-X for E-X, a
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 Scheme = Literal["IOB1", "IOB2", "IOBES"]
@@ -65,3 +65,22 @@ def order_tags(tags: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(tags))
     kinds = sorted({tag[1:] for tag in tags if tag != "O"})
     return ("O", *(mark + kind for kind in kinds for mark in "BI"))
+
+
+def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Returns (first word, last word + 1, type) for each entity that the tags of a sentence mark.
+
+    An entity of type X starts at `B-X`, and at an `I-X` that does not continue an entity of type X.
+    Like conlleval, the function accepts IOB1, IOB2 and inconsistent tags. A word with a tag other
+    than `B-X` or `I-X` belongs to no entity.
+    """
+    spans = []
+    start, kind = 0, None  # None: no entity is open. Entities tagged B and I have the type "".
+    for index, tag in enumerate((*tags, "O")):
+        prefix, _, tag_kind = tag.partition("-")
+        tag_kind = tag_kind if prefix in ("B", "I") else None
+        if kind is not None and (prefix == "B" or tag_kind != kind):
+            spans.append((start, index, kind))
+        if prefix == "B" or tag_kind != kind:
+            start, kind = index, tag_kind
+    return spans

@@ -11,8 +11,8 @@ import numpy as np
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.files import writing
 from bertjax.tasks.classification import softmax
-from bertjax.tasks.metrics import Metric, entities, entity_f1, word_accuracy
-from bertjax.tasks.tag_schemes import marks_entities
+from bertjax.tasks.metrics import Metric, entity_f1, word_accuracy
+from bertjax.tasks.tag_schemes import entities, marks_entities
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer
 
@@ -64,6 +64,9 @@ class TagTask(Task):
         `Feature.origins` holds the index of a word at the first piece of the word, and -1 at all
         other tokens. Every word, including the first, is encoded as if a space preceded the word,
         like transformers with `is_split_into_words` (and `add_prefix_space`).
+
+        Emoji and other symbols of a running text that the vocabulary does not know are left out:
+        models take unknown words for names. Words that were given as words all stay.
         """
         if not example.words:
             raise ValueError(f"{example.where}: the sentence has no words; remove it.")
@@ -71,6 +74,8 @@ class TagTask(Task):
         for word, pieces in enumerate(tokenizer.encode_after_space(example.words)):
             # A word that consists only of control characters has no pieces, but needs a position.
             pieces = pieces or [tokenizer.unk_token_id]
+            if example.offsets and _is_unknown_symbol(example.words[word], pieces, tokenizer):
+                continue
             ids += pieces
             origins += [word] + [-1] * (len(pieces) - 1)
         ids, origins = ids[: max_length - 1], origins[: max_length - 1]
@@ -104,16 +109,13 @@ class TagTask(Task):
             if word >= 0:
                 best = int(probabilities[token].argmax())
                 tags[word], confidences[word] = self.labels[best], float(probabilities[token, best])
-        return self.of_tags(example, tags, confidences)
-
-    def of_tags(
-        self, example: Example, tags: Sequence[str], probabilities: Sequence[float]
-    ) -> Prediction:
-        """Returns the prediction with the given tags and probabilities, one of each per word."""
-        prediction: Prediction = {"words": [*example.words], "labels": [*tags]}
-        prediction["probabilities"] = [*probabilities]
         if self.marks_entities:
-            prediction["entities"] = [*_entities(example, tags, probabilities)]
+            origins = features[0].origins
+            _tag_symbols_within_entities(origins[origins >= 0].tolist(), tags, confidences)
+        prediction: Prediction = {"words": [*example.words], "labels": tags}
+        prediction["probabilities"] = confidences
+        if self.marks_entities:
+            prediction["entities"] = [*_entities(example, tags, confidences)]
         return prediction
 
     @functools.cached_property
@@ -124,6 +126,27 @@ class TagTask(Task):
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the predicted tags, one per word."""
         return prediction["labels"]
+
+
+def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Returns whether a word has no letter or digit, and no piece that the vocabulary knows."""
+    return set(pieces) == {tokenizer.unk_token_id} and not any(map(str.isalnum, word))
+
+
+def _tag_symbols_within_entities(
+    read: Sequence[int], tags: list[str], probabilities: list[float]
+) -> None:
+    """Gives words that the model did not read the tag of the entity that surrounds them, in place.
+
+    Args:
+        read: the indices of the words that the model read.
+        tags: a tag per word.
+        probabilities: the probability of each tag.
+    """
+    for first, end, kind in entities([tags[word] for word in read]):
+        for word in {*range(read[first], read[end - 1])} - {*read}:
+            tags[word] = f"I-{kind}" if kind else "I"
+            probabilities[word] = probabilities[read[first]]
 
 
 def _entities(

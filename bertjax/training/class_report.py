@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bertjax.files import write_json, writing
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.metrics import entities
+from bertjax.tasks.tag_schemes import entities
 from bertjax.tasks.tagging import TagTask
 
 WIDTH = 80

@@ -3,14 +3,20 @@
 import json
 import random
 
+import numpy as np
 import pytest
 
-from bertjax.tasks.metrics import entities
+from bertjax.tasks.prediction_inputs import from_text
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.tagged_text import has_columns
+from bertjax.tasks.tag_schemes import entities
 from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.task import Example
 from bertjax.tasks.words import split_words
+from bertjax.tokenization.wordpiece import WordPieceTokenizer
+
+ENTITY_TAGS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
 
 
 @pytest.mark.parametrize(
@@ -77,16 +83,49 @@ def test_entities_given_by_characters_become_tags_and_come_back(tmp_path):
     first, second = source.examples("train")
     assert first.label == (*("B-PER", "I-PER", "O", "O", "B-ORG", "O", "B-LOC", "I-LOC", "O"),)
     assert second.label == ("O", "O", "O")
-    task = TagTask.of_labels(("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"), name="t")
-    prediction = task.of_tags(first, first.label, [0.5] * 9)
-    found = prediction["entities"]
+    found = predicted_with(first, first.label)["entities"]
     assert [(e["start"], e["end"], e["type"]) for e in found] == [
         (0, 13, "PER"),
         (26, 30, "ORG"),
         (34, 43, "LOC"),
     ]
     assert all(text[e["start"] : e["end"]] == e["text"] for e in found)
-    assert found[2]["text"] == "New  York" and found[2]["probability"] == 0.5
+    assert found[2]["text"] == "New  York" and found[2]["probability"] == pytest.approx(0.5)
+
+
+def predicted_with(example, tags):
+    """The prediction of a model that gives half of the probability to each word's tag in `tags`.
+
+    Such a model takes a word that it does not know for a person.
+    """
+    task = TagTask.of_labels(ENTITY_TAGS, name="t")
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] new york is nice . : )".split()
+    tokenizer = WordPieceTokenizer({t: i for i, t in enumerate(tokens)}, do_lower_case=True)
+    (feature,) = task.features(example, tokenizer, 32)
+    logits = np.zeros((len(feature.input_ids), len(ENTITY_TAGS)), np.float32)
+    for token, word in enumerate(feature.origins):
+        if word >= 0:
+            tag = "B-PER" if tags is None and feature.input_ids[token] == 1 else "O"
+            tag = tag if tags is None else tags[word]
+            logits[token, ENTITY_TAGS.index(tag)] = np.log(len(ENTITY_TAGS) - 1)
+    return task.predict(example, [feature], [{"logits": logits}])
+
+
+def test_unknown_symbols_of_a_running_text_are_no_entities_and_break_none():
+    task = TagTask.of_labels(ENTITY_TAGS, name="t")
+    text = "New 🙂 York ❤️ is \u2192 nice 👩‍👩‍👧 :) Zürich 🙂"
+    read = from_text(task, text, None)
+    names = [entity["text"] for entity in predicted_with(read, None)["entities"]]
+    assert names == ["Zürich"]  # an unknown word with letters may be a name
+    tags = ["B-LOC" if w == "New" else "I-LOC" if w == "York" else "O" for w in read.words]
+    prediction = predicted_with(read, tags)
+    assert [entity["text"] for entity in prediction["entities"]] == ["New 🙂 York"]
+    assert prediction["words"] == list(read.words)
+    assert prediction["labels"][:4] == ["B-LOC", "I-LOC", "I-LOC", "O"]
+    # Words that were given as words are encoded as transformers encodes them.
+    given = Example(id="1", where="row 1", words=("new", "🙂"))
+    assert [e["text"] for e in predicted_with(given, None)["entities"]] == ["🙂"]
+    assert predicted_with(from_text(task, "🙂🙂", None), None)["entities"] == []
 
 
 @pytest.mark.parametrize(
