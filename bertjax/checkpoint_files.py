@@ -2,8 +2,8 @@
 
 In a checkpoint's folder, `checksums.json` holds the size and the CRC-32 of each other file, except
 two metadata files that Orbax writes last. The folder of a checkpoint gets its final name after
-`checksums.json` is written, so every complete checkpoint has checksums, except checkpoints of older
-versions.
+`checksums.json` is written, so every complete checkpoint has checksums, except checkpoints that
+older versions of bertjax wrote.
 """
 
 import json
@@ -34,8 +34,8 @@ def add_checksums(folder: Path) -> None:
 def damage_of(folder: Path) -> str | None:
     """Returns a description of the first damaged file of a checkpoint; None if no file is damaged.
 
-    In a checkpoint without `checksums.json`, written by an older version, only the file
-    `progress/metadata` is checked.
+    In a checkpoint without `checksums.json`, which an older version of bertjax wrote, only the file
+    `progress/metadata` is checked: it must be JSON.
     """
     try:
         if not (folder / CHECKSUMS).exists():
@@ -56,7 +56,10 @@ def newest_whole_step(directory: Path) -> int | None:
 
 
 def damaged_steps(directory: Path) -> dict[int, str]:
-    """Returns {step: description of the damage} for the damaged checkpoints in `directory`."""
+    """Returns {step: description of the damage} for the damaged checkpoints in `directory`.
+
+    A checkpoint without `checksums.json` counts as damaged if an earlier checkpoint has this file.
+    """
     steps = steps_in(directory)
     found = {step: damage_of(directory / str(step)) for step in steps}
     damaged = {step: damage for step, damage in found.items() if damage is not None}
@@ -69,9 +72,14 @@ def damaged_steps(directory: Path) -> dict[int, str]:
 
 
 def set_aside(directory: Path, step: int, folder: str) -> Path:
-    """Moves the checkpoint of `step` from `directory` to the folder `folder` beside `directory`.
+    """Moves the checkpoint of `step` from `directory` to a folder beside `directory`.
 
-    A checkpoint in `folder` is ignored by training runs, which only read `directory`.
+    Training runs ignore the checkpoints in this folder, because they only read `directory`.
+
+    Args:
+        directory: the directory of a run's checkpoints.
+        step: the training step of the checkpoint.
+        folder: the name of the folder, which is created if it does not exist.
 
     Returns:
         The new path of the checkpoint's folder.
@@ -84,11 +92,12 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Moves the checkpoints in the folder `replaced` back to `directory`.
+    """Deletes or restores the checkpoints in the folder `replaced` beside `directory`.
 
-    A checkpoint in `replaced` is deleted instead if `directory` has an undamaged checkpoint of the
-    same step. A damaged checkpoint in `directory` is moved to the folder `damaged` beside
-    `directory`, and the checkpoint of the same step in `replaced` takes its place.
+    A run moves a checkpoint to `replaced` while it writes a new checkpoint of the same step. If the
+    new checkpoint in `directory` is complete and undamaged, the old one is deleted. Otherwise, the
+    old one is moved back to `directory`, and a damaged new one to the folder `damaged` beside
+    `directory`.
     """
     # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
     for old in sorted((directory.parent / REPLACED).glob("[0-9]*"), reverse=True):
@@ -105,8 +114,10 @@ def restore_replaced(directory: Path) -> None:
 def set_damaged_aside(directory: Path) -> None:
     """Moves each damaged checkpoint to the folder `damaged` beside `directory`; prints a warning.
 
+    Before that, `restore_replaced` restores checkpoints whose replacement was interrupted.
+
     Raises:
-        ValueError: all checkpoints in `directory` are damaged; no checkpoint is moved.
+        ValueError: all checkpoints in `directory` are damaged; they stay in `directory`.
     """
     restore_replaced(directory)
     damaged = damaged_steps(directory)

@@ -91,6 +91,9 @@ def parse_both(
     `flags` is the dataclass of the command's own flags; `hidden` names fields of `config` that
     have no flags. The other arguments are as in `parse`. The dataclasses of `flags` and
     `config` must not have a field of the same name.
+
+    Returns:
+        An instance of `flags`, and the config of the run.
     """
     first, second = _parse((flags, config), argv, command, description, hidden)
     return first, second
@@ -165,7 +168,10 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 
 
 def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
-    """Returns one type with the fields of all `configs`; `tyro.cli(type)` returns the configs."""
+    """Returns a type for tyro with the fields of all `configs`, grouped into the boxes of `--help`.
+
+    `tyro.cli` of this type parses the flags and returns the list of configs.
+    """
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
@@ -247,7 +253,10 @@ def _with_values(argv: Sequence[str], booleans: Collection[str]) -> list[str]:
 
 
 def group_of(config_class: type, field: str) -> str | None:
-    """Returns the group of `--help` that lists `field`; None if `field` is in no group."""
+    """Returns the name of the box of `--help` that lists `field`, such as "training".
+
+    Returns None if the attribute `GROUPS` of `config_class`, {box: names of fields}, lacks `field`.
+    """
     groups: dict[str, str] = getattr(config_class, "GROUPS", {})
     return next((group for group, fields in groups.items() if field in fields.split()), None)
 
@@ -289,9 +298,9 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
         memory_remedy: a sentence that names the flags with which the command needs less memory.
 
     Returns:
-        0 for success, 1 for an error, 75 (`STOPPED`) if a signal raised `Interrupted`, so that
-        running the command again resumes it, 130 if Ctrl-C raised `KeyboardInterrupt`, and 141 if
-        the reader of standard output ended, as in `bertjax predict ... | head`.
+        0 for success, 1 for an expected error, 75 (`STOPPED`) if a signal raised `Interrupted` (the
+        same command then resumes the run), 130 if Ctrl-C raised `KeyboardInterrupt`, and 141 if the
+        reader of standard output ended, as in `bertjax predict ... | head`.
     """
     try:
         with signals_raise():

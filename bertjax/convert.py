@@ -45,15 +45,16 @@ class ConvertConfig:
     """Output format: hf writes config.json and safetensors; tf1 writes the bert_model.ckpt that
     google-research/bert reads."""
     verify: bool = False
-    """Compare the model's outputs on a few sentences with PyTorch's outputs, and fail if an output
-    differs by more than 1e-4 (needs the extra `parity`)."""
+    """Load the converted model with PyTorch, compare its outputs on a few sentences with those of
+    the model in JAX, and fail if an output differs by more than 1e-4 (needs the extra `parity`)."""
 
 
 def run(config: ConvertConfig) -> None:
     """Converts the model `config.src`; with --verify, compares its outputs with PyTorch's.
 
     Raises:
-        FileNotFoundError: there is no model at `config.src`.
+        FileNotFoundError: there is no model at `config.src`, or it has no tokenizer, which
+            `--to tf1` and `--verify` need.
         ValueError: the output format cannot hold the model's head or one of the weights, or with
             --verify, an output differs from PyTorch's by more than 1e-4.
     """
@@ -115,9 +116,11 @@ def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]
 
 
 def verify(model: "Pretrained", written: Path) -> None:
-    """Prints the largest differences between the outputs of `model` and of PyTorch.
+    """Compares the outputs of `model` with those that PyTorch computes with the converted model.
 
-    The PyTorch model has the weights in the directory `written`.
+    `written` is the directory of the converted model; if it has the TF1 format, the comparison uses
+    a temporary copy in Hugging Face's format. For each output, such as the logits, the largest
+    absolute difference on `SENTENCES` is printed.
 
     Raises:
         ValueError: an output differs by more than 1e-4.
@@ -146,8 +149,8 @@ def verify(model: "Pretrained", written: Path) -> None:
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
     """Compares the outputs of `model` with the outputs of the PyTorch model in `directory`.
 
-    Returns {output name: largest absolute difference between the two models}. Padding tokens are
-    not compared.
+    Returns {output name: largest absolute difference between the two models on `SENTENCES`}. The
+    outputs at padding tokens are not compared.
     """
     import numpy as np
 

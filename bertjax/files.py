@@ -164,17 +164,17 @@ def read_json(
     max_bytes: int = MAX_JSON_BYTES,
     kind: type = dict,
 ) -> Any:
-    """Reads a UTF-8 JSON file, with or without a byte order mark, and returns the object in it.
+    """Reads a UTF-8 JSON file, with or without a byte order mark, and returns its content.
 
     Args:
         path: the file, which may be in a bucket.
         remedy: the advice at the end of an error message.
         max_bytes: maximum size of the file; parsing a file needs up to 24 times its size in memory.
-        kind: `dict` for an object, or `list` for an array.
+        kind: the type of the content: `dict` for a JSON object, or `list` for a JSON array.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, is too large, or does not contain `kind`.
+        ValueError: the file is not JSON, is too large, or its content is not of the type `kind`.
     """
     try:
         content = json.loads(read_bytes(path, max_bytes).decode("utf-8-sig"))
@@ -231,7 +231,9 @@ def set_aside(path: Path, name: str | None = None) -> Path:
 
 @contextlib.contextmanager
 def replacing_folder(folder: str | Path, marks: Sequence[str] = ()) -> Iterator[Path]:
-    """Yields a new folder that replaces `folder` at the end of the block, if no error occurs.
+    """Yields a new folder that replaces `folder` at the end of the `with` block.
+
+    If the block raises an error, `folder` is unchanged, and the new folder is removed.
 
     The old content of `folder` is kept until the end of the `with` block, and then removed.
 
@@ -300,7 +302,11 @@ def brief(content: Any, limit: int = 120) -> str:
 
 
 def listed(names: Sequence[Any], limit: int = 70) -> str:
-    """Joins `names` for an error message; shortens a long list to its count and first names."""
+    """Joins `names` with commas, for an error message of about `limit` characters.
+
+    More than 9 names, or more characters, become the number of names and the first names; an empty
+    list becomes "nothing".
+    """
     if not names:
         return "nothing"
     first = ", ".join(brief(name, limit) for name in names[:9])

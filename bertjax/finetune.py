@@ -49,10 +49,10 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
-    """Fine-tunes a model once per run of `config`; returns {name of a run: scores of the run}.
+    """Fine-tunes a model in one or several runs; returns {name of a run: scores of the run}.
 
-    A config describes a single run, one run per seed, or a sweep over BERT's published
-    hyperparameter grid.
+    `config` describes a single run, whose name is "", one run per seed, or a sweep with one run per
+    point of BERT's published hyperparameter grid. Scores are {split/metric: score}.
     """
     return finetune(config).runs
 

@@ -16,7 +16,8 @@ class Interrupted(KeyboardInterrupt):
     """Raised when a stop signal ends a command; running the command again resumes its work.
 
     Attributes:
-        on_all_hosts: whether all hosts of the run have agreed to end.
+        on_all_hosts: whether all hosts of a multi-host run have agreed to end after the same step;
+            if False, this host must tell the other hosts that it ends.
     """
 
     def __init__(self, message: str, *, on_all_hosts: bool = False):
@@ -28,8 +29,8 @@ class Interrupted(KeyboardInterrupt):
 def signals_raise() -> Iterator[None]:
     """A context in which SIGTERM and SIGHUP raise `Interrupted`, so that files are cleaned up.
 
-    Without this context, SIGTERM and SIGHUP end the process at once. The context has no effect on
-    forked child processes, or if a thread other than the main thread enters the context.
+    Without this context, SIGTERM and SIGHUP end the process at once. In forked child processes,
+    they still do. The context has no effect if a thread other than the main thread enters it.
     """
     process = os.getpid()
 

@@ -31,7 +31,7 @@ ATTEMPTS = 100
 
 
 class Locked(ValueError):
-    """Raised if another process holds the lock; the message names that process and its host."""
+    """Raised if another process holds a lock; the message names that process and its host."""
 
 
 class Lock:
@@ -77,7 +77,11 @@ class Lock:
             self._take_heartbeat(wait)
 
     def _take_flock(self) -> bool:
-        """Takes the lock by `flock`; returns False if the file system does not support `flock`."""
+        """Takes the lock by `flock`; returns False if the file system does not support `flock`.
+
+        Raises:
+            Locked: another process holds the lock.
+        """
         if fcntl is None:
             return False
         for _ in range(ATTEMPTS):

@@ -60,29 +60,30 @@ class PredictConfig:
     """Folder with the official files of --task; None: the data is downloaded from the Hugging Face
     hub, unless TensorFlow Datasets has prepared it."""
     tfds_data_dir: str | None = None
-    """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: its
-    default folder, which is used only if the task is already prepared there."""
+    """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: the
+    default folder of TensorFlow Datasets, which is used only if it has the task already."""
     submission: str | None = None
-    """GLUE: zip file for its server that the predictions of --task are added to; None: a new zip
-    file in --output."""
+    """Zip file to upload to GLUE's server, to which the predictions of --task are added; None: the
+    file submission.zip in --output."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: if no column flag is set and
-    --input has the text columns used in fine-tuning, the column used in fine-tuning, else a column
-    that is guessed and printed."""
+    """Column of the text, or of the first text of a pair; None: with --input, the column used in
+    fine-tuning if no column flag is set and the file has all text columns used in fine-tuning; else
+    a column that is guessed and printed."""
     pair_column: str | None = None
     """Column of the second text of a pair or, in multiple choice, of a text that is put before
     every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
-    """Column of the labels, from which metrics are computed; None: chosen as for --text_column; no
-    metrics are computed if --input has no labels."""
+    """Column of the labels, with which the predictions are compared to compute metrics; None:
+    chosen as for --text_column; no metrics are computed if --input has no labels."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""
     id_column: str | None = None
     """Column of the example ids, which the predictions contain; None: chosen as for --text_column;
-    the ids are row indices if --input has no ids."""
+    if --input has no ids, the examples are numbered from 0."""
     choice_columns: tuple[str, ...] = ()
-    """Columns of the choices in multiple choice; empty: chosen as for --text_column."""
+    """Columns of the choices in multiple choice, or the one column with lists of choices; empty:
+    chosen as for --text_column."""
     fill_mask: str | None = None
     """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable tokens for each mask
     are printed."""
@@ -96,16 +97,16 @@ class PredictConfig:
     .parquet file for --embed, a folder for --task; None: standard output for --input and --text,
     the folder predictions/TASK for --task; --embed requires it."""
     max_length: int | None = None
-    """Maximum number of tokens per sequence; None: the value that the model was fine-tuned with;
-    for --embed, that of the files of sentence-transformers, or that of the model if there are none
-    or --pooling is given."""
+    """Maximum number of tokens per sequence; None: the value used in fine-tuning; with --embed, the
+    value in the files of sentence-transformers in --model, or the maximum length of the model if
+    there are no such files or --pooling is given."""
     pooling: Literal["mean", "cls"] | None = None
     """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
     the hidden state of [CLS]; None: as the files of sentence-transformers in --model say, or mean
     if there are none."""
     normalize: bool | None = None
-    """Whether --embed divides each vector by its Euclidean length; None: as the files of sentence-
-    transformers say, or False if there are none or --pooling is given."""
+    """Whether --embed divides each vector by its Euclidean length; None: as the files of
+    sentence-transformers in --model say, or False if there are none or --pooling is given."""
     layers: tuple[int, ...] = (-1,)
     """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; hidden states of
     several layers are concatenated."""
@@ -146,11 +147,12 @@ class PredictConfig:
 
 
 def answer(config: PredictConfig) -> None:
-    """Predicts a text or all examples of a file; prints or writes the results as JSON lines.
+    """Predicts --text or all examples of --input; writes the predictions to --output.
 
-    If the examples have labels, the metrics are printed as well. If the command is killed, running
-    the command again with the same input, model and flags continues the file --output, so that each
-    example has exactly one line.
+    The predictions are JSON lines or a table, as the suffix of --output says; without --output,
+    JSON lines are printed. If the examples have labels, the metrics are printed as well. If the
+    command is killed, running it again with the same input, model and flags predicts only the
+    examples without a prediction yet, so that --output has one line or row per example.
     """
     from bertjax.inference.answer_files import check_suffix
     from bertjax.inference.evaluation import task_of_file
@@ -191,10 +193,12 @@ def _predictions(
     lines: "PartialLines | _Printed",
     problems: list[str],
 ) -> "Iterator[tuple[Example, Prediction]]":
-    """Yields (example, prediction): first those of an interrupted run, then new ones, written.
+    """Yields (example, prediction) for each of `examples`, and writes predictions to `lines`.
 
-    The reasons why rows cannot be predicted or scored are added to `problems`, and the examples of
-    these rows are yielded without labels. A wrong --text raises ValueError instead.
+    Predictions that an interrupted run has written are read from `lines` instead of computed. The
+    reasons why rows of --input cannot be predicted or scored are added to `problems`, and the
+    examples of these rows are yielded without labels. A --text that cannot be predicted raises
+    ValueError instead.
     """
 
     def pairs() -> "Iterator[tuple[Example, Prediction]]":
@@ -221,7 +225,7 @@ def _predictions(
 
 @contextlib.contextmanager
 def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines | _Printed]":
-    """Yields a writer of JSON lines to the file --output or, if --output is None, to stdout."""
+    """Yields a writer of predictions to the file --output or, if --output is None, to stdout."""
     if config.output is None:
         yield _Printed()
         return
@@ -259,7 +263,7 @@ class _Printed:
     """Writes JSON lines to standard output, with the interface of `PartialLines`."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Returns an empty iterator, because standard output has no lines of an earlier run."""
+        """Returns an empty iterator, because an earlier run left no lines on standard output."""
         return iter(())
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -271,7 +275,9 @@ def answer_task(config: PredictConfig) -> None:
     """Predicts all splits of a benchmark task except train; writes predictions, prints metrics.
 
     Raises:
-        ValueError: the labels of the model and of the task differ.
+        ValueError: the task is unknown or reads the user's own files, or the model has another head
+            or other labels than the task.
+        FileNotFoundError: the data of the task does not exist.
     """
     from bertjax.inference.evaluation import official_task
     from bertjax.inference.saved_task import TaskModel
@@ -303,7 +309,8 @@ def run(config: PredictConfig) -> None:
     """Runs the inference that the config selects, and prints or writes the results.
 
     Raises:
-        ValueError: the model lacks the required head, or the input cannot be read.
+        ValueError: the model lacks the required head, the input cannot be read, or a flag has a
+            value that the model or the input does not support.
     """
     from bertjax.devices.compilation_cache import use_compilation_cache
     from bertjax.inference.embed import Embedder

@@ -1,8 +1,8 @@
 """Prepares pretraining data: `python -m bertjax.prepare --input ... --tokenizer ... --output ...`.
 
-One process reads the input and splits the text into chunks of documents; worker processes turn
-each chunk into shards of training data. The output does not depend on the number of workers; see
-`bertjax.data.preparation.chunks`.
+One process reads the input and divides it into chunks: whole documents with --chunk_mb MB of text.
+Worker processes turn each chunk into shards, which are files of examples. The output does not
+depend on the number of workers; see `bertjax.data.preparation.chunks`.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
         bertjax.prepare(input="text/*", tokenizer="bert-base-uncased", output="data")
 
     A script must call this function under `if __name__ == "__main__":` unless `num_processes=1`,
-    because worker processes import the script. The result is None if `shard` is set and other parts
-    are not finished.
+    because worker processes import the script. If `shard` selects one of several parts of the
+    input, the result is None as long as another part is not finished.
 
     Args:
         config: the config of the preparation; None: the default config.
@@ -57,7 +57,8 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 def run(config: PrepareConfig) -> "Metadata | None":
     """Prepares pretraining data, or continues an unfinished preparation; returns the metadata.
 
-    If `config.shard` is set and other parts are not finished, the result is None.
+    If `config.shard` selects one of several parts of the input, the result is None as long as
+    another part is not finished.
 
     Raises:
         ValueError: the input, the tokenizer or the output directory cannot be used.
@@ -139,7 +140,10 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
 def _prepare_here(
     config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
-    """Prepares one part locally; returns the metadata, or None if another part is unfinished."""
+    """Prepares part `config.shard` of the input, or all of it, on this machine.
+
+    Returns the metadata of the whole output, or None if another part is not finished.
+    """
     from bertjax.data.preparation import prepared_dir
 
     chunks = _prepare_chunks(config, corpus)
@@ -155,7 +159,10 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares one part in a Beam worker; returns the number of chunks of the whole input."""
+    """Prepares part `part` of `config.parts` in a Beam worker; returns the input's chunk count.
+
+    The count is the number of chunks of the whole input, not only of this part.
+    """
     from bertjax.data.preparation import prepared_dir
 
     config = dataclasses.replace(
@@ -170,7 +177,11 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
 
 
 def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
-    """Prepares unfinished chunks of part `config.part()`; returns the input's number of chunks."""
+    """Prepares the unfinished chunks of part `config.part()`; returns the input's chunk count.
+
+    Part i of n consists of the chunks whose index is i modulo n. The count is the number of chunks
+    of the whole input.
+    """
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
     from bertjax.data.preparation.workers import Workers, available_cores
@@ -209,7 +220,11 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 
 @contextlib.contextmanager
 def _progress(corpus: "Corpus") -> Iterator[Any]:
-    """Yields `report(text_bytes)`: updates a progress bar on a terminal, else prints log lines."""
+    """Yields a function `report(text_bytes)`, which is called when more text has been prepared.
+
+    On a terminal, the function updates a progress bar; otherwise, it prints a log line at most
+    every `SECONDS_BETWEEN_LOG_LINES`. `text_bytes` is the size of the text since the last call.
+    """
     begin = last = time.monotonic()
     text_bytes = 0
     if sys.stderr.isatty():

@@ -40,7 +40,7 @@ def run(config: PretrainConfig) -> None:
 
 
 def export(workdir: str) -> None:
-    """Writes the model of the newest checkpoint in `workdir` to a Hugging Face model directory."""
+    """Writes the model of the newest checkpoint to the Hugging Face directory `workdir`/model."""
     from bertjax.training import pretraining
 
     pretraining.export(workdir)

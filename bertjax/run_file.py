@@ -1,4 +1,4 @@
-"""Reads `run.json` of a workdir, which holds the config of a run and a hash of its data.
+"""Reads `run.json` of a workdir, which holds the config of a run and a hash of its training data.
 
 The file `.run.json` in the same workdir is a spare copy of `run.json`.
 """
@@ -37,7 +37,7 @@ def read_run_file(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, or lacks the config of the run or the hash of the data.
+        ValueError: the file is not JSON, or lacks the config or the hash of the training data.
     """
     content = read_json(path, "restore it from a copy, or choose another --workdir")
     config, fingerprint = content.get("config"), content.get("data_fingerprint")

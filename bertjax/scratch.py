@@ -44,7 +44,11 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_left_behind(root: Path) -> None:
-    """Removes the current user's scratch folders in `root` of processes that have ended."""
+    """Removes the current user's scratch folders in `root` whose processes have ended.
+
+    A process has ended if nobody holds the lock of its folder. A folder without a lock file is
+    removed at the age of `SECONDS_WITHOUT_LOCK`.
+    """
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Locked):
             if _is_ours(folder):

@@ -18,7 +18,8 @@ def run(config: TrainTokenizerConfig) -> None:
     """Trains a tokenizer on the corpus `config.input` and saves it in the folder `config.output`.
 
     Raises:
-        ValueError: the output directory is not empty, or the corpus contains no word.
+        ValueError: the output directory is not empty, the corpus contains no word, or a unigram
+            vocabulary of `vocab_size` tokens is too small for the corpus.
     """
     from bertjax.data.text.corpus import Corpus, ReadOptions
 
@@ -59,7 +60,7 @@ def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
-    """Parses command-line flags into a `TrainTokenizerConfig`."""
+    """Parses the command-line flags `argv` (None: `sys.argv[1:]`) into a `TrainTokenizerConfig`."""
     return command_line.parse(
         TrainTokenizerConfig,
         argv,

@@ -46,7 +46,11 @@ def load_config_file(path: str | None, config_class: type[Config]) -> Config:
 
 
 def _nearest_field(message: str) -> str:
-    """Returns advice on a config file's TypeError; lists the valid fields for an unknown field."""
+    """Returns advice for the message of a TypeError that a config file raised.
+
+    For an unknown field of a config class, the advice names the most similar field and lists all
+    fields of the class.
+    """
     unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
     classes = (
         *(PretrainConfig, FinetuneConfig, Phase, OptimizerConfig, MeshConfig, BertConfig),

@@ -49,13 +49,13 @@ class FinetuneConfig(TrainingConfig):
     """File of your own with the dev split; None: the dev split of an official task, or
     --dev_fraction of --train if the task reads files of your own."""
     dev_fraction: float | None = None
-    """Files of your own without --dev: fraction of --train (classify: of every class; qa: of whole
-    passages) that is held out and evaluated; 0: train on all of --train, without evaluation; None:
-    0.1."""
+    """Tasks on files of your own without --dev: fraction of --train that is held out as the dev
+    split (classify: the same fraction of every class; qa: all questions on a passage together); 0:
+    train on all of --train, without evaluation; None: 0.1."""
     skip_bad_rows: bool = False
     """Whether rows of your files that cannot be used, such as those with an empty text, are left
-    out and listed in WORKDIR/bad_rows.jsonl; if False, they end the command; lines in CoNLL's
-    format with too few or too many columns always do."""
+    out and listed in WORKDIR/bad_rows.jsonl; if False, such rows end the command with an error;
+    lines in CoNLL's format with too few or too many columns always end the command."""
     test: str | None = None
     """File of your own with the test split, which is predicted after training; None: the test split
     of an official task, or no predictions if the task reads files of your own."""
@@ -89,8 +89,8 @@ class FinetuneConfig(TrainingConfig):
     max_answer_length: int = 30
     """Question answering: maximum number of tokens of a predicted answer."""
     null_threshold: float = 0.0
-    """Questions without answers (squad2, qa): threshold by which the logit of no answer must exceed
-    the logit of the best answer for the prediction to be no answer."""
+    """Question answering with unanswerable questions (squad2, qa): "no answer" is predicted if its
+    logit exceeds the logit of the best answer by more than this threshold."""
     teacher: str | None = None
     """Teacher that was fine-tuned on the same task, for distillation: a model directory, the
     workdir of a finished run or a hub name; None: the student learns from the labels only."""
@@ -142,7 +142,8 @@ class FinetuneConfig(TrainingConfig):
     """Metric on the dev split by which the best checkpoint is selected, such as macro_f1; None: the
     main metric of the task."""
     patience: int = 0
-    """Evaluations without improvement after which training stops early; 0: no early stopping."""
+    """Number of consecutive evaluations in which the metric of --select_by does not improve on its
+    best value, after which training stops early; 0: no early stopping."""
     seeds: int = 1
     """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported."""
     sweep: bool = False
@@ -150,8 +151,8 @@ class FinetuneConfig(TrainingConfig):
     2e-5, 2 to 4 epochs), which replaces batch_size, learning_rate and num_epochs; the model of the
     run that is best on the dev split is exported."""
     submission: str | None = None
-    """GLUE: zip file for its server, to which the task's predictions are added; None: a new zip
-    file next to the predictions."""
+    """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None: a
+    new zip file next to the predictions."""
     log_every: int = 50
     """Number of steps between log lines of metrics."""
     reader_threads: int = 2

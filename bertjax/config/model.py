@@ -75,8 +75,8 @@ class BertConfig:
     """Number of groups of consecutive layers; the layers of a group share their parameters; None:
     no layers share parameters."""
     position_offset: int = 0
-    """Position id of the first token; earlier rows of the position embedding are never used;
-    pretraining of a RoBERTa sets it to pad_token_id + 1."""
+    """Position id of the first token of a sequence; earlier rows of the position embedding are
+    never used; pretraining of a RoBERTa sets position_offset to pad_token_id + 1."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
     mlm_activation: str | None = None
@@ -93,8 +93,8 @@ class BertConfig:
     qa_dropout: float = 0.0
     """Dropout rate of the input of the question-answering head."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, albert or distilbert): the format
-    of its files, and which heads and settings it may have."""
+    """Family of the model (bert, roberta, xlm-roberta, camembert, albert or distilbert), which
+    determines the format of its files, and the heads and settings that it may have."""
 
     def __post_init__(self):
         least = {"type_vocab_size": 0, "position_offset": 0}

@@ -24,7 +24,7 @@ class Phase:
     max_predictions: int | None = None
     """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up; for
     packed rows, max_length * mlm_probability + max_sequences / 2, rounded down, where max_sequences
-    is that of bertjax.prepare."""
+    is the --max_sequences with which bertjax.prepare packed the rows."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase;
     restart begins a new schedule with its own warm-up. The optimizer state of the previous phase is
@@ -32,7 +32,7 @@ class Phase:
     learning_rate: float | None = None
     """Peak learning rate of a restarted schedule; None: optimizer.learning_rate."""
     warmup_steps: int | None = None
-    """Number of warm-up steps of a restarted schedule; None: warm-up of the optimizer config."""
+    """Number of warm-up steps of a restarted schedule; None: as the optimizer config says."""
 
     def __post_init__(self):
         for field in (
@@ -71,8 +71,8 @@ class PretrainConfig(TrainingConfig):
     }
 
     data: str = ""
-    """Directory with training data that bertjax.prepare wrote; pretraining needs it; without it,
-    bertjax.benchmark makes random rows."""
+    """Directory with training data that bertjax.prepare wrote (required by bertjax.pretrain); if
+    empty, bertjax.benchmark measures with rows of random tokens."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
     run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except the
@@ -108,8 +108,9 @@ class PretrainConfig(TrainingConfig):
     eval_rows: int = 10_000
     """Maximum number of held-out rows per evaluation."""
     save_every: int = 1_000
-    """Number of steps between checkpoints; a checkpoint is also written after each evaluation that
-    is the best so far, at the end of each phase and when a signal stops the run."""
+    """Number of steps between checkpoints; a checkpoint is also written after each evaluation with
+    the lowest held-out masked LM loss of the phase so far, at the end of each phase and when a
+    signal stops the run."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep; the checkpoint with the lowest held-out masked LM loss
     in the last evaluated phase is also kept."""

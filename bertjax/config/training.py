@@ -33,7 +33,8 @@ class OptimizerConfig:
     eps: float = 1e-6
     """Adam's epsilon, added to the square root of the second moment."""
     weight_decay: float = 0.01
-    """Weight decay of all parameters, embeddings included, except biases and LayerNorms."""
+    """Weight decay coefficient of all parameters, embeddings included, except biases and
+    LayerNorms."""
     decay_all: bool = False
     """Apply weight decay to biases and LayerNorms as well, as fairseq does."""
     max_grad_norm: float = 1.0
@@ -64,8 +65,8 @@ class DistributedConfig:
 
     coordinator_address: str | None = None
     """HOST:PORT at which all processes reach process 0; None: auto-detected on TPU pods, under
-    SLURM and under Open MPI, else the run has one process; set all three of these fields or
-    none."""
+    SLURM and under Open MPI, else the run has one process; coordinator_address, num_processes and
+    process_id must be set together, or none of them."""
     num_processes: int | None = None
     """Number of processes of the run; None: as for coordinator_address."""
     process_id: int | None = None
@@ -116,8 +117,8 @@ class TrainingConfig:
     """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`."""
 
     workdir: str = ""
-    """Directory for checkpoints, metrics and the model; the same command resumes the run;
-    pretraining needs it."""
+    """Directory for checkpoints, metrics and the model (required by bertjax.pretrain); repeating
+    the same command resumes the run in this directory."""
     overwrite: bool = False
     """What happens if --workdir has checkpoints of a run with another config or other data: True
     deletes them and starts anew, False ends with an error; a run of the same config is always
@@ -151,17 +152,17 @@ class TrainingConfig:
     the mesh and on the number of microbatches."""
     max_bad_steps: int = 10
     """Number of consecutive skipped updates after which the run ends with an error or, with
-    rollback_steps, goes back; 0: no limit. An update is skipped if its loss or gradient is not
-    finite, or if the update is a spike (see skip_spikes)."""
+    rollback_steps, goes back to an earlier checkpoint; 0: no limit. An update is skipped if its
+    loss or gradient is not finite, or if the update is a spike (see skip_spikes)."""
     skip_spikes: float = 0.0
     """Number of standard deviations by which the loss or gradient norm of an update must exceed the
     mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); 0: only updates
     that are not finite are skipped."""
     rollback_steps: int = 0
-    """Minimum number of steps to go back after max_bad_steps consecutive skipped updates: the run
-    continues from a checkpoint at least this many steps before the first skipped update, and leaves
-    out the batches from the checkpoint to the last skipped update (PaLM: 100), at most 20 times;
-    without such a checkpoint it continues from step 0; 0: the run ends."""
+    """Minimum number of steps to go back (PaLM: 100) after max_bad_steps consecutive skipped
+    updates: the run continues from the last checkpoint at least this many steps before the first
+    skipped update, or from step 0 without such a checkpoint, and leaves out the batches from there
+    to the last skipped update; a run goes back at most 20 times; 0: the run ends instead."""
     deterministic: bool = False
     """Use only deterministic GPU operations, so that a resumed run is bit-identical to an
     uninterrupted run on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the

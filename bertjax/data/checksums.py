@@ -30,7 +30,13 @@ SAID_FROM = 1 << 30
 
 
 class Verification(NamedTuple):
-    """Result of `verify_shards`: number of shards and number of bytes read, and a warning or ""."""
+    """Result of `verify_shards`.
+
+    Attributes:
+        shards: number of shards that were read.
+        size: number of bytes that were read.
+        note: a warning for the user; "": no warning.
+    """
 
     shards: int
     size: int
@@ -83,7 +89,10 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Context manager: holds a lock against other processes; reads the list from disk again."""
+        """A context that one process at a time can enter; reads the list from disk on entry.
+
+        Where files cannot be locked, several processes enter the context at the same time.
+        """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without locks, each process verifies by itself
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,8 @@
-"""`metadata.json`, which describes the shards of a prepared directory and their statistics."""
+"""`metadata.json`, which describes the shards of a directory that `bertjax.prepare` wrote.
+
+A shard is an ArrayRecord file of training rows (records). `prepare` divides the input text into
+chunks of whole documents, and writes one shard per chunk, split and maximum length.
+"""
 
 import dataclasses
 import json
@@ -20,7 +24,7 @@ METADATA_FILE = "metadata.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The entry of one shard in `metadata.json`.
+    """The description of one shard in `metadata.json`.
 
     Attributes:
         file: name of the shard's file.
@@ -41,13 +45,16 @@ class LengthSummary:
     """Statistics of the rows of one split that were prepared for one maximum length.
 
     Attributes:
-        shards: the shards in the order of their chunks; a chunk without records has no shard.
+        shards: the shards in the order of the chunks of text that they were made from; a chunk
+            without rows has no shard.
         records: number of rows in all shards.
         sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.
-        labels: number of sequences with each label: "0", "1", or "-1" for no label.
+        labels: {label: number of sequences with this label}, with the labels of `Row` as strings:
+            "0", "1", or "-1" for no label.
         random_from_same_document: number of sentence pairs whose random second segment is from the
-            same document as the first, because the chunk has only one document in the split.
+            same document as the first, because the chunk of text has only one document in the
+            split.
         length_counts: number of sequences of each length, from 0 to the maximum length.
     """
 
@@ -99,7 +106,7 @@ class Metadata:
         vocab_size: vocabulary size of the tokenizer.
         objective: a key of `preparation.objectives.OBJECTIVES`.
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
-        chunks: number of chunks that the input was divided into.
+        chunks: number of chunks that the input text was divided into.
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
             "long_lines_cut", ...
         splits: statistics of "train" and, if documents were held out, of "eval".
@@ -170,7 +177,12 @@ class Metadata:
 
 
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:
-    """Raises ValueError if `length`, a shard's file name or the total of the records is wrong."""
+    """Checks the statistics of the rows of one maximum length; `where` names them in messages.
+
+    Raises:
+        ValueError: `length` is not a row length, a shard's file name contains a folder, or the
+            shards do not have `content.records` records in total.
+    """
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
     outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
@@ -239,7 +251,7 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
     """Returns the paths of the shards of one split and maximum length, in metadata.json's order.
 
     Raises:
-        ValueError: the directory has no such split, or no rows of this maximum length.
+        ValueError: the directory has no split `split`, or no rows of `max_length` tokens.
     """
     metadata = read_metadata(directory)
     if split not in metadata.splits:

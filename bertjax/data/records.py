@@ -3,7 +3,7 @@
 A record is one row of one or more sequences, without padding and [MASK] tokens, little-endian:
 
     version uint8, bytes per token id uint8 (2 or 4), number of sequences K uint16,
-    K x (length uint16, tokens with token type 0 uint16, label int16), then all token ids.
+    K x (length uint16, number of tokens with token type 0 uint16, label int16), all token ids.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ def encode_row(row: Row) -> bytes:
     Raises:
         ValueError: `row` has no sequence or different numbers of lengths, a_lengths and labels; the
             lengths do not add up to the number of token ids; `row` has more than MAX_ROW_LENGTH
-            token ids; a token id is negative or at least
-            2^31; an a_length is negative or above its length; or a label is not an int16.
+            token ids; a token id is negative or at least 2^31; an a_length is negative or above the
+            length of its sequence; or a label is not an int16.
     """
     ids = np.asarray(row.input_ids)
     if not len(row.lengths) == len(row.a_lengths) == len(row.labels) > 0:
@@ -220,5 +220,5 @@ def count_or_none(path: str | Path) -> int | None:
 
 
 def has_records(path: Path, records: int) -> bool:
-    """Returns whether a local shard has `records` records, or a shard in a bucket exists."""
+    """Returns whether the shard `path` has `records` records; in a bucket, whether it exists."""
     return path.exists() if is_remote(path) else count_or_none(path) == records

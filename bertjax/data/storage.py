@@ -1,6 +1,7 @@
 """Reads and writes local files and, with the etils library, files in gs:// and s3:// buckets.
 
-A write to a bucket is atomic, so record counts and checksums are verified for local files only.
+A file in a bucket is never incomplete, because a write to a bucket is atomic, so record counts and
+checksums are verified for local files only.
 """
 
 import contextlib

@@ -42,7 +42,11 @@ def _client() -> Any:
 
 
 def announce(message: str) -> None:
-    """Tells the other hosts how this host ends; unless `message` is `_FINISHED`, all hosts end."""
+    """Tells the other hosts by `message` why this host ends, which makes the other hosts end, too.
+
+    The exception is the message `_FINISHED`: this host has finished, or has agreed with the other
+    hosts to stop, and the other hosts go on until they end by themselves.
+    """
     global _watching
     if _watching:
         _over.set()
@@ -57,11 +61,12 @@ def announce(message: str) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """A context in which the processes of a run end if one of them fails or stops responding.
+    """A context in which all processes of a run end if one of them fails or stops responding.
 
-    An error in the `with` block ends the processes of all hosts, each with a message that names the
-    process that failed. The process with the error ends by `os._exit`, because a normal exit of jax
-    would wait for the other processes. In a run of a single process, the context does nothing.
+    An error in the `with` block of one process ends the processes of all hosts, each of the others
+    with a message that names the process that failed. The process with the error ends by
+    `os._exit`, because a normal exit of jax would wait for the other processes. In a run of a
+    single process, the context does nothing.
     """
     _start()
     try:

@@ -72,7 +72,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Returns whether this process is on Cloud TPUs, or one of several under SLURM or Open MPI."""
+    """Returns whether this is a process on Cloud TPUs, or one of several of SLURM or Open MPI."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -117,7 +117,10 @@ class Waiting:
         (self._folder / str(self._rank)).write_text("waiting\n", encoding="utf-8")
 
     def missing(self) -> list[int]:
-        """Returns the ranks of the hosts whose file is missing or was not touched recently."""
+        """Returns the ranks of the hosts whose file is missing or is older than that of this host.
+
+        A difference of up to 4 * RENEW_SECONDS is allowed.
+        """
         times = {rank: self._last_seen(rank) for rank in range(self._count)}
         return [r for r, seen in times.items() if seen < times[self._rank] - 4 * RENEW_SECONDS]
 

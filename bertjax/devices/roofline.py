@@ -37,7 +37,7 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """The FLOP of the product; the gradient of each operand needs the same number of FLOP."""
+        """The number of FLOP of the product; the gradient of each operand needs as many FLOP."""
         return 2 * max(self.batch, 1) * self.rows * self.inner * self.columns
 
 

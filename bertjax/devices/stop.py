@@ -50,7 +50,8 @@ class StopSignal:
     def __call__(self, step: int = 0) -> bool:
         """Returns whether to stop now.
 
-        With several hosts, the result becomes True on all hosts a few calls after a signal.
+        With several hosts, the result becomes True on all hosts at the same call, a few calls after
+        one of them got a signal.
         """
         del step
         if jax.process_count() == 1:

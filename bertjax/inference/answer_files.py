@@ -1,7 +1,8 @@
 """Tables of predictions: CSV, TSV and Parquet files, written from JSON lines.
 
-A row has the columns of the input, then those of the prediction, such as `predicted_label` and
-`probability_yes`. Lists of texts are joined by "|"; other lists and dictionaries are JSON texts.
+A row of a table is the prediction for one example. It has the columns of the input, then those of
+the prediction, such as `predicted_label` and `probability_yes`. If a value is a list of texts, its
+cell in the table holds the texts joined by "|"; any other list or dictionary is a cell of JSON.
 """
 
 import csv
@@ -35,7 +36,8 @@ def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
     """Converts a line of predictions to the row of a table, {column: value}.
 
     Args:
-        line: the prediction for one example, with its "id" and the columns of its "input".
+        line: the prediction for one example, a line of the JSON lines file, with the "id" of the
+            example and, as "input", the columns of its row in the input file.
     """
     given = dict(line.get("input") or {"id": line["id"]})
     row: dict[str, Any] = {}
@@ -60,12 +62,12 @@ def _cell(value: Any) -> str | float | None:
 
 
 def write_table(lines: Path, output: Path, suffix: str) -> None:
-    """Writes a table with a row for each line of the JSON lines file `lines`.
+    """Writes a table of predictions, with a row for each line of a JSON lines file.
 
     Args:
-        lines: the file of predictions.
-        output: the file to write.
-        suffix: the format of the file, one of `TABLES`.
+        lines: the JSON lines file of predictions.
+        output: the table file to write, with a name of any suffix.
+        suffix: the format of the table, one of `TABLES`.
     """
     numbers: dict[str, bool] = {}  # column -> whether all its values are numbers
     for row in _rows(lines):

@@ -1,8 +1,8 @@
 """Restricts inference batches to a few shapes, so that jax compiles few programs.
 
 The rows of a batch are padded to the length that `length_bucket` returns. A batch is split into
-pieces with the numbers of rows that `piece_sizes` returns. The caller of these functions removes
-the padding from the outputs of the model.
+pieces, each computed by one call of the model, with the numbers of rows that `piece_sizes` returns.
+The caller of these functions removes the padding from the outputs of the model.
 """
 
 import functools
@@ -35,22 +35,24 @@ def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
     Args:
         length: number of tokens per row.
         batch_size: maximum number of rows per device; None: enough rows to keep the device busy.
-        share: divisor of the number of tokens that keeps the device busy.
+        share: divisor of the number of tokens that keeps the device busy, 4096 on CPUs and 65536 on
+            accelerators; above 1 for calls whose outputs take much memory.
     """
     tokens = (4096 if jax.default_backend() == "cpu" else 65536) // share
     return tokens if batch_size is None else min(tokens, batch_size * length)
 
 
 def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1) -> int:
-    """Returns the number of tokens to which rows of up to `length` tokens are padded.
+    """Returns the bucket of `length`: the number of tokens to which the rows of a batch are padded.
 
     Args:
         length: number of tokens of the longest row.
         limit: the maximum length of the model. The result is at most `limit`, but if `length`
             exceeds `limit`, the result is `length`.
         smallest: the smallest bucket in tokens, a power of two.
-        steps: number of buckets between two consecutive powers of two; consecutive buckets differ
-            by at least 8 tokens. More buckets need less padding, but more compiled programs.
+        steps: number of buckets from one power of two (exclusive) to the next (inclusive);
+            consecutive buckets differ by at least 8 tokens. More buckets need less padding, but
+            more compiled programs.
     """
     if length > smallest:
         power = 1 << ((length - 1).bit_length() - 1)  # power < length <= 2 * power
@@ -60,12 +62,20 @@ def length_bucket(length: int, limit: int, *, smallest: int = 32, steps: int = 1
 
 
 def piece_sizes(rows: int, length: int, tokens: int, devices: int = 1) -> list[int]:
-    """Splits `rows` rows into pieces of 1, 8, 64, ... rows per device.
+    """Splits a batch of `rows` rows into pieces of 1, 8, 64, ... rows per device.
 
-    Returns the number of rows of each piece, on all devices together and including padding. A piece
-    has at most `tokens` tokens per device, unless the piece has only one row per device. Only the
-    last piece may need rows of padding; on a single device, fewer than half of the rows of the last
-    piece are padding.
+    A piece has at most `tokens` tokens per device, unless it has only one row per device. Only the
+    last piece may need rows of padding; on a single device, fewer than half of its rows are
+    padding.
+
+    Args:
+        rows: number of rows of the batch.
+        length: number of tokens per row.
+        tokens: maximum number of tokens of a piece on each device.
+        devices: number of devices that the rows of a piece are sharded over.
+
+    Returns:
+        The number of rows of each piece, on all devices together and including padding.
     """
     rows = -(-rows // devices)
     size = 1

@@ -35,8 +35,8 @@ class Embedder:
             as the files of sentence-transformers in the model directory say, or "mean".
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
-        batch_size: maximum number of texts that the device computes at once; None: chosen by their
-            lengths.
+        batch_size: maximum number of texts that the device computes at once; None: chosen from the
+            lengths of the texts, so that the device is kept busy.
         normalize: whether to divide each vector by its Euclidean length; None: as the files of
             sentence-transformers say, or False.
         max_length: maximum number of tokens per text; None: as the files of sentence-transformers
@@ -108,7 +108,11 @@ class Embedder:
         return vectors
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yields (text indices, number of rows, tokens per row) of batches, longest texts first."""
+        """Yields (text indices, number of rows, tokens per row) of batches, longest texts first.
+
+        `lengths` are the numbers of tokens of the texts. A batch has one row per text, and the last
+        batch may have further rows of padding.
+        """
         order = np.argsort(lengths, kind="stable")[::-1]
         steps = BUCKET_STEPS if len(lengths) >= MANY_TEXTS else 1
         limit, start = self._loaded.config.max_length, 0
@@ -134,7 +138,11 @@ class Embedder:
 def compiled_program(
     model: BertWithHead, pooling: str, layers: tuple[int, ...], normalize: bool
 ) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, ids [B, L], mask [B, L]) -> vectors float32 [B, size]."""
+    """Returns a jitted function (params, ids [B, L], mask [B, L]) -> embeddings float32 [B, size].
+
+    `pooling`, `layers` and `normalize` are as in `Embedder`; the size of the embeddings is the
+    number of layers times the hidden size.
+    """
     depth = model.config.num_hidden_layers
     encoder = model.clone(unroll=depth)
     only_last = layers in ((-1,), (depth,))

@@ -26,22 +26,24 @@ def embed_file(
 ) -> int:
     """Writes an embedding vector for each text of a file; returns the number of texts.
 
-    The vectors are in the order of the texts, in an array [texts, size] if `output` is a `.npy`
-    file, in one JSON list per line if it is a `.jsonl` file, or beside their texts, in the column
-    "embedding", if it is a `.parquet` file.
+    The vectors are in the order of the texts. A `.npy` file holds them as an array [texts, size], a
+    `.jsonl` file as one JSON list per line, and a `.parquet` file as the column "embedding" beside
+    the column "text".
 
     Args:
         embedder: computes the vectors.
         source: a CSV, TSV, JSON or Parquet file with a column of texts, or else a file with one
             text per line, in which blank lines are texts as well.
-        output: the file to write.
-        text_column: the column of the texts; None: it is guessed and printed.
+        output: the file to write, whose suffix determines the format.
+        text_column: the column of the texts in a table; None: the column is guessed, and its name
+            is printed.
 
     Raises:
         ValueError: the suffix of `output` is unknown, `source` has no such column or holds a value
             that is not a text, or its text is not UTF-8.
         OSError: `source` does not exist, or the disk is full. After a full disk or a kill, `output`
-            has its old content, and the next call continues where the failed call stopped.
+            has its old content, and a call with the same arguments continues from the vectors
+            that the failed call wrote.
     """
     if output.suffix not in OUTPUTS:
         raise ValueError(f"--output {output}: the name must end in {', '.join(OUTPUTS)}.")

@@ -51,8 +51,9 @@ def evaluate(
             dictionaries can replace a CSV, TSV or JSON lines file.
         data_dir: folder with the published files of the benchmark task; None: it is downloaded
             from the Hugging Face hub, unless TensorFlow Datasets has prepared it.
-        tfds_data_dir: folder where TensorFlow Datasets keeps its data, and prepares the benchmark
-            if necessary; None: its default folder, of which only prepared data is read.
+        tfds_data_dir: data folder of TensorFlow Datasets, which prepares the benchmark there if
+            necessary; None: its default folder, which is used only if the benchmark is already
+            prepared there.
         split: the split of the benchmark task to evaluate.
         text_column, pair_column, label_column, choice_columns: column names of `data`. If no column
             name is set and `data` has the text columns used in fine-tuning, the names used in
@@ -123,7 +124,10 @@ def task_of_file(
     label_separator: str | None = None,
     bad_rows: BadRows = "refuse",
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads examples from a file; returns the task, the examples and a note on guessed columns."""
+    """Reads the examples of `path` for the task of `model`; see `from_file` for the arguments.
+
+    Returns (task, examples, message that names the guessed columns or "").
+    """
     path = Path(path).expanduser()
     return from_file(model.task, path, columns, label_separator, model.description, bad_rows)
 
@@ -135,7 +139,8 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     takes the settings in `SPAN_OPTIONS` from the model's fine-tuning.
 
     Raises:
-        ValueError: no benchmark task has this `name`, or task and model differ in head or labels.
+        ValueError: no benchmark task has this `name`, or the model has another head or other labels
+            than the task.
         FileNotFoundError: the data of the benchmark does not exist.
     """
     name = check_task(name)

@@ -61,7 +61,11 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 
 @cached_program
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """Returns the jitted function (params, `MODEL_INPUTS`, positions [1, P]) -> logits [P, V]."""
+    """Returns a jitted function (params, `MODEL_INPUTS`, positions [1, P]) -> logits [P, V].
+
+    The logits are those of the masked LM head, over a vocabulary of V tokens, at the P positions of
+    a single row.
+    """
 
     def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
         outputs: Any = model.apply({"params": params}, *inputs, masked_positions=positions)

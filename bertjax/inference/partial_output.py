@@ -1,9 +1,10 @@
 """Output files that a command continues if it is run again after a kill or a full disk.
 
-A command writes the partial file `OUTPUT.HASH.partial` beside `OUTPUT`, and renames the partial
-file to `OUTPUT` at the end. HASH is a hash of everything that determines the content, such as the
-model and the input. A command continues the partial file whose name has the command's own HASH, and
-deletes partial files of `OUTPUT` with other hashes.
+A command that writes the file OUTPUT first writes the partial file `OUTPUT.HASH.partial` beside it,
+and renames the partial file to OUTPUT at the end. HASH is a hash of everything that determines the
+content of OUTPUT, such as the model and the input. If a partial file with the same HASH exists, an
+interrupted run of the same command has written it, and the command continues it. Partial files of
+OUTPUT with another HASH are deleted.
 """
 
 import contextlib
@@ -31,9 +32,9 @@ class PartialLines:
 
     Args:
         path: the partial file, which is created if it does not exist.
-        unit: the number of lines per window; the examples of a window are predicted together. The
-            lines of an incomplete window are deleted from the partial file, so that the final
-            output is the same as without an interruption.
+        unit: the number of consecutive lines that are predicted together. If only some lines of
+            such a group are in the partial file, these lines are deleted, so that the final output
+            is the same as without an interruption.
     """
 
     def __init__(self, path: Path, unit: int):
@@ -58,10 +59,11 @@ class PartialLines:
 
 
 def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
-    """Counts the lines, and their bytes, before the first broken line of a JSON lines file.
+    """Returns (number of lines, size in bytes) of the usable beginning of a JSON lines file.
 
-    The number of lines is rounded down to a multiple of `unit`. A line is broken if it does not end
-    with a newline, or does not hold a JSON value of the type `kind`.
+    It ends before the first broken line, and its number of lines is rounded down to a multiple of
+    `unit`. A line is broken if it does not end with a newline, or does not hold a JSON value of the
+    type `kind`.
     """
     lines = size = count = position = 0
     if not path.is_file():
@@ -112,7 +114,10 @@ class PartialVectors:
         return header.getvalue()
 
     def keep(self, count: int) -> None:
-        """Removes all but the first `count` <= `done` vectors; `write` appends further vectors."""
+        """Removes all but the first `count` vectors, where `count` is at most `done`.
+
+        A later `write` appends further vectors.
+        """
         if self._is_npy:
             end = self._start + 4 * self._size * count
         else:
@@ -152,7 +157,7 @@ def continued(
     opened: Callable[[Path], Partial],
     finish: Callable[[Path, Path], None] = os.replace,
 ) -> Iterator[Partial]:
-    """Yields an opened partial file, and renames the file to `output` at the end of the block.
+    """Yields an opened partial file, and turns it into `output` at the end of the `with` block.
 
     If the block raises ValueError, the input is wrong, and the partial file is deleted. After any
     other error or a kill, the partial file is kept, and running the same command again continues
@@ -162,9 +167,10 @@ def continued(
         output: the file to write.
         identity: everything that determines the content of `output`, as JSON values; the hash of
             `identity` is part of the name of the partial file.
-        opened: a function that receives the path of the partial file and opens it.
-
-        finish: a function of the complete partial file and `output` that makes the one the other.
+        opened: a function that opens the partial file with a given path, and returns a
+            `PartialLines` or `PartialVectors`.
+        finish: a function of the paths of the complete partial file and of `output` that writes
+            `output` and removes the partial file; by default, it renames the partial file.
 
     Raises:
         Locked: another process writes `output`.
@@ -201,8 +207,8 @@ def continued(
 def file_identity(path: str | Path) -> list[Any]:
     """Returns [absolute path, [file name, size in bytes, modification time in ns], ...].
 
-    The list has one entry per file at `path`, which is a file, a folder of files, or the common
-    prefix of the files of a TF1 checkpoint.
+    After the absolute path, the list has one inner list per file. `path` is a file, a folder of
+    files, or the common prefix of the files of a TF1 checkpoint.
     """
     path = Path(path).expanduser().resolve()
     if path.is_file():

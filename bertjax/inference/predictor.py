@@ -83,9 +83,10 @@ class Predictor:
         Args:
             params: the parameters of the model.
             examples: the examples to predict.
-            report_problems: whether the prediction for an example that cannot be read or encoded is
-                {"error": reason}. The prediction for an example of which only the label is wrong
-                then has the additional key "problem". Both examples are yielded without a label.
+            report_problems: whether an example that cannot be read or encoded gets the prediction
+                {"error": reason} instead of raising ValueError. If only the label of an example is
+                wrong, the example is then predicted, and its prediction has the additional entry
+                {"problem": reason}. In both cases, the example is yielded without its label.
 
         Raises:
             ValueError: an example cannot be read or encoded, and `report_problems` is False.
@@ -105,7 +106,14 @@ class Predictor:
                 yield example, prediction | ({"problem": problem} if problem else {})
 
     def _encode(self, example: Example, report_problems: bool) -> tuple[Sequence[Feature], str]:
-        """Returns the features of an example, or those without its label, and what is wrong."""
+        """Returns (features of an example, what is wrong with the example or "").
+
+        If only the label is wrong, the features have no labels; if the example cannot be read or
+        encoded even without its label, there are no features.
+
+        Raises:
+            ValueError: something is wrong with the example, and `report_problems` is False.
+        """
         if example.problem:
             if not report_problems:
                 raise ValueError(example.problem)
@@ -146,7 +154,10 @@ class Predictor:
         return {key: batch[key] for key in MODEL_INPUTS}, placements
 
     def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
-        """Dispatches the model on pieces of a batch; returns the outputs (on device) per piece."""
+        """Splits a batch into pieces of rows, and dispatches the model on each piece.
+
+        Returns the outputs of each piece as arrays on the devices, which may still be computing.
+        """
         rows, length = batch["input_ids"].shape
         tokens = token_budget(length, self._batch_size)
         outputs, start = [], 0

@@ -48,12 +48,12 @@ class Pretrained:
         model: the Flax linen module.
         params: the parameters of the model.
         config: the architecture of the model.
-        tokenizer: the tokenizer of the source; None if the source has no tokenizer. A model without
-            a tokenizer can be called on arrays, but not on texts, until a tokenizer is assigned.
+        tokenizer: the tokenizer of the model; None if the loaded directory has no tokenizer. Until
+            a tokenizer is assigned, such a model can be called on arrays, but not on texts.
         labels: names of the classes; None if the model has no named classes.
         head: the name of the head in `bertjax.model.HEADS`.
-        absent: names of the model's parts that the source lacks; the parameters of these parts are
-            initialised at random.
+        absent: names of parts of the model, such as "classifier" or "bert/pooler", that the loaded
+            weights lack; the parameters of these parts are initialised at random.
     """
 
     def __init__(self, loaded: LoadedModel):
@@ -109,15 +109,17 @@ class Pretrained:
     ) -> dict[str, np.ndarray]:
         """Applies the model without dropout.
 
-        Rows are padded to one of a few lengths, and batches are split into pieces of a few sizes,
-        so that calls of different shapes share compiled programs. The device memory limits the size
-        of a piece, and not the size of the batch. The padding is removed from the outputs.
+        Rows are padded to one of a few lengths, and a batch is split into pieces with one of a few
+        numbers of rows, so that calls of different shapes share compiled programs. Only one or two
+        pieces are on the device at a time, so the batch may be larger than the device memory. The
+        padding is removed from the outputs.
 
         Args:
             texts: texts or pairs of texts, which are truncated to the maximum length of the model
                 and padded to the length of the longest row.
             input_ids, attention_mask, token_type_ids: arrays that replace `texts`, int [B, L] as in
-                transformers ([B, C, L] for multiple choice).
+                transformers ([B, C, L] for multiple choice with C choices). If `attention_mask` is
+                None, no token is padding; if `token_type_ids` is None, all token types are 0.
             output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
             batch_size: maximum number of rows that the device computes at once; None: chosen by the
                 length of the rows.
@@ -161,9 +163,10 @@ class Pretrained:
         attentions: bool,
         batch_size: int | None,
     ) -> dict[str, np.ndarray]:
-        """Pads `inputs`, applies the model in pieces, and removes the padding from the outputs.
+        """Pads `inputs`, applies the model to some rows at a time, and cuts the padding off.
 
-        The inputs are token ids, token types and attention mask, int [B, L] each.
+        The inputs are token ids, token types and attention mask, int [B, L] each. The other
+        arguments are `output_hidden_states`, `output_attentions` and `batch_size` of `__call__`.
         """
         rows, length = inputs[0].shape
         bucket = length_bucket(length, self.config.max_length)
@@ -191,10 +194,10 @@ class Pretrained:
         }
 
     def _cut(self, key: str, values: np.ndarray, rows: int, length: int) -> np.ndarray:
-        """Removes padding from `values`, the output named `key` of a padded piece of a batch.
+        """Removes padding from `values`, the output named `key` for some rows of a padded batch.
 
-        The result has the first `rows` rows, and the first `length` tokens of an output with an
-        entry per token.
+        The result has the first `rows` rows and, if `values` has axes that index the tokens of a
+        row, only the first `length` tokens on these axes.
         """
         if key in ("pooler_output", *self.model.sequence_outputs):
             return values[:rows]
@@ -217,16 +220,17 @@ class Pretrained:
         Args:
             texts: texts or pairs of texts; (question, passage) for question answering, and (text,
                 choice, choice, ...) for multiple choice.
-            batch_size: maximum number of rows in one call of the model; None: enough rows to keep
-                the device busy.
+            batch_size: maximum number of rows in one call of the model, where a row may hold
+                several short sequences; None: enough rows to keep the device busy.
             max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
 
         Returns:
-            A prediction for each element of `texts`, as a dict whose keys are listed in
-            `bertjax.tasks.task`.
+            A prediction for each element of `texts`, as a dict whose keys are listed at
+            `Prediction` in `bertjax.tasks.task`.
 
         Raises:
-            ValueError: no task uses the head of the model, or a text is empty.
+            ValueError: no task uses the head of the model, a text is empty, an element of `texts`
+                has too few or too many texts, or `max_length` is out of range.
         """
         model = TaskModel(self.loaded, max_length, batch_size)
         task, examples = from_texts(model.task, texts)
@@ -246,9 +250,10 @@ class Pretrained:
         Args:
             texts: the texts; long texts are truncated to the maximum length of the model.
             pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS];
-                None: as the files of sentence-transformers in the directory say, or "mean".
+                None: as the files of sentence-transformers in the model directory say, or "mean" if
+                there are none.
             normalize: whether to divide each vector by its Euclidean length; None: as the files of
-                sentence-transformers say, or False.
+                sentence-transformers say, or False if there are none or `pooling` is set.
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
                 vectors of several layers are concatenated.
             batch_size: maximum number of texts that the device computes at once; None: chosen by
@@ -260,7 +265,8 @@ class Pretrained:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.
 
         Arguments, result and errors are those of `bertjax.inference.fill_mask`. If the model was
-        loaded without a masked LM head, that head is read from the source of the model.
+        loaded without a masked LM head, that head is now read from the files that the model was
+        loaded from.
         """
         loaded = self.loaded
         if "predictions" not in self.model.parts:
@@ -336,9 +342,10 @@ def load_pretrained(
 
     By default, a fine-tuned model has its head, and a pretrained model has none.
 
-    The parts of the model that the source lacks are initialised at random, and their names are
-    printed. If the source has no tokenizer, the model can be called on arrays, but not on texts.
-    Programs are compiled once per user: they are kept in jax's persistent compilation cache.
+    Parts of the model that the loaded weights lack, such as a classifier, are initialised at
+    random, and their names are printed. If the model has no tokenizer, it can be called on arrays,
+    but not on texts. Compiled programs are kept on disk, in jax's persistent compilation cache, so
+    that later processes of the same user load them.
     """
     use_compilation_cache()
     loaded = load_model(
@@ -358,9 +365,10 @@ def load_pretrained(
 def compiled_program(
     model: BertWithHead, hidden_states: bool, attentions: bool
 ) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, ids, types, mask) -> outputs.
+    """Returns the jitted function (params, ids, types, mask) -> {name of an output: array}.
 
-    ids, types and mask are int [B, L].
+    ids, types and mask are int [B, L]: the token ids, the token types, and 1 for tokens or 0 for
+    padding. `hidden_states` and `attentions` tell whether these outputs are returned as well.
     """
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:

@@ -26,8 +26,9 @@ def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """Restores the task of a loaded model; returns model, task and the content of `task.json`.
 
-    If the model directory contains a tagger on the frozen encoder (see `FeatureTagger`), the tagger
-    replaces the head of the returned model.
+    The content is {} if there is no `task.json`, or if the file describes a head other than the
+    loaded one. If the model directory contains a tagger on the frozen encoder (see
+    `FeatureTagger`), the tagger replaces the head of the returned model.
 
     Raises:
         ValueError: no task uses the head of the model.
@@ -56,7 +57,7 @@ class TaskModel:
         name: the path of the model.
         task: the task that the model was fine-tuned on; `task.source` is None, so the task reads no
             examples.
-        description: the content of `task.json`; {} for models of other libraries.
+        description: the content of `task.json`; {} for models that other libraries saved.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class TaskModel:
         Args:
             loaded: the model.
             max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
-            batch_size: maximum number of rows in one call of the model; None: enough rows to keep
-                the device busy.
+            batch_size: maximum number of rows in one call of the model, where a row may hold
+                several short sequences; None: enough rows to keep the device busy.
 
         Raises:
             ValueError: no task uses the head of the model, or `max_length` is less than `SHORTEST`
@@ -89,9 +90,15 @@ class TaskModel:
     def __call__(
         self, task: Task, examples: Iterable[Example], *, report_problems: bool = False
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) per example; `task` must have the labels of the model.
+        """Yields (example, prediction) for each of `examples`, in the same order.
 
-        `report_problems` is as in `Predictor.__call__`.
+        Args:
+            task: encodes the examples and decodes the model's outputs; its labels must be those of
+                the model, in the same order.
+            examples: the examples to predict.
+            report_problems: whether the prediction for an example that cannot be read or encoded is
+                {"error": reason}; if False, such an example raises ValueError. See
+                `Predictor.__call__`.
         """
         predictor = Predictor(
             task,

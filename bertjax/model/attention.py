@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
         return Linear(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, H]."""
+        """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, head size]."""
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
         scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
         # Padding has sequence id 0 and attends to padding, so every query has at least one key.

@@ -23,7 +23,10 @@ Outputs = dict[str, jax.Array]
 
 
 class Rows(NamedTuple):
-    """The arrays of a batch that heads use in addition to the outputs of the encoder."""
+    """The arrays of a batch that heads use in addition to the outputs of the encoder.
+
+    Each of the B rows of a batch has L tokens and holds up to K sequences, one after the other.
+    """
 
     sequence_ids: jax.Array
     """int [B, L]: which of the sequences 1..K of its row each token belongs to; 0 for padding."""
@@ -38,7 +41,7 @@ class Rows(NamedTuple):
 
 
 class BertWithHead(nn.Module):
-    """Base class of the models with a head; the base class itself is an encoder without one.
+    """Base class of the models with a head; the base class itself is an encoder without a head.
 
     `num_labels` is the number of classes of a classifier; the other fields are those of
     `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.
@@ -75,7 +78,10 @@ class BertWithHead(nn.Module):
 
     @classmethod
     def for_pretraining(cls, config: PretrainConfig) -> Self:
-        """Returns a model with `config.model`; `training.setup` sets dtype, kernel and remat."""
+        """Returns a model with the architecture `config.model` and default values of other fields.
+
+        `bertjax.training.setup.Program` replaces dtype, unroll, remat and attention kernel.
+        """
         return cls(config.model)
 
     @property
@@ -85,17 +91,20 @@ class BertWithHead(nn.Module):
 
     @property
     def trained_encoders(self) -> tuple[tuple[BertConfig, bool], ...]:
-        """Pairs (config of a trained encoder, has an MLM head), from which FLOP are counted."""
+        """A pair (config of the encoder, whether it has an MLM head) for each trained encoder.
+
+        The number of FLOP of a train step is computed from these pairs.
+        """
         return ((self.config, "predictions" in self.parts),)
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the head needs a pooler; it has none if `config.add_pooling_layer` is False."""
+        """Whether the encoder gets a pooler if `config.add_pooling_layer` is True."""
         return True
 
     @property
     def present_parts(self) -> set[str]:
-        """The members of `parts` that this instance has; its other fields may exclude some."""
+        """The members of `parts` that this instance has; its config may exclude some of them."""
         return set(self.parts)
 
     def setup(self):
@@ -131,14 +140,16 @@ class BertWithHead(nn.Module):
             input_ids: int [B, L], the token ids.
             token_type_ids: int [B, L], the token type ids; None: all are 0.
             position_ids: int [B, L], the position of each token in its sequence, counted from 0;
-                None: the default of `default_inputs`.
+                None: positions in the row, see `default_inputs`.
             sequence_ids, sequence_starts: the fields of `Rows`; None: a row is one sequence.
-            attention_mask: int [B, L], 1 for tokens and 0 for padding; None: there is no padding,
-                or `sequence_ids` is set.
+            attention_mask: int [B, L], 1 for tokens and 0 for padding; unused if `sequence_ids` is
+                set, whose zeros mark the padding; None: there is no padding.
             masked_positions, dropout_rows: the fields of `Rows`.
             deterministic: if False, dropout is applied with the PRNG key "dropout", even if
-                `dropout_rows` is None, which then means rows 0 to B - 1.
-            output_hidden_states: whether to return "hidden_states", the outputs of all layers.
+                `dropout_rows` is None, which then means rows 0 to B - 1; if True, dropout is only
+                applied if `dropout_rows` is set.
+            output_hidden_states: whether to return "hidden_states": the embeddings and the outputs
+                of all layers.
 
         Returns:
             A dict of the outputs of `BertModel`, and of the head's float32 arrays, whose keys are
@@ -173,7 +184,7 @@ class BertWithHead(nn.Module):
         return outputs
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Computes the outputs of the head from `encoded`, the outputs of `BertModel`."""
+        """Computes the outputs of the head; `encoded` holds the outputs of `BertModel`."""
         return {}
 
     def classifier_layer(
@@ -181,8 +192,8 @@ class BertWithHead(nn.Module):
     ) -> tuple[Dropout, Linear]:
         """Creates the dropout and the linear layer of a classifier; must be called in `setup`.
 
-        The dropout rate is the first value that is not None among `own_rate`,
-        `config.classifier_dropout` and `config.hidden_dropout_prob`.
+        The linear layer has `features` outputs. The dropout rate is the first value that is not
+        None among `own_rate`, `config.classifier_dropout` and `config.hidden_dropout_prob`.
         """
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)

@@ -28,7 +28,7 @@ def default_inputs(
     attention_mask: jax.Array | None,
     inputs: Sequence[jax.Array | None],
 ) -> list[jax.Array]:
-    """Replaces the members of `MODEL_INPUTS` that are None by those of rows with one sequence each.
+    """Replaces inputs of `BertModel` that are None by defaults for rows of one sequence each.
 
     By default, token types are 0, and positions are counted from the start of the row; with a
     `position_offset` (RoBERTa), only tokens that are not padding are counted, as in transformers.
@@ -37,7 +37,10 @@ def default_inputs(
         config: the config of the model.
         input_ids: int [B, L], the token ids.
         attention_mask: int [B, L], 1 for tokens and 0 for padding; None: there is no padding.
-        inputs: the members of `MODEL_INPUTS` from `token_type_ids` on, or None for each.
+        inputs: the arrays, or None for each, that `MODEL_INPUTS` names from `token_type_ids` on.
+
+    Returns:
+        `inputs`, in which every None is replaced by its default.
     """
     rows, length = input_ids.shape
 
@@ -79,7 +82,7 @@ class BertModel(nn.Module):
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the model has a pooler: `add_pooling_layer` is True in module and config."""
+        """Whether the model has a pooler: `add_pooling_layer` is True here and in `config`."""
         return self.add_pooling_layer and self.config.add_pooling_layer
 
     def setup(self):
@@ -111,7 +114,7 @@ class BertModel(nn.Module):
             sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
             dropout_rows: int [B], the indices of the rows in the global batch, on which the
                 dropout masks of the rows depend; None: no dropout is applied.
-            output_hidden_states: whether to also return the outputs of all layers.
+            output_hidden_states: whether to also return "hidden_states".
 
         Returns:
             A dict of "last_hidden_state" [B, L, D]; "pooler_output" [B, K, D] if the model has a
@@ -133,5 +136,8 @@ class BertModel(nn.Module):
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the dot products of x [..., E] with all V word embeddings -> [..., V]."""
+        """Computes the dot products of x [..., embedding size] with all word embeddings: [..., V].
+
+        Apart from the bias, these are the logits of a masked LM head with a tied output matrix.
+        """
         return self.embeddings.attend(x)

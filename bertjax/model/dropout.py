@@ -19,8 +19,9 @@ class Dropout(nn.Module):
 
     The dropout mask of a row (Srivastava et al. 2014) depends only on the PRNG key "dropout" and on
     the row's index in the global batch, so the mask is the same for any split of the batch over
-    devices, microbatches and processes. With an "rbg" key, which is cheaper on accelerators, the
-    mask depends on the split, because the bits for all rows of an array are drawn at once.
+    devices, microbatches and processes. This does not hold for keys of jax's PRNG "rbg", which is
+    faster on accelerators: the bits for all rows of an array are drawn at once, so that the mask
+    depends on the split.
     """
 
     rate: float
@@ -41,7 +42,7 @@ class Dropout(nn.Module):
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform integers 0..65535, uint32 [B, *shape], from a PRNG key and B batch indices."""
+    """Draws uniform 16-bit integers, uint32 [B, *shape], from a PRNG key and B batch indices."""
     *lead, last = shape
     if "rbg" in str(jax.random.key_impl(key)):  # vmap does not support these keys
         word_shape = (len(rows), *lead, -(-last // 2))
@@ -65,9 +66,9 @@ def threefry2x32(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the Threefry-2x32 hash: two uint32 arrays of the arguments' broadcast shape.
 
-    The hash equals that of jax's Threefry PRNG. But jax.random gives only one 32-bit number per
-    hash, the XOR of its two words, and on CPUs loops over the rounds. This function returns both
-    words and unrolls the rounds, so that XLA fuses them with the operation that uses the bits.
+    The hash equals that of jax's Threefry PRNG. But jax.random returns only one 32-bit number per
+    hash, the XOR of the hash's two words, and on CPUs loops over the rounds. This function returns
+    both words and unrolls the rounds, so that XLA fuses the hash with the operation that uses it.
     """
     keys = (*key, key[0] ^ key[1] ^ jnp.uint32(PARITY))
     x, y = counts[0] + keys[0], counts[1] + keys[1]

@@ -21,8 +21,8 @@ def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) ->
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
     """Computes sinusoidal position embeddings (Vaswani et al. 2017, 3.5).
 
-    The function has the signature of jax's initializers; `shape` is (number of positions, embedding
-    size). Even columns hold sines and odd columns hold cosines.
+    The function has the signature of jax's initializers, but does not use `key`; `shape` is (number
+    of positions, embedding size). Even columns hold sines and odd columns hold cosines.
     """
     del key, out_sharding
     rows, columns = shape
@@ -86,6 +86,10 @@ class Embeddings(nn.Module):
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the tied decoder's logits [..., V]: x [..., E] times all word embeddings."""
+        """Computes the dot products of x with all word embeddings, [..., V].
+
+        x has the shape [..., embedding size]. Apart from the bias, the results are the logits of a
+        masked LM head with a tied output matrix.
+        """
         words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
         return words.astype(self.dtype)

@@ -45,7 +45,7 @@ REMAT_POLICIES: dict[str, Any] = {
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """Applies to x the activation function that Hugging Face calls `name`."""
+    """Applies to x the activation function that transformers calls `name`."""
     return _ACTIVATIONS[name](x)
 
 
@@ -80,8 +80,9 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of `num_hidden_layers` transformer layers, whose parameters have shape [groups, ...].
 
-    The module scans over groups of layers. The layers of a group share their parameters (Lan et al.
-    2019, 3.1); if groups have several layers, an inner scan runs over the layers of a group.
+    The module scans over groups of layers. In BERT, each layer is a group of its own. In ALBERT,
+    the layers of a group share their parameters (Lan et al. 2019, 3.1), and an inner scan runs over
+    the layers of a group.
 
     `unroll` is the unroll factor of the scan: a larger factor takes longer to compile and has less
     loop overhead. `remat` is a key of `REMAT_POLICIES` and decides what the backward pass

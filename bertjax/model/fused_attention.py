@@ -30,8 +30,9 @@ def splash_attention(
     """Computes the attention of every token to the tokens of its sequence with jax's TPU kernel.
 
     Args:
-        query, key, value: [B, L, N, H], where L is a multiple of `LANES`.
-        sequence_ids: int [B, L]; padding has id 0 and attends to padding.
+        query, key, value: [B, L, N, H], where L is a multiple of `LANES` and H is the head size.
+        sequence_ids: int [B, L], the number (from 1) of each token's sequence in its row; padding
+            has id 0 and attends to padding.
         causal: whether a token attends only to itself and to earlier tokens.
         interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
 

@@ -13,14 +13,18 @@ from bertjax.model.matmul import project
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Returns a normal initializer that is truncated at 2 sigma, as in google-research/bert."""
+    """Returns a normal initializer truncated at 2 standard deviations, as in google-research/bert.
+
+    The standard deviation of the normal distribution is `config.initializer_range`.
+    """
     return jax.nn.initializers.truncated_normal(config.initializer_range)
 
 
 class Linear(nn.Module):
     """A linear layer that contracts the last `axes` axes of its input.
 
-    The parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features].
+    The parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features],
+    where `inputs` are the sizes of the contracted axes.
     """
 
     config: BertConfig

@@ -3,6 +3,9 @@
 Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
 microbatches, devices and evaluation batches; the mean is the sum of weighted values divided by the
 sum of weights. The `objectives` of a head are the objectives that the head can be trained with.
+
+Array shapes: B rows, L tokens per row, K sequences packed into a row, P masked positions per row, V
+words of the vocabulary, C classes, or choices of a multiple-choice example.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,8 +39,8 @@ class Objective(NamedTuple):
         soft_losses: a function (outputs of the student, outputs of the teacher, batch, temperature)
             -> distillation losses, an array of the shape of the batch's "label_weights"; None if
             the objective defines no such function.
-        best_metric: the metric on held-out rows that selects the best checkpoint of a pretraining
-            run; lower is better.
+        best_metric: the name of the loss, on held-out rows, that selects the best checkpoint of a
+            pretraining run; lower is better.
         description: the name of the objective in the model card of a pretrained model.
         metric_names: {key of a metric: name of the metric in the model card}.
         named_classes: whether the last axis of the logits is over named classes, whose order may
@@ -56,7 +59,7 @@ class Objective(NamedTuple):
     metric_names: Mapping[str, str] = {}
 
     def loss(self, sums: Sums, weights: Arrays) -> jax.Array:
-        """Returns the scalar to minimise: the mean losses, weighted by `loss_weights` and added up.
+        """Returns the scalar to minimise: the sum of the mean losses times their `loss_weights`.
 
         Args:
             sums: the result of the function `sums` for a batch, or for a microbatch of the batch.
@@ -72,10 +75,13 @@ class Objective(NamedTuple):
 
 
 def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """Counts the masked tokens and the labelled sequences of a batch: the weights of both losses.
+    """Returns the total weights of the MLM loss and of the next sentence prediction loss.
+
+    These are the numbers of masked tokens and of labelled sequences in the batch.
 
     Args:
-        batch: masked_weights float [B, P] (0 = unused), labels int [B, K] (-1 = no label).
+        batch: masked_weights float [B, P] (1 for a masked token, 0 for an unused entry), labels int
+            [B, K] (-1 = no label).
     """
     return {
         "mlm_loss": jnp.sum(batch["masked_weights"]),
@@ -121,7 +127,10 @@ def _label_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 
 def _class_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums cross entropy and accuracy of logits [..., C] with labels and label_weights [...]."""
+    """Sums cross entropy and accuracy of logits [..., C] for labels and label_weights [...].
+
+    The losses are weighted; the accuracy counts every label with a positive weight once.
+    """
     losses, right = _cross_entropy(outputs["logits"], jnp.maximum(batch["labels"], 0))
     return _weighted(losses, batch["label_weights"]) | _weighted(
         right, (batch["label_weights"] > 0).astype(jnp.float32), "accuracy"
@@ -134,7 +143,7 @@ def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 
 
 def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the binary cross entropy (mean over the C classes) of logits and labels [B, K, C]."""
+    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C]."""
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
@@ -147,7 +156,7 @@ def _soft_multi_label_losses(
 
 
 def _regression_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the squared error of logits [B, K, 1] with labels and label_weights float [B, K]."""
+    """Sums the squared error of logits [B, K, 1] for labels and label_weights float [B, K]."""
     errors = jnp.square(outputs["logits"][..., 0] - batch["labels"])
     return _weighted(errors, batch["label_weights"])
 
@@ -187,7 +196,8 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
     Args:
         outputs: start_logits and end_logits [B, L].
-        batch: sequence_ids int [B, L], labels int [B, K, 2], label_weights float [B, K].
+        batch: sequence_ids int [B, L]; labels int [B, K, 2], the positions in the row of the first
+            and last token of each answer; label_weights float [B, K].
     """
     inside = _tokens_of_sequences(batch)
     losses = jnp.zeros(())

@@ -20,7 +20,8 @@ from jax.experimental.layout import Layout, with_layout_constraint
 def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.Array:
     """Computes lhs [*S, M, K] @ rhs [*S, K, N] (if `transposed`, rhs is [*S, N, K]) -> [*S, M, N].
 
-    The result has the dtype of the operands, or float32 on the fast path (bfloat16 on a CPU).
+    *S are batch axes. The result has the dtype of the operands, or float32 on the fast path, which
+    is used for bfloat16 on a CPU.
     """
     if _is_slow(lhs):
         return _fast(lhs, rhs, transposed)
@@ -33,8 +34,8 @@ def project(
     """Computes x [..., *K] @ kernel [*K, *N] -> [..., *N], where K stands for `axes` axes.
 
     The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
-    The result has the dtype of x, or float32 on the fast path (bfloat16 on a CPU), so that a bias
-    can be added before rounding.
+    The result has the dtype of x. On the fast path, which is used for bfloat16 on a CPU, the result
+    is float32, so that a bias can be added before rounding.
     """
     if not _is_slow(x):
         last = tuple(range(x.ndim - axes, x.ndim))
@@ -61,7 +62,10 @@ def _forward(lhs: jax.Array, rhs: jax.Array, transposed: bool):
 
 
 def _gradients(transposed: bool, operands: tuple[jax.Array, jax.Array], gradient: jax.Array):
-    """Casts `gradient` to the dtype of lhs, and returns the gradients of both operands."""
+    """Returns the gradients of lhs and rhs from `gradient`, the gradient of their product.
+
+    `gradient` is cast to the dtype of lhs.
+    """
     lhs, rhs = operands
     gradient = gradient.astype(lhs.dtype)
     lhs_gradient = _dot(gradient, rhs.astype(lhs.dtype), not transposed)

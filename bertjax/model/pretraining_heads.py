@@ -26,7 +26,8 @@ class MaskedLMHead(nn.Module):
     def __call__(self, x: jax.Array, attend) -> jax.Array:
         """Computes float32 logits [..., V] from hidden states x [..., D].
 
-        `attend` is the tied decoder: a function from vectors [..., E] to logits [..., V].
+        `attend` is a function from vectors [..., embedding size] to logits [..., V], which
+        multiplies by the word embedding matrix; it is unused if `tie_word_embeddings` is False.
         """
         config = self.config
         width = config.embedding_size or config.hidden_size
@@ -41,7 +42,10 @@ class MaskedLMHead(nn.Module):
 
 
 def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
-    """Returns last hidden states [B, P, D] at `rows.masked_positions` (None: [B, L, D], all)."""
+    """Returns the last hidden states at the P `rows.masked_positions` of each row, [B, P, D].
+
+    If `rows.masked_positions` is None, those of all tokens, [B, L, D], are returned.
+    """
     x = encoded["last_hidden_state"]
     return x if rows.masked_positions is None else take_positions(x, rows.masked_positions)
 
@@ -63,7 +67,8 @@ class BertForPreTraining(BertWithHead):
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2].
 
-        If `rows.masked_positions` is None, prediction_logits are [B, L, V]. Class 0 of
+        These are the logits of the P masked positions and of the K sequences of each row. If
+        `rows.masked_positions` is None, prediction_logits are [B, L, V], for all tokens. Class 0 of
         seq_relationship_logits means that the second segment follows the first.
         """
         x = _states_to_predict(encoded, rows)
@@ -103,7 +108,10 @@ class BertForNextSentencePrediction(BertWithHead):
         self.seq_relationship = Linear(self.config, 2, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K, 2]; class 0: next segment of the text, class 1: random segment."""
+        """Returns logits [B, K, 2] for the K sequences of each row.
+
+        Class 0: the second segment follows the first in the text; class 1: it is a random segment.
+        """
         logits = self.seq_relationship(encoded["pooler_output"])
         return {"logits": logits.astype(jnp.float32)}
 

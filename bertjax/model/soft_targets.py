@@ -1,8 +1,8 @@
 """Distillation losses between the outputs of a student and those of its teacher.
 
 The soft-target loss is the Kullback-Leibler divergence KL(teacher || student) of the distributions
-at temperature T, times T^2. The factor T^2 makes the size of the gradients independent of T (Hinton
-et al. 2015, 2). The cosine loss compares hidden states (Sanh et al. 2019, 3).
+at temperature T, times T^2. The factor T^2 keeps the magnitude of the gradients about the same for
+all T (Hinton et al. 2015, 2). The cosine loss compares hidden states (Sanh et al. 2019, 3).
 """
 
 import functools
@@ -15,9 +15,10 @@ SMALLEST_SQUARE = 1e-12
 
 
 def soft_targets_loss(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """Computes KL(teacher || student) * T^2 from logits [..., C] at temperature T -> [...].
+    """Computes KL(teacher || student) * T^2 at temperature T from the logits of C classes.
 
-    The teacher's logits receive no gradient.
+    The logits have the shape [..., C], the result has the shape [...]. The teacher's logits receive
+    no gradient.
     """
     return _soft_targets(student, teacher, temperature)
 
@@ -41,7 +42,10 @@ def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: f
 
 
 def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
-    """Returns T * (q - p) * `gradient` and None; q, p are probabilities of student and teacher."""
+    """Returns the student's gradient, T * (q - p) * `gradient`, and None for the teacher.
+
+    T is the temperature; q and p are the probabilities of student and teacher at temperature T.
+    """
     student, teacher, log_zs, log_zt = residuals
     p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
     return temperature * gradient[..., None] * (q - p), None
@@ -53,7 +57,10 @@ _soft_targets.defvjp(_soft_targets_forward, _soft_targets_gradient)
 def binary_soft_targets_loss(
     student: jax.Array, teacher: jax.Array, temperature: float
 ) -> jax.Array:
-    """Computes KL(teacher || student) * T^2 of Bernoulli distributions, logits [...] -> [...]."""
+    """Computes KL(teacher || student) * T^2 elementwise: each logit gives a Bernoulli distribution.
+
+    The arguments and the result have the same shape; T is the temperature.
+    """
     teacher, student = teacher / temperature, student / temperature
     yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)
     no = jax.nn.log_sigmoid(-teacher) - jax.nn.log_sigmoid(-student)

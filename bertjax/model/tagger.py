@@ -20,7 +20,7 @@ LSTM_LAYERS = 2
 
 
 class Lstm(nn.Module):
-    """One direction of an LSTM layer (Hochreiter & Schmidhuber 1997).
+    """One direction of an LSTM layer with `size` units (Hochreiter & Schmidhuber 1997).
 
     The LSTM state is reset at the start of every sequence of a row, so that neither padding nor
     other packed sequences influence a sequence. The gates, the order of the gates in the parameters
@@ -33,7 +33,10 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Applies the LSTM to x [B, L, D] with sequence_ids int [B, L] -> [B, L, size]."""
+        """Applies the LSTM to x [B, L, D] -> [B, L, size].
+
+        sequence_ids, int [B, L], tell which sequence of its row each token belongs to.
+        """
         bound = self.size**-0.5
 
         def dense(name: str) -> nn.Dense:
@@ -73,14 +76,17 @@ class Lstm(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """Two stacked bidirectional LSTM layers, which concatenate the outputs of both directions."""
+    """Two stacked bidirectional LSTM layers with `size` units in each direction.
+
+    The output of a layer is the concatenation of the outputs of both directions.
+    """
 
     size: int
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Applies the layers to x [B, L, D] with sequence_ids int [B, L] -> [B, L, 2 size]."""
+        """Applies the layers to x [B, L, D] -> [B, L, 2 size]; sequence_ids are as in `Lstm`."""
         for layer in range(LSTM_LAYERS):
             directions = [
                 Lstm(self.size, reverse, self.dtype, name=f"l{layer}{'_reverse' * reverse}")
@@ -91,7 +97,10 @@ class BiLstm(nn.Module):
 
 
 class FeatureTagger(BertWithHead):
-    """Predicts the class of each token from the hidden states of the layers in `tagger.layers`.
+    """Predicts the class of each token from hidden states of the frozen encoder.
+
+    The hidden states are those of the layers `tagger.layers`, concatenated or added up as
+    `tagger.join` says.
 
     The encoder has a pooler, although the tagger reads no pooler output, so that a saved tagger
     contains the pooler's parameters.

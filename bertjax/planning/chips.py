@@ -27,7 +27,7 @@ class Chip(NamedTuple):
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
             GB/s.
         megacore: whether libtpu is told to present the two cores of a chip as one jax device.
-        examples: shapes of slices that exist, as numbers of chips per dimension.
+        examples: shapes of slices that exist, as the number of chips along each dimension.
     """
 
     kind: str
@@ -56,7 +56,7 @@ CHIPS = {
 
 
 class Topology(NamedTuple):
-    """A TPU slice: the name, the TPU version and the jax devices of a compile-only topology."""
+    """A TPU slice: its name, its TPU version, and jax devices that programs can be compiled for."""
 
     name: str
     chip: Chip
@@ -100,7 +100,8 @@ def get_topology(name: str) -> Topology:
     """Returns the TPU slice VERSION:CHIPS, such as v3:4x4; CHIPS has two or three dimensions.
 
     Raises:
-        ValueError: no TPU slice has this `name`.
+        ValueError: no TPU slice has this `name`, or the installed version of libtpu describes the
+            slice with a wrong number of devices.
         ImportError: the compiler for TPUs is not installed.
     """
     version, _ = _parse(name)

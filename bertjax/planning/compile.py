@@ -38,17 +38,21 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The resources of one phase of a config on a TPU slice; bytes and FLOP are per device.
+    """The resources of the train step of one phase on a TPU slice; bytes and FLOP are per device.
 
     Attributes:
+        phase: the index of the phase in the config.
         fits: whether the train step fits in the memory of a device.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
             upper bound of the memory in use) and `available`. If the train step does not fit,
             `memory` has only the keys `peak` and `available`.
         flops: the FLOP of a train step by the formula of `devices.flops`.
+        compile_seconds: the time that the compilation took.
+        compute_seconds: `flops` over the peak FLOP/s of a device.
+        communication_seconds: the bytes that a device sends per step, over its link bandwidth.
         advice: flags with which the train step would fit, each verified by compiling the step; or
-            one sentence that says that none of the tried flags suffices.
+            one sentence that says that none of the tried flags suffices. Empty if the step fits.
     """
 
     topology: str
@@ -73,7 +77,7 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """The seconds per step with and without an overlap of communication and computation.
+        """The seconds per step: if communication and computation overlap fully, and if not at all.
 
         Both step times are lower bounds, computed from the peak FLOP/s and the link bandwidth.
         """
@@ -144,7 +148,11 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the `PretrainingProgram`, and ({TEACHER: parameter shapes},), or () if no teacher."""
+    """Returns the `PretrainingProgram`, and the shapes of the constant arguments of its train step.
+
+    These are ({TEACHER: shapes and shardings of the teacher's parameters},), or () if the config
+    has no teacher.
+    """
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
     config = with_head(config, config.model.type_vocab_size > 1)
     if config.distillation.teacher is None:
@@ -211,9 +219,10 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """Tries config changes; yields (flags, plan) of the first change that fits, per kind of change.
+    """Yields (flags, plan) of the first change that fits, for each of the `_kinds_of_change`.
 
-    A change fits if the train step of the changed config fits in device memory.
+    A change fits if the train step of the changed config fits in device memory. A kind of change of
+    which no change fits yields nothing.
     """
     for changes in _kinds_of_change(config, index, plan):
         for flags, changed in changes:
@@ -231,7 +240,8 @@ def _kinds_of_change(
 ) -> Iterator[Iterator[tuple[str, PretrainConfig]]]:
     """For each kind of config change, yields an iterator of the (flags, changed config) to try.
 
-    The kinds of change are remat, smaller microbatches, a smaller batch, and fsdp sharding.
+    The kinds of change are another remat policy, smaller microbatches, a smaller batch, and
+    parameters sharded over all devices (fsdp).
     """
     policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)
@@ -256,7 +266,10 @@ def _kinds_of_change(
 def _phases_of(
     config: PretrainConfig, index: int, field: str, values: Sequence[int]
 ) -> Iterator[tuple[str, PretrainConfig]]:
-    """Sets `field` of phase `index` to each of `values`; yields (flag, config) of valid configs."""
+    """Sets `field` of phase `index` to each of `values`; yields (flag, config) for each value.
+
+    Values with which the config is invalid are left out.
+    """
     for value in values:
         phases = list(config.phases)
         with contextlib.suppress(ValueError):  # the batch must divide into equal microbatches

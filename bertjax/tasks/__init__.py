@@ -1,4 +1,4 @@
-"""Fine-tuning tasks: reading examples, encoding features, decoding predictions, and metrics."""
+"""Fine-tuning tasks: reading and encoding examples, decoding model outputs, and metrics."""
 
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.registry import TASKS, check_task, make_task

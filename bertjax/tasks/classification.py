@@ -38,7 +38,11 @@ class TextTask(Task):
     head: ClassVar[str] = "sequence_classification"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the example as one feature, a sequence of at most `max_length` tokens."""
+        """Encodes the example as one `Feature`: a sequence of at most `max_length` tokens.
+
+        Raises:
+            ValueError: a text is empty, or the label is not a class of the task.
+        """
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         ids, types = tokenizer.encode_pair(example.text, example.pair, max_length)
@@ -53,7 +57,7 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Converts the label of the example to the array that `Feature.labels` stores."""
+        """Converts the label of the example to an array for `Feature.labels`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,10 @@ class ClassificationTask(TextTask):
     problem_type: ClassVar[str | None] = "single_label_classification"
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the metric and `loss`, the mean cross-entropy in nats; {} without labels."""
+        """Computes the task's metrics, and `loss`, the mean cross-entropy in nats.
+
+        Unlabelled examples are ignored; the result is {} if all examples are unlabelled.
+        """
         losses: list[float] = []
 
         def observed() -> Iterator[tuple[Example, Prediction]]:
@@ -109,7 +116,7 @@ class MultiLabelTask(TextTask):
     problem_type: ClassVar[str | None] = "multi_label_classification"
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns a multi-hot array, float32 [C]: 1 for each class of the example, else 0."""
+        """Returns a multi-hot array, float32 [number of classes]: 1 for the example's classes."""
         encoded = np.zeros(len(self.labels), np.float32)
         names: Any = example.label
         if isinstance(names, str):
@@ -124,7 +131,7 @@ class MultiLabelTask(TextTask):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns a dict: `labels`, classes of probability >= 0.5, and `probabilities` of all."""
+        """Returns a dict: `labels`, the classes of probability >= 0.5, and all `probabilities`."""
         probabilities = dict(zip(self.labels, sigmoid(outputs[0]["logits"]).tolist(), strict=True))
         return {
             "labels": [label for label, p in probabilities.items() if p >= 0.5],
@@ -141,7 +148,8 @@ class RegressionTask(TextTask):
     """Task that predicts a real number for each example; the loss is the squared error.
 
     Attributes:
-        mean, std: during training, the model predicts (target - mean) / std.
+        mean, std: during training, the model predicts (target - mean) / std; `predict` converts
+            the output of the model back to the scale of the targets.
     """
 
     mean: float = 0.0

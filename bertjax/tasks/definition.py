@@ -15,17 +15,21 @@ class TaskOptions:
     """The user's settings of a task: where the data of the task is and how to read it.
 
     Attributes:
-        data_dir: folder of the official files; if None, `DatasetSource` provides the data.
+        data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets or
+            the Hugging Face hub (see `DatasetSource`).
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
         train, dev, test: path of the user's own file for the split; None if there is no file.
         dev_fraction: fraction of the user's train file to hold out if there is no dev file; if
             None, nothing is held out.
-        skip_bad_rows: whether rows of the user's files that cannot be used are left out.
+        skip_bad_rows: whether rows of the user's files that cannot be used are left out; if False,
+            such rows raise ValueError.
         columns: names of the text, label and other columns in the user's own files.
-        label_separator: the string between the labels of an example with several labels.
+        label_separator: the string that separates the labels of an example in the label column; if
+            None, a text in this column is a single label.
         submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
             folder of the predictions.
-        span_options: {name of a field of `SpanTask`: value}; other fields have their defaults.
+        span_options: {name of a field of `SpanTask`: value} for question answering; the other
+            fields have their defaults.
     """
 
     data_dir: str | None = None
@@ -53,7 +57,7 @@ class TaskDefinition:
 
     Attributes:
         name: the name of the task on the command line.
-        kinds: the subclasses of `Task` that `make` may instantiate.
+        kinds: the subclasses of `Task` of which `make` may create an instance.
         make: function (options) -> `Task`, whose `source` reads the examples of the task.
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
         own_files: whether the task reads the user's own files instead of official files.
@@ -63,8 +67,9 @@ class TaskDefinition:
         submission: whether the task's predictions can be submitted to GLUE's server.
         score_files: function (gold file, predictions file) -> official metrics; None if the task
             has no official file format.
-        scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the odds that a
-            question has no answer, and `na_prob_thresh`, the threshold for these odds.
+        scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the odds that
+            each question has no answer, and `na_prob_thresh`: a question with higher odds counts
+            as predicted to have no answer.
     """
 
     name: str

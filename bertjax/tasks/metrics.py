@@ -26,7 +26,7 @@ _NOT_FRACTIONS = ("total", "_thresh", *LOWER_IS_BETTER)
 
 
 def is_fraction(name: str) -> bool:
-    """Returns whether a metric is a fraction or a correlation, which is shown in per cent."""
+    """Returns whether the metric `name` is a fraction or a correlation, shown in per cent."""
     return not name.endswith(_NOT_FRACTIONS)
 
 
@@ -36,7 +36,10 @@ def higher_is_better(name: str) -> bool:
 
 
 def in_percent(values: Mapping[str, float]) -> dict[str, float]:
-    """Converts the fractions in `values` to per cent; leaves counts and thresholds unchanged."""
+    """Converts fractions and correlations in `values`, {name of a metric: value}, to per cent.
+
+    Counts, thresholds, losses and errors are left unchanged.
+    """
     return {name: 100.0 * value if is_fraction(name) else value for name, value in values.items()}
 
 
@@ -48,10 +51,10 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 
 
 def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `accuracy`, and `macro_f1` and `weighted_f1` over the classes of the labels.
+    """Computes `accuracy`, and `macro_f1` and `weighted_f1` over the classes that occur in `golds`.
 
     `macro_f1` is the mean of the F1 of the classes, so that rare classes count as much as frequent
-    ones; `weighted_f1` weights each class by its number of labels.
+    ones; `weighted_f1` weights each class by its number of examples in `golds`.
     """
     from sklearn.metrics import f1_score
 
@@ -111,8 +114,8 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
 def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
     """Computes the metrics of `pearson_spearman`, and `mae`, `rmse` and `r2`.
 
-    `mae` and `rmse` have the unit of the labels. `r2` is 1 for perfect predictions, and 0 for those
-    that are as good as the mean of the labels.
+    `mae` and `rmse` have the unit of the labels. `r2` is 1 for perfect predictions, and 0 if the
+    predictions are as good as predicting the mean of the labels for every example.
     """
     values = pearson_spearman(golds, predictions)
     x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
@@ -164,6 +167,8 @@ def entity_f1(
 ) -> dict[str, float]:
     """Computes conlleval's metrics: `precision`, `recall`, `f1` of entities, `accuracy` of tags.
 
+    A predicted entity is correct if its first word, last word and type are those of a gold entity.
+
     Args:
         golds: the correct tags of each sentence, one per word.
         predictions: the predicted tags of each sentence, one per word.
@@ -196,7 +201,7 @@ def entity_f1(
 def word_accuracy(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes `accuracy`, the fraction of correct tags, as for part-of-speech tagging."""
+    """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech."""
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
 
 

@@ -28,7 +28,12 @@ class ChoiceTask(Task):
     label_kind: ClassVar[LabelKind] = "choice"
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the example as one feature with `num_choices` sequences, one per choice."""
+        """Encodes the example as one `Feature` with `num_choices` sequences, one per choice.
+
+        Raises:
+            ValueError: a text is empty, the number of choices is not `num_choices`, or the label is
+                not the index of a choice.
+        """
         if len(example.choices) != self.num_choices:
             raise ValueError(
                 f"{example.where} has {len(example.choices)} choices, but other examples have "
@@ -59,6 +64,6 @@ class ChoiceTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the index of the most probable choice and the probability of each choice."""
+        """Returns a dict: `label`, the index of the most probable choice, and `probabilities`."""
         probabilities = softmax(outputs[0]["logits"])
         return {"label": int(probabilities.argmax()), "probabilities": probabilities.tolist()}

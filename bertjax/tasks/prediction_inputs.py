@@ -1,4 +1,4 @@
-"""Creates the examples to make predictions for, from texts or from a user's file."""
+"""Creates the examples that predictions are made for, from texts or from a user's file."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from bertjax.tasks.words import split_words
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
-    """Creates an example from `text` and `pair`; splits `text` into words for a `TagTask`.
+    """Creates an example from `text` and `pair`; for a `TagTask`, splits `text` into words.
 
     Raises:
         ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
@@ -75,7 +75,8 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
     """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
 
-    Returns `task` (for multiple choice, with `num_choices` set) and the list of examples.
+    Returns `task` and the list of examples. For multiple choice, the returned task has the number
+    of choices of the example with the most choices.
 
     Raises:
         ValueError: `texts` is a single string, or an element has too few or too many texts for the
@@ -107,17 +108,18 @@ def from_file(
     Args:
         task: the task that the model was fine-tuned on.
         path: the file to read.
-        columns: the column names that the user sets; the other names are guessed, unless the
-            names in `description` are used.
-        label_separator: the string between the labels of an example with several labels.
-        description: the content of task.json, which includes the column names used in training. The
-            column names used in training are taken if `columns` sets no name and the file has all
-            text columns used in training.
+        columns: the column names that the user sets. If the user sets none and the file has all
+            text columns used in training, the columns used in training are read. Otherwise, names
+            that the user does not set are guessed.
+        label_separator: the string between the labels of an example with several labels; None: the
+            separator used in training, if any.
+        description: the content of task.json, with the column names and separator used in training;
+            None: they are unknown.
         bad_rows: what happens to rows that cannot be used; see `BadRows`.
 
     Returns:
-        The task (for multiple choice, with `num_choices` set), the examples, and a message that
-        names the guessed columns ("" if no column was guessed).
+        The task (for multiple choice, with the number of choices in the file), the examples, and a
+        message that names the guessed columns ("" if no column was guessed).
     """
     if isinstance(task, SpanTask):
         return task, SquadSource({"test": path}, bad_rows).examples("test"), ""
@@ -141,7 +143,11 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the columns used in training, or `Columns()` if `names` lacks a text column."""
+    """Returns the columns `trained`, which were used in training, for a file with columns `names`.
+
+    If the file lacks one of the text columns used in training, the result is `Columns()`. If it
+    lacks the label or id column, this column is None in the result.
+    """
     texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
     if texts[0] is None or any(name is not None and name not in names for name in texts):
         return Columns()

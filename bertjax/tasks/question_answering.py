@@ -40,7 +40,8 @@ LARGEST = 1e6
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Yields `pairs` unchanged and writes two JSON files for SQuAD's official scripts to `folder`.
 
-    One file maps each question id to the predicted answer, the other to the odds of no answer.
+    SPLIT_answers.json maps each question id to the predicted answer, and SPLIT_null_odds.json to
+    `null_odds`, the log-odds that the question has no answer.
     """
     answers, null_odds = {}, {}
     for example, prediction in pairs:
@@ -56,15 +57,19 @@ def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 class SpanTask(Task):
     """Task that predicts which span of a passage answers a question.
 
+    The logit of an answer is the sum of the start logit of its first token and the end logit of its
+    last token. The logit of no answer is the sum of the two logits of [CLS], in the window of the
+    passage where this sum is lowest.
+
     Attributes:
         doc_stride: maximum number of tokens between the starts of two consecutive windows.
         max_query_length: maximum number of question tokens; a longer question is truncated.
         max_answer_length: maximum number of tokens of an answer.
-        n_best: number of candidate answers in the list `nbest` of a prediction.
-        with_impossible: whether a question may have no answer, as in SQuAD 2.0; the prediction for
-            such a question is "".
-        null_threshold: the prediction is "" if the logit of no answer exceeds the logit of the best
-            answer by more than this value.
+        n_best: maximum number of candidate answers in the list `nbest` of a prediction.
+        with_impossible: whether a question may have no answer, as in SQuAD 2.0; the correct
+            prediction for such a question is "".
+        null_threshold: if `with_impossible`, the prediction is "" if the logit of no answer exceeds
+            the logit of the best answer by more than this value.
     """
 
     doc_stride: int = 128
@@ -101,12 +106,13 @@ class SpanTask(Task):
             )
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes each window of the passage as a feature `[CLS] question [SEP] window [SEP]`.
+        """Encodes each window of the passage as a `Feature`, `[CLS] question [SEP] window [SEP]`.
 
-        `Feature.origins`, int [n, 2], holds the character offsets (start, end) of each passage
-        token in the passage, and -1 for all other tokens. The label of a window is the first and
-        last token of the first accepted answer that occurs in the passage, or (0, 0) if the window
-        does not contain the whole answer.
+        `Feature.origins`, int [number of tokens, 2], holds the character offsets (start, end) of
+        each passage token in the passage, and -1 for all other tokens. The label of a window is the
+        positions, among the tokens of the feature, of the first and last token of the answer: the
+        first accepted answer that occurs in the passage. The label is (0, 0) if the window does not
+        contain the whole answer, and None if the question is unlabelled.
 
         Raises:
             ValueError: the question or the passage is empty, or `max_length` leaves no room for the
@@ -158,9 +164,9 @@ class SpanTask(Task):
         Returns:
             A dict with `answer` ("" for no answer); the answer's `probability`, from a softmax over
             the candidates; `nbest`, the candidates from best to worst, each a dict of text,
-            answer_start (-1: no answer), probability, start_logit and end_logit; and `null_odds`,
-            the logit of no answer minus the logit of the best answer. The logit of an answer is the
-            sum of its start_logit and end_logit.
+            answer_start (in characters of the passage; -1: no answer), probability, start_logit and
+            end_logit; and `null_odds`, the logit of no answer minus the logit of the best answer.
+            The logit of an answer is the sum of its start_logit and end_logit.
         """
         outputs = [{key: _finite(logits) for key, logits in output.items()} for output in outputs]
         nbest = self._best_answers(example.pair or "", features, outputs)
@@ -192,9 +198,10 @@ class SpanTask(Task):
     def _best_answers(
         self, passage: str, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, Any]]:
-        """Returns the `n_best` answers with the highest logits and distinct texts, best first.
+        """Returns up to `n_best` answers with the highest logits and distinct texts, best first.
 
-        A span is a candidate only in the window in which its first token has the most context.
+        A span is a candidate only in the window in which its first token has the most context; see
+        `widest_contexts`. An answer is a dict as in the list `nbest` of `predict`.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
@@ -243,9 +250,10 @@ class SpanTask(Task):
 
 
 def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Splits `length` tokens into windows; returns (first token, last token + 1) of each window.
+    """Splits a passage into windows; returns (first token, last token + 1) of each window.
 
-    A window has at most `room` tokens, and consecutive windows start at most `stride` tokens apart.
+    The passage has `length` tokens. A window has at most `room` tokens, and consecutive windows
+    start at most `stride` tokens apart.
     """
     spans, start = [], 0
     while True:
@@ -259,13 +267,16 @@ def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
     """Assigns each token of a passage to the window with the most context around the token.
 
+    The context of a token in a window is the smaller of the numbers of passage tokens before and
+    after the token.
+
     Args:
         lengths: number of passage tokens of each window that `windows` returns.
         stride: maximum number of tokens between the starts of two consecutive windows.
 
     Returns:
-        One bool array [n] per window, True at the tokens that are assigned to the window. Each
-        token of the passage is True in exactly one array.
+        One bool array [number of passage tokens] per window, True at the tokens that are assigned
+        to the window. Each token of the passage is True in exactly one array.
     """
     begins = np.cumsum([0, *(min(length, stride) for length in lengths[:-1])])
     best = np.full(begins[-1] + lengths[-1], -1.0)
@@ -289,14 +300,14 @@ def best_spans(
     """Returns the first and last tokens of the spans with the highest sums of start and end logits.
 
     Args:
-        starts: start logit of each token, [n]; -inf at tokens where no span may start.
-        ends: end logit of each token, [n].
+        starts: start logit of each token, [number of tokens]; -inf where no span may start.
+        ends: end logit of each token, [number of tokens].
         max_length: maximum number of tokens of a span.
         count: maximum number of spans to return.
 
     Returns:
-        The indices of the first tokens and of the last tokens of the spans, int [k] each with
-        k <= count, in no particular order.
+        The indices of the first tokens and of the last tokens of the spans, int [number of spans]
+        each, in no particular order.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])
@@ -312,21 +323,25 @@ def best_spans(
 
 @functools.lru_cache(maxsize=64)
 def _encode_passage(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids and offsets of a passage, cached for further questions about the passage."""
+    """Returns the token ids of a passage, and the (start, end) of each token in characters.
+
+    The result is cached for further questions about the same passage.
+    """
     return tokenizer.encode_with_offsets(text)
 
 
 def _passage_slice(feature: Feature) -> slice:
-    """Returns the positions of the passage tokens among the tokens of a window, as a slice."""
+    """Returns the slice of `feature.input_ids` that holds the tokens of the passage."""
     assert feature.origins is not None
     (tokens,) = np.nonzero(feature.origins[:, 0] >= 0)
     return slice(int(tokens[0]), int(tokens[-1]) + 1)
 
 
 def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
-    """Returns the first and last passage token of the first answer that occurs in the passage.
+    """Returns the first and last token of the first answer that occurs in the passage.
 
-    Returns (-1, -1), which lies in no window, if the question is labelled as impossible. Returns
+    The tokens are indices into `offsets`, the (start, end) of each passage token in characters. The
+    result is (-1, -1), which lies in no window, if the question is labelled as impossible; it is
     None if the question is unlabelled, or if no answer occurs in the passage.
     """
     for text, start in example.answers:
@@ -339,7 +354,10 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
 
 
 def _cut(passage: str, begin: int, end: int) -> str:
-    """Returns passage[begin:end] with the combining accents after it, which tokenizers strip."""
+    """Returns passage[begin:end] and the combining accents right after it.
+
+    Tokenizers strip these accents, so that the offsets of tokens do not include them.
+    """
     while end < len(passage) and unicodedata.category(passage[end]) == "Mn":
         end += 1
     return passage[begin:end]

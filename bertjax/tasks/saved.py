@@ -77,7 +77,7 @@ def saved_task(
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raises ValueError if an entry of task.json has a wrong type, or is an int below 1."""
+    """Raises ValueError if an entry of task.json has a wrong type or is a token count below 1."""
     for key, kinds in _TYPES.items():
         value = description.get(key, kinds[0]())
         if type(value) not in kinds or (kinds == (int,) and key in description and value < 1):
@@ -95,7 +95,10 @@ def _kind_of(
 
     If task.json has no label_kind, a subclass that uses the head `head` is selected: the one with
     the problem_type in config.json; else `RegressionTask`, if it uses this head and `num_labels` is
-    1; else the first such subclass in `KINDS`.
+    1; else the first subclass in `KINDS` that uses this head.
+
+    Raises:
+        ValueError: no subclass uses the head `head`.
     """
     kinds = [kind for kind in KINDS if kind.head == head]
     for kind in (*kinds, *KINDS):

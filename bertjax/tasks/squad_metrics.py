@@ -33,7 +33,10 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
 
 
 def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
-    """Computes SQuAD 1.1's `exact_match` and `f1`; questions without prediction count as wrong.
+    """Computes SQuAD 1.1's `exact_match` and `f1`, as means over the questions.
+
+    For each question, the accepted answer with the best value counts. A question without a
+    prediction counts as wrong.
 
     Raises:
         ValueError: `golds` has no questions, or a question has no accepted answer.
@@ -75,7 +78,8 @@ def squad2(
           with an answer, if there are such questions.
         - `NoAns_exact`, `NoAns_f1`, `NoAns_total`: exact match, F1 and number of the questions
           without an answer, if there are such questions.
-        - `best_exact`, `best_f1`: with `null_odds`, the best exact match and F1 of any threshold.
+        - `best_exact`, `best_f1`: with `null_odds`, the highest exact match and the highest F1
+          that any `threshold` gives.
         - `best_exact_thresh`, `best_f1_thresh`: with `null_odds`, the thresholds that give
           `best_exact` and `best_f1`.
 
@@ -133,7 +137,9 @@ def _best_threshold(
     scores: Mapping[str, float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Returns (highest mean score that any threshold gives, threshold that gives this score).
+    """Returns (highest mean exact match or F1 that any threshold gives, this threshold).
+
+    `scores` holds the exact match or F1 of the predicted answer to each question.
 
     The candidates for the threshold are the values of `null_odds` in ascending order. Raising
     the threshold to the next candidate replaces "no answer" by the predicted answer for one more

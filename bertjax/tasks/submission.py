@@ -17,7 +17,9 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Formats {id: class or score} as a submission file: a header, and one row per prediction.
+    """Formats {id: class or score} as a TSV file of a submission: header, one row per prediction.
+
+    Scores are limited to the range of STS-B's gold scores, 0 to 5.
 
     Raises:
         ValueError: a prediction is not a class of the task.
@@ -38,11 +40,11 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Reads {id: class or score} from a predictions file with class names or GLUE's label codes.
+    """Reads {id: class or score} from a TSV file with class names, GLUE's label codes or scores.
 
     Raises:
         ValueError: a row does not consist of an id and a prediction, an id occurs twice, or a
-            prediction is neither a class nor a number.
+            prediction is not a class of the task (for regression: not a number).
     """
     predictions: dict[str, str | float] = {}
     for number, fields in read_tsv(Path(path)):
@@ -95,6 +97,8 @@ def _check_zip(path: Path) -> None:
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
     """Returns a `Task.export` function that writes test predictions to a TSV file and to a zip.
 
+    The function writes no file for splits that are not part of a submission, such as dev.
+
     Args:
         spec: the `GlueSpec` of the task.
         zip_path: path of the zip; if None, submission.zip in the folder of the predictions.
@@ -119,7 +123,8 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
     """Computes the metrics of the file `predictions` against `gold`, an official labelled file.
 
     Raises:
-        ValueError: a file is not in GLUE's format, or the files contain different examples.
+        ValueError: a file is not in GLUE's format, `gold` has no labels, or the files contain
+            different examples.
     """
     # The gold file is read as a dev split, because in CoLA only labelled splits lack a header.
     split = next((name for name in spec.files if name.startswith("dev")), "test")

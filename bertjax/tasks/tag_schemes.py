@@ -18,7 +18,8 @@ _ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
 def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
     """Detects the tag scheme of tagged sentences; returns None if the tags mark no entities.
 
-    An IOB2 file in which an entity begins with I-X by mistake is taken for IOB1.
+    BILOU is reported as IOBES. Sentences in IOB2 are taken for IOB1 if an entity begins with I-X by
+    mistake.
     """
     scheme: Scheme = "IOB2"
     for tags in sentences:
@@ -35,7 +36,7 @@ def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
-    """Returns whether the tags mark entities (O, B-X, I-X, ...), unlike parts of speech."""
+    """Returns whether all tags are entity tags (O, B-X, I-X, ...), and not parts of speech."""
     return scheme_of([tuple(tags)]) is not None
 
 

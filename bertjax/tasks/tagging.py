@@ -59,14 +59,19 @@ class TagTask(Task):
         return cls(labels=labels, **fields)
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the sentence as one feature, `[CLS] pieces of all words [SEP]`.
+        """Encodes the sentence as one `Feature`, `[CLS] pieces of all words [SEP]`.
 
         `Feature.origins` holds the index of a word at the first piece of the word, and -1 at all
         other tokens. Every word, including the first, is encoded as if a space preceded the word,
         like transformers with `is_split_into_words` (and `add_prefix_space`).
 
-        Emoji and other symbols of a running text that the vocabulary does not know are left out:
-        models take unknown words for names. Words that were given as words all stay.
+        If the example is a running text, emoji and other symbols that are not in the vocabulary are
+        left out, because models tend to take unknown words for names. If the example is a list of
+        words, no word is left out.
+
+        Raises:
+            ValueError: the example has no words, a tag is unknown, or there is not one tag per
+                word.
         """
         if not example.words:
             raise ValueError(f"{example.where}: the sentence has no words; remove it.")
@@ -97,9 +102,10 @@ class TagTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns the words, the most probable tag of each and its probability, and the entities.
+        """Returns a dict of the words, the most probable tag of each word, and its probability.
 
-        The keys of an entity are described in `bertjax.tasks.task`.
+        If the labels mark entities, the dict also holds the predicted entities. The keys of the
+        dict and of an entity are listed at `Prediction` in `bertjax.tasks.task`.
         """
         probabilities = softmax(outputs[0]["logits"])  # [n, C]
         truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
@@ -129,19 +135,22 @@ class TagTask(Task):
 
 
 def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Returns whether a word has no letter or digit, and no piece that the vocabulary knows."""
+    """Returns whether a word has no letter or digit, and all its `pieces` are the unknown token."""
     return set(pieces) == {tokenizer.unk_token_id} and not any(map(str.isalnum, word))
 
 
 def _tag_symbols_within_entities(
     read: Sequence[int], tags: list[str], probabilities: list[float]
 ) -> None:
-    """Gives words that the model did not read the tag of the entity that surrounds them, in place.
+    """Tags words within entities that the model did not read, by changing `tags` in place.
+
+    Such a word, which `features` left out between words of an entity, gets the tag I-X of the
+    entity and the probability of the entity's first tag.
 
     Args:
         read: the indices of the words that the model read.
-        tags: a tag per word.
-        probabilities: the probability of each tag.
+        tags: the predicted tag of each word.
+        probabilities: the probability of each tag, which is changed in place as well.
     """
     for first, end, kind in entities([tags[word] for word in read]):
         for word in {*range(read[first], read[end - 1])} - {*read}:
@@ -152,10 +161,10 @@ def _tag_symbols_within_entities(
 def _entities(
     example: Example, tags: Sequence[str], probabilities: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
-    """Yields the entities that the predicted tags mark, in the order of the words.
+    """Yields a dict for each entity that the predicted tags mark, in the order of the words.
 
-    The probability of an entity is the mean of the probabilities of its tags. In a running text,
-    text[start:end] is the entity, with the spaces between its words.
+    The probability of an entity is the mean of the probabilities of its tags. If the example is a
+    running text, text[start:end] is the entity, with the spaces between its words.
     """
     for first, end, kind in entities(tags):
         entity = {"type": kind, "text": " ".join(example.words[first:end])}

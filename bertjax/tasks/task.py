@@ -1,7 +1,7 @@
 """Defines `Task`, `Example` and `Source`, the interface of tasks for training and prediction.
 
-A `Task` turns labelled examples into features for the model, outputs of the model into predictions,
-and predictions into metrics. The subclasses of `Task`, one per kind of prediction, are in
+A `Task` encodes examples as features (token ids and labels), converts outputs of the model to
+predictions, and computes metrics. The subclasses of `Task`, one per kind of prediction, are in
 `classification`, `tagging`, `question_answering` and `multiple_choice`. A `Source` reads examples;
 the package `sources` has one class per file format.
 """
@@ -46,14 +46,14 @@ class Example:
         text: the text, the first text of a pair, the question, or the text before every choice.
         pair: the second text, or the passage that a question is about.
         words: the words of a sentence whose words are to be tagged.
-        offsets: (start, end) of each word in `text`, such that text[start:end] is the word; empty
-            if the words were given instead of a text.
+        offsets: (start, end) of each of `words` in `text`, such that text[start:end] is the word;
+            empty if the example is a list of words without a text.
         choices: in multiple choice, the continuations of `text` to choose from.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
         row: the row of the user's file, {column: value}; empty for official tasks and texts.
-        problem: why the example could not be read, if the source reports this; the other fields but
-            `id` and `where` are then empty.
+        problem: why the example could not be read, if the source reports bad rows; all other fields
+            but `id`, `where` and `row` are then empty.
         answers: (text, start) for each accepted answer, where start is the index of the text's
             first character in the passage, or -1 if the text is not in the passage; empty, with
             `label="impossible"`, if the passage does not answer the question.
@@ -93,7 +93,7 @@ class Task(abc.ABC):
 
     Attributes:
         name: the name of the task on the command line.
-        source: reads the examples; None if the task only makes predictions for given texts.
+        source: reads the examples; None if the task only predicts examples that the caller passes.
         labels: class names in the order of their ids; empty if there are no classes.
         metric: function (labels, predicted labels) -> metrics; unused by `SpanTask`, which computes
             SQuAD's metrics.
@@ -115,7 +115,7 @@ class Task(abc.ABC):
     head: ClassVar[str]
     """The name of the model head that the task needs."""
     label_kind: ClassVar[LabelKind]
-    """The kind of labels, which determines how features and batches store the labels."""
+    """The kind of labels, which determines how the arrays of features and batches store labels."""
     problem_type: ClassVar[str | None] = None
     """The `problem_type` in config.json, by which transformers chooses the loss of a classifier;
     None if config.json has no `problem_type`."""
@@ -134,7 +134,7 @@ class Task(abc.ABC):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Converts the model's outputs for the features of one example to a prediction."""
+        """Converts the model's outputs for one example, one dict per feature, to a prediction."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""
@@ -167,7 +167,8 @@ class Task(abc.ABC):
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; writes predictions to folder/SPLIT.jsonl.
 
-        The function `export` of the task, if set, writes further files for the official scorer.
+        If the task has a function `export`, this function writes further files for the official
+        scorer.
         """
         path = folder / f"{split}.jsonl"
         if self.export is not None:

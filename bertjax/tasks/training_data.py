@@ -20,10 +20,10 @@ class TrainingData(NamedTuple):
     """The file with the encoded train split, and its statistics.
 
     Attributes:
-        path: the path of the file, which has one record per feature.
-        sizes: number of tokens of each feature, int [n].
-        class_counts: number of examples (in tagging, words) of each class, int [C]; empty unless
-            every example or word has exactly one class.
+        path: the path of the file, which has one record, an encoded `Feature`, per feature.
+        sizes: number of tokens of each feature, int [number of features].
+        class_counts: number of examples (in tagging, words) of each class, int [number of classes];
+            empty unless every example or word has exactly one class.
         fingerprint: hexadecimal SHA-256 of all records in the file.
     """
 
@@ -84,9 +84,14 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
 def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
-    """Yields (example, feature) of a split; then prints how many features are `max_length` long.
+    """Yields (example, feature) for each feature of a split; then prints how many are truncated.
 
-    Nothing is printed for question answering, whose windows are that long by design.
+    The printed number is that of the features with `max_length` tokens, whose texts may be longer.
+    Nothing is printed for question answering, where windows of a passage are that long by design.
+
+    Raises:
+        ValueError: examples cannot be read or encoded, and bad rows are not skipped; raised at the
+            end about all of them.
     """
     source = task.source
     assert source is not None

@@ -25,7 +25,13 @@ _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 
 
 class Word(NamedTuple):
-    """A word of a text; `start` and `end` are such that text[start:end] is the word."""
+    """A word of a running text.
+
+    Attributes:
+        text: the characters of the word.
+        start, end: the indices in the running text of the word's first character and of the
+            character after its last.
+    """
 
     text: str
     start: int
@@ -33,12 +39,12 @@ class Word(NamedTuple):
 
 
 def split_words(text: str, boundaries: Collection[int] = ()) -> list[Word]:
-    """Splits running text into words.
+    """Splits running text into words, which are returned in the order of the text.
 
     Args:
         text: the text.
-        boundaries: indices of characters before which a word ends in any case, such as the starts
-            and ends of entities.
+        boundaries: indices of characters before which the text is always split, even inside a word,
+            such as the starts and ends of labelled entities.
     """
     words, cuts = [], sorted(set(boundaries))
     for match in _pattern().finditer(text):
@@ -51,7 +57,7 @@ def split_words(text: str, boundaries: Collection[int] = ()) -> list[Word]:
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    """Returns the regular expression of a word; of its alternatives, the first that fits counts."""
+    """Returns the regular expression that matches one word; its first matching alternative wins."""
     # Marks, such as the vowel signs of Hindi, and joiners belong to the character before them, but
     # \w does not match them.
     marks = "".join(

@@ -48,15 +48,18 @@ class Tokenizer(abc.ABC):
     """Encodes text with the `tokenizers` library and adds the special tokens of a model family.
 
     Args:
-        vocab: maps each token to its id; the ids must be 0..n-1.
+        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         layout: the special tokens, and their positions in texts and pairs.
         do_lower_case: whether to lower-case the text.
-        model_max_length: the maximum input length of the model, in tokens.
-        model_input_names: names of the arrays that the tokenizer of transformers returns; if None,
-            input_ids, attention_mask, and token_type_ids if the layout has two token types.
+        model_max_length: the maximum input length of the model, in tokens; `save` stores it, but
+            the methods of this class do not truncate to it.
+        model_input_names: names of the arrays that transformers' tokenizer returns after loading
+            the saved files; None: input_ids, attention_mask and, if the layout has two token types,
+            token_type_ids.
 
     Raises:
-        ValueError: a special token is missing, or the ids have gaps.
+        ValueError: a special token is missing, the ids are not 0 to n - 1, or the tokenizers
+            library rejects the vocabulary.
     """
 
     tokenizer_class: str
@@ -91,7 +94,10 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """Builds a `tokenizers.Tokenizer` that encodes "[MASK]" in a text as the mask token."""
+        """Builds a `tokenizers.Tokenizer` that encodes "[MASK]" in a text as the mask token.
+
+        All other special tokens of the layout are encoded as their ids, too.
+        """
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # In the text of a corpus "[MASK]" is ordinary text, not the mask token.
@@ -132,24 +138,27 @@ class Tokenizer(abc.ABC):
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text, without special tokens; "[MASK]" is ordinary text."""
+        """Returns the token ids of each text, without adding special tokens.
+
+        "[MASK]" in a text is encoded like any other text, not as the mask token.
+        """
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text as if a space preceded the text.
+        """Returns the token ids of each text, encoded as if a space preceded the text.
 
-        Only the byte-level BPE tokenizer encodes a text differently after a space.
+        Only for the byte-level BPE tokenizer, these ids differ from those of `encode`.
         """
         return self.encode(texts)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of a text as `encode` does, and the position of each token in the text.
+        """Returns the ids of a text as `encode` does, and each token's (start, end) in characters.
 
         Returns:
-            The ids, int32 [n], and the start and end (exclusive) of each token in characters, int32
-            [n, 2]. Several tokens that encode one character, such as a Korean syllable, all
-            have the position of that character.
+            The n ids, int32 [n], and the character indices in the text of each token's start and
+            (exclusive) end, int32 [n, 2]. Several tokens that encode one character, such as a
+            Korean syllable, all have the start and end of that character.
         """
         encoding = self._text_backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -160,8 +169,9 @@ class Tokenizer(abc.ABC):
     ) -> tuple[list[int], list[int]]:
         """Returns (ids, token types) of a text or pair, in which "[MASK]" becomes the mask token.
 
-        RoBERTa's mask token is written "<mask>". The input is truncated to `max_length` tokens,
-        including the special tokens; the longer text is truncated first.
+        RoBERTa's mask token is written "<mask>". The special tokens of the layout, such as [CLS]
+        and [SEP], are added. Unless `max_length` is None, the input is truncated to `max_length`
+        tokens, including the special tokens; of a pair, the longer text is truncated first.
 
         Raises:
             ValueError: `max_length` is smaller than the number of special tokens.
@@ -192,14 +202,14 @@ class Tokenizer(abc.ABC):
         return head + tail, [0] * len(head) + [self.layout.second_type] * len(tail)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of the ids, including special tokens."""
+        """Converts token ids to text; special tokens such as "[CLS]" remain in the text."""
         return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
 
     def save(self, directory: str | Path) -> None:
-        """Writes the vocabulary, `tokenizer.json` and `tokenizer_config.json` for transformers.
+        """Writes the vocabulary files, `tokenizer.json` and `tokenizer_config.json` to `directory`.
 
-        Without `tokenizer_config.json`, transformers would lower-case text for a cased BERT, and
-        return no token types for ALBERT.
+        transformers can load these files. Without `tokenizer_config.json`, transformers would
+        lower-case text for a cased BERT, and return no token types for ALBERT.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)

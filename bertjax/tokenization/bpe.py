@@ -31,7 +31,7 @@ class ByteLevelBPETokenizer(Tokenizer):
     All token type ids are 0.
 
     Args:
-        vocab: maps each token to its id; the ids must be 0..n-1.
+        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         merges: the BPE merges, each a pair of tokens, in order of rank.
         add_prefix_space: whether to encode the first word of a text as if a space preceded it.
         model_max_length: the maximum input length of the model, in tokens.
@@ -39,8 +39,8 @@ class ByteLevelBPETokenizer(Tokenizer):
             input_ids and attention_mask.
 
     Raises:
-        ValueError: a special token is missing, the ids have gaps, or the vocabulary lacks a token
-            of a merge or the token that results from a merge.
+        ValueError: a special token is missing, the ids are not 0 to n - 1, or the vocabulary lacks
+            a token of a merge or the token that results from a merge.
     """
 
     tokenizer_class = "RobertaTokenizer"
@@ -135,9 +135,10 @@ def train_bpe(
 ) -> ByteLevelBPETokenizer:
     """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
-    The vocabulary includes one token for each of the 256 bytes. The tokens <s>, <pad>, </s> and
-    <unk> have the ids 0 to 3, as in RoBERTa. The vocabulary does not depend on the order of the
-    texts, because the trainer breaks ties between pairs of tokens by the ids of the tokens. If
+    Pairs of tokens that occur less often than `min_frequency` times are not merged. The vocabulary
+    includes one token for each of the 256 bytes. The tokens <s>, <pad>, </s> and <unk>
+    have the ids 0 to 3, as in RoBERTa. The vocabulary does not depend on the order of the texts,
+    because the trainer breaks ties between pairs of tokens by the ids of the tokens. If
     `counting.count_words` drops rare words to bound memory, however, the vocabulary may depend on
     the order, and `report` is called with a message.
 

@@ -8,7 +8,7 @@ Report = Callable[[str], None]
 MOST_CHARACTERS = 10_000_000
 """Default limit on the total length, in characters, of the distinct words that `count_words` keeps
 in memory. The limit corresponds to about 1.2 million English words, for which counting and training
-take about 1 GB of memory, mostly for the trainers' index of token pairs."""
+take about 1 GB of memory, mostly for the index of token pairs in the tokenizers library."""
 SHARE_KEPT = 0.5
 """`count_words` drops rare words until the total length of the remaining words is at most
 `SHARE_KEPT * most_characters`."""
@@ -28,8 +28,9 @@ def count_words(
     The returned counts depend on the order of the texts only if words are dropped.
 
     Args:
-        texts_of_words: the words of each text.
-        report: a function that is called with a message after all texts, if words were dropped.
+        texts_of_words: for each text, an iterable of its words.
+        report: a function that is called with a message after all texts, if words were dropped;
+            None: nothing is reported.
         most_characters: the maximum total length of the distinct words in memory, in characters.
             The limit is checked between texts, so the words of a single text may exceed the limit.
     """
@@ -63,8 +64,8 @@ def _last(counts: Counter[str], number: int) -> Iterator[str]:
 def _threshold(counts: Counter[str], room: int) -> tuple[int, int]:
     """Returns the highest count of the words to drop, and the total length of the words to keep.
 
-    The highest count to drop is the lowest n for which all words that were counted more than n
-    times have at most `room` characters in total.
+    Lengths and `room` are numbers of characters. The highest count to drop is the lowest n for
+    which all words that were counted more than n times have at most `room` characters in total.
     """
     characters: Counter[int] = Counter()
     for word, count in counts.items():

@@ -21,17 +21,18 @@ def fetch(
     revision: str = "main",
     remedy: str = "",
 ) -> Path:
-    """Downloads files of a model or dataset on the hub; returns the cache folder.
+    """Downloads files of a model or dataset on the hub; returns the local folder with the files.
 
     Args:
         name: the name of the model or dataset.
-        patterns: patterns of the files; files downloaded before are read from the cache.
-        kind: what is downloaded.
-        revision: the branch.
-        remedy: another way to get the files, for the error message.
+        patterns: glob patterns of the names of the files to download; files downloaded before are
+            read from the local cache of the hub.
+        kind: whether `name` is a model or a dataset.
+        revision: the branch, tag or commit.
+        remedy: text that ends the error message, such as another way to get the files.
 
     Raises:
-        FileNotFoundError: it is neither on the hub nor in the local cache of the hub.
+        FileNotFoundError: the model or dataset is neither on the hub nor in the local cache.
     """
     import huggingface_hub  # a slow import, and most models are local
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

@@ -38,7 +38,10 @@ _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The files of a tokenizer: `json` (tokenizer.json), `bare` (such as vocab.txt), or both."""
+    """The files of a tokenizer: `json` (tokenizer.json), `bare` (such as vocab.txt), or both.
+
+    `config` holds the fields of tokenizer_config.json; it is empty if that file does not exist.
+    """
 
     directory: Path
     json: TokenizerJson | None
@@ -69,7 +72,11 @@ class _Source:
         return _KIND_OF_FILE.get(self.bare.name, by_suffix.get(self.bare.suffix, "WordPiece"))
 
     def common(self) -> dict[str, Any]:
-        """Reads `model_max_length` (default 512) and `model_input_names` from `config_file`."""
+        """Returns the checked `model_max_length` and `model_input_names` of tokenizer_config.json.
+
+        The default of `model_max_length` is 512. The default of `model_input_names` is None or, for
+        DistilBertTokenizer, input_ids and attention_mask.
+        """
         # transformers writes 1e30 for "no limit".
         length = self.config.get("model_max_length", 512)
         names = self.config.get("model_input_names")
@@ -102,11 +109,12 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         path: the directory or file, or the name of a model on the hub.
         do_lower_case: whether to lower-case text; None: the setting in the files. If the files
             lack this setting, ALBERT's tokenizer lower-cases text, and a WordPiece tokenizer
-            lower-cases text unless `looks_cased(vocab)` is True.
+            lower-cases text unless over 1 % of its tokens contain a capital letter
+            (`wordpiece.looks_cased`).
 
     Raises:
-        FileNotFoundError: there is no vocabulary at `path` or on the hub, or only one of vocab.json
-            and merges.txt exists.
+        FileNotFoundError: there is no vocabulary at `path` or on the hub, or, without a
+            tokenizer.json, only one of vocab.json and merges.txt exists.
         ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
             each other, or `do_lower_case` is True for a tokenizer that keeps capital letters.
     """
@@ -232,7 +240,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
 
 
 def _prefix_space_of(read: TokenizerJson) -> bool:
-    """Returns the setting `add_prefix_space` in the tokenizer.json of a byte-level BPE tokenizer.
+    """Returns the setting `add_prefix_space` in the tokenizer.json `read` of a byte-level BPE.
 
     Raises:
         ValueError: the preprocessing steps in the file differ from those of RoBERTa.
@@ -366,7 +374,8 @@ def _with_config(
 def _refuse_disagreement(settings: dict, source: _Source, names: tuple[str, ...]) -> None:
     """Raises ValueError if tokenizer_config.json and tokenizer.json differ in a setting in `names`.
 
-    `settings` holds the settings that were read from tokenizer.json.
+    `settings` holds the settings that were read from tokenizer.json. A setting that only one of the
+    two files has is not compared.
     """
 
     def value(fields: dict, name: str) -> object:

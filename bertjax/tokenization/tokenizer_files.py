@@ -94,7 +94,7 @@ def read_tokenizer_json(file: Path) -> TokenizerJson:
 
 
 def read_vocab_txt(file: Path) -> dict[str, int]:
-    """Reads a `vocab.txt` with one token per line; returns {token: line number from 0}.
+    """Reads a `vocab.txt` with one token per line; returns {token: index of its line, from 0}.
 
     Raises:
         ValueError: a token occurs twice.
@@ -142,7 +142,10 @@ def _lines(file: Path) -> list[str]:
 
 
 def _check_texts(values: Iterable[Any], what: str) -> None:
-    """Raises ValueError if a value is not a string or cannot be encoded in UTF-8."""
+    """Raises ValueError if a value is not a string or cannot be encoded in UTF-8.
+
+    `what` describes one of the values in the error message, such as "a piece of a merge".
+    """
     for value in values:
         if not isinstance(value, str):
             raise ValueError(f"{what} is {brief(repr(value))}, not a text")

@@ -84,7 +84,7 @@ class UnigramTokenizer(Tokenizer):
         if self.layout is not ALBERT and (do_lower_case or not keep_accents):
             raise ValueError(
                 f"do_lower_case={do_lower_case}, keep_accents={keep_accents}: {tokenizer_class} "
-                "keeps capital letters and accents; set them to False, True."
+                "keeps capital letters and accents; set do_lower_case=False and keep_accents=True."
             )
         wrong = [(p, score) for p, score in pieces if not p or not math.isfinite(score)]
         if wrong:
@@ -198,7 +198,7 @@ def read_sentencepiece(
     """Reads the SentencePiece file of a tokenizer whose transformers class is `tokenizer_class`.
 
     Returns:
-        The (piece, score) pairs in the order of the ids in transformers, the precompiled
+        The (piece, log probability) pairs in the order of the ids in transformers, the precompiled
         normalization table, and the content of the file.
 
     Raises:
@@ -244,8 +244,8 @@ def _in_order_of_ids(
 ) -> list[tuple[str, float]]:
     """Returns the (piece, score) pairs of a SentencePiece file in the order of transformers' ids.
 
-    The token ids of XLM-RoBERTa and CamemBERT are those of fairseq, which has additional special
-    tokens.
+    For ALBERT, the order is that of the file. For XLM-RoBERTa and CamemBERT, the ids are those of
+    fairseq, which has special tokens that the file lacks, such as <mask>; these are inserted.
     """
     if tokenizer_class == "AlbertTokenizer":
         return [(piece, _without_number_comma(piece, score)) for piece, score in pieces]
@@ -259,7 +259,7 @@ def _in_order_of_ids(
 def _without_number_comma(piece: str, score: float) -> float:
     """Returns the score of a piece, lowered by 100 if the piece ends with a digit and a comma.
 
-    ALBERT splits a piece such as "9," into "9" and ",".
+    With the lower score, "9," is split into "9" and ",", as in google-research/albert.
     """
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 

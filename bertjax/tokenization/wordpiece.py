@@ -26,17 +26,17 @@ class WordPieceTokenizer(Tokenizer):
     """The tokenizer of BERT and DistilBERT, which encodes pairs as `[CLS] A [SEP] B [SEP]`.
 
     Args:
-        vocab: maps each token to its id; the ids must be 0..n-1.
+        vocab: maps each token to its id; the n tokens must have the ids 0 to n - 1.
         do_lower_case: whether to lower-case the text.
-        tokenize_chinese_chars: whether to put spaces around CJK characters.
+        tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
         model_max_length: the maximum input length of the model, in tokens.
         model_input_names: names of the arrays that the transformers tokenizer returns; None:
             input_ids, token_type_ids and attention_mask.
 
     Raises:
-        ValueError: a special token is missing, the ids have gaps, or `do_lower_case` is True for a
-            cased vocabulary, whose capitalised tokens would never be produced.
+        ValueError: a special token is missing, the ids are not 0 to n - 1, or `do_lower_case` is
+            True for a cased vocabulary, whose capitalised tokens would never be produced.
     """
 
     tokenizer_class = "BertTokenizer"
@@ -128,8 +128,10 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Learns a WordPiece vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
-    The vocabulary does not depend on the order of the texts, unless `counting.count_words` drops
-    rare words to bound memory; `report` is then called with a message.
+    Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
+    is too small for all characters in the texts, the rarest are left out. The vocabulary does not
+    depend on the order of the texts, unless `counting.count_words` drops rare words to bound
+    memory; `report` is then called with a message.
 
     Raises:
         ValueError: the texts contain no word.
@@ -158,10 +160,10 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
     """Learns the tokens of a WordPiece vocabulary from word counts; returns them in order of ids.
 
     The special tokens come first, then single characters, then single characters with the prefix
-    `##`, and then longer tokens. By default, the trainer of the tokenizers library assigns ids to
-    the `##` characters in the random order of a hash table, and breaks ties between pairs of tokens
-    by these ids. To make the vocabulary deterministic, this function passes all characters to the
-    trainer in a fixed order.
+    `##`, and then longer tokens, which the trainer merges from pairs of tokens. By default, the
+    trainer of the tokenizers library assigns ids to the `##` characters in the random order of a
+    hash table, and breaks ties between pairs of tokens by these ids. To make the vocabulary
+    deterministic, this function passes all characters to the trainer in a fixed order.
     """
     characters: Counter[str] = Counter()
     for word, count in words.items():

@@ -24,8 +24,10 @@ from bertjax.devices import hosts
 class Checkpointer:
     """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
-    The best checkpoint is the one with the best `metric` among the evaluated checkpoints of the
-    latest phase. A checkpoint whose metric is NaN or infinite is never the best.
+    The best checkpoint is the one with the lowest `metric` (with the highest one if
+    `higher_is_better`) among the evaluated checkpoints of the run's latest phase; a phase is a part
+    of a pretraining run with its own sequence length. A checkpoint whose metric is missing, NaN or
+    infinite is never the best.
 
     If a save in the background fails, the next method call raises an OSError, so that a run does
     not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
@@ -84,7 +86,7 @@ class Checkpointer:
         return self._sign * value - 1e3 * metrics.get("phase", 0)
 
     def _graded(self) -> list[tuple[float, int]]:
-        """Returns a pair (`_badness`, -step) for each stored checkpoint with a finite metric."""
+        """Returns a pair (result of `_badness`, -step) for each checkpoint with a finite metric."""
         with self._explained():
             self._manager.wait_until_finished()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
@@ -101,7 +103,13 @@ class Checkpointer:
         return -min(known)[1] if known else None
 
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
-        """Returns whether `metrics` are at least as good as those of all stored checkpoints."""
+        """Returns whether a new checkpoint would be at least as good as all stored checkpoints.
+
+        `metrics` holds its metrics and "phase", the index of its phase. As the class docstring
+        says, checkpoints are compared by one metric, and later phases are always better. The result
+        is False if that metric is missing, NaN or infinite in `metrics`; else, it is True if no
+        stored checkpoint has a finite metric.
+        """
         badness = self._badness(metrics)
         return badness < math.inf and all(badness <= other for other, _ in self._graded())
 
@@ -141,7 +149,14 @@ class Checkpointer:
         progress: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to write a checkpoint of `state` in the background; stores `progress` as JSON.
+        """Starts to write a checkpoint of `state` in the background.
+
+        Args:
+            step: the step of the state.
+            state: a pytree of arrays.
+            progress: values to store as JSON, such as the position in the data.
+            metrics: the metrics of the evaluation of `state`, and "phase", the index of the phase;
+                None: `state` has not been evaluated. Metrics that are NaN or infinite are left out.
 
         Raises:
             OSError: this save or the previous save failed, for example because the disk is full.
@@ -162,10 +177,11 @@ class Checkpointer:
     def replace(
         self, step: int, state: Any, progress: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> None:
-        """Replaces the newest checkpoint, that of `step`, by one that also stores `metrics`.
+        """Replaces the newest checkpoint, which is that of `step`, by one that stores `metrics`.
 
-        The old checkpoint is kept until the new checkpoint is complete, so that no checkpoint is
-        lost if the process is killed.
+        The arguments are those of `save`; the method returns when the new checkpoint is written.
+        The old checkpoint is kept until then, so that no checkpoint is lost if the process is
+        killed.
 
         Raises:
             OSError: the new checkpoint cannot be written.
@@ -182,7 +198,8 @@ class Checkpointer:
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Returns the state and the progress in the checkpoint of `step` (None: the newest one).
 
-        `like` is a tree with the shapes, dtypes and shardings of the state to restore.
+        The progress is the dictionary that was passed to `save`. `like` is a tree with the shapes,
+        dtypes and shardings of the state to restore.
 
         Raises:
             FileNotFoundError: there is no complete checkpoint.

@@ -1,4 +1,4 @@
-"""Reports of the predictions for a split: scores per class or entity type, and confusions."""
+"""Reports on the predictions for a split: scores per class or entity type, and confusion matrix."""
 
 import csv
 import itertools
@@ -22,9 +22,10 @@ MOST_CLASSES, MOST_CONFUSIONS = 40, 15
 
 
 class ClassScores(NamedTuple):
-    """Precision, recall and F1 of a class or entity type, as fractions, and its number of labels.
+    """Precision, recall and F1 of a class or entity type, as fractions.
 
-    A score whose denominator is 0 is 0.
+    A score whose denominator is 0 is 0. `support` is the number of examples labelled with the
+    class, or of labelled entities of the type.
     """
 
     name: str
@@ -37,8 +38,9 @@ class ClassScores(NamedTuple):
 class ClassReport:
     """Counts the right and wrong predictions of the labelled examples of a split.
 
-    Tasks with one class per example have a confusion matrix and scores per class; tagging has
-    scores per entity type. Other tasks have no report.
+    Tasks with one class per example have a confusion matrix and scores per class; the tagging of
+    entities has scores per entity type. For other tasks, nothing is counted, and the report is
+    false as a bool.
     """
 
     def __init__(self, task: Task):
@@ -52,7 +54,7 @@ class ClassReport:
     def observe(
         self, pairs: Iterable[tuple[Example, Prediction]]
     ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged, and counts them."""
+        """Yields (example, prediction) pairs unchanged; counts those with a labelled example."""
         marks_entities = isinstance(self._task, TagTask) and self._task.marks_entities
         for example, prediction in pairs:
             if isinstance(example.label, tuple) and marks_entities:
@@ -63,7 +65,11 @@ class ClassReport:
             yield example, prediction
 
     def _count(self, labels: list[tuple], predicted: list[tuple]) -> None:
-        """Counts labels and predicted labels, the last element of which is the class or type."""
+        """Counts the labels, predicted labels and right predictions of one example.
+
+        The last element of each tuple is the class or entity type. A label is predicted right if
+        the same tuple is in `predicted`.
+        """
         self._labels.update(entry[-1] for entry in labels)
         self._predicted.update(entry[-1] for entry in predicted)
         self._right.update(entry[-1] for entry in set(labels) & set(predicted))
@@ -72,7 +78,7 @@ class ClassReport:
         return bool(self._labels)
 
     def scores(self) -> list[ClassScores]:
-        """Returns the scores of each class in the task's order, or of each entity type by name."""
+        """Returns the scores of the classes in the task's order, or of entity types by name."""
         names = [name for name in self._task.labels if self._task.label_kind == "classes"]
         names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
         rows = []
@@ -90,7 +96,11 @@ class ClassReport:
         return rows
 
     def print(self, title: str) -> None:
-        """Prints the scores and the confusions, in lines of at most `WIDTH` characters."""
+        """Prints tables headed `title`: the scores and, for classes, the confusion matrix.
+
+        A confusion matrix that is wider than `WIDTH` characters is replaced by a table of the most
+        frequent wrong predictions.
+        """
         rows = self.scores()
         console = Console(width=WIDTH)
         kind = "class" if self.confusion else "entity"
@@ -108,7 +118,7 @@ class ClassReport:
             console.print(self._matrix(title) or self._confusions(title))
 
     def _matrix(self, title: str) -> Table | None:
-        """Returns the confusion matrix as a table; None if it is too wide."""
+        """Returns the confusion matrix as a table; None if it is wider than `WIDTH` characters."""
         names = self._task.labels
         cells = [[f"{self.confusion[gold, answer]:,}" for answer in names] for gold in names]
         columns = zip(names, *cells, strict=True)
@@ -134,7 +144,8 @@ class ClassReport:
     def write(self, folder: Path, split: str) -> None:
         """Writes SPLIT.report.json with all scores and, for classes, SPLIT.confusion.csv.
 
-        In the CSV file, rows are labels and columns are predicted labels.
+        SPLIT is `split`. The CSV file holds the confusion matrix, the numbers of examples with each
+        label (row) and predicted label (column).
         """
         write_json(folder / f"{split}.report.json", [row._asdict() for row in self.scores()])
         if not self.confusion:

@@ -13,9 +13,11 @@ MOST_CLASSES = 20
 
 
 def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
-    """Returns lines about the size, lengths and classes of the train split and the planned updates.
+    """Returns lines of text that describe the train split `data` of `task`.
 
-    A line beginning with "warning:" names classes that differ only in case, spaces or punctuation.
+    The lines state the number of examples, their lengths in tokens, the updates per epoch and the
+    frequencies of the classes. A line beginning with "warning:" names classes whose names differ
+    only in case, spaces or punctuation.
     """
     count, sizes = len(data.sizes), np.asarray(data.sizes)
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
@@ -44,7 +46,7 @@ def _classes(task: Task, counts: np.ndarray) -> str:
 
 
 def _similar(labels: Sequence[str]) -> list[str]:
-    """Returns a sentence for each group of labels that may be one label in several spellings."""
+    """Returns a warning for each group of labels that may be one label in several spellings."""
     groups: dict[str, list[str]] = {}
     for label in labels:
         plain = re.sub(r"[\W_]+", "", label.casefold())

@@ -1,7 +1,7 @@
 """Objectives for distillation, in which a student learns from a teacher's outputs.
 
-The functions of an objective take the outputs of the student for a batch as `outputs`, and the
-outputs of the teacher for the same batch as `outputs[TEACHER]`.
+The function `sums` of these objectives computes the losses of a batch from the dictionary `outputs`
+of the student's outputs; `outputs[TEACHER]` holds the teacher's outputs for the same batch.
 """
 
 import jax
@@ -66,7 +66,8 @@ def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> O
 
     The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss. The label
     loss and the distillation loss are means over the labelled sequences or tokens, weighted by the
-    array "label_weights" of the batch.
+    array "label_weights" of the batch. `temperature` divides the logits of student and teacher in
+    the distillation loss; regression has no temperature.
     """
     assert hard.soft_losses is not None
     soft_losses = hard.soft_losses

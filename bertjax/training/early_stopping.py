@@ -27,7 +27,10 @@ class EarlyStopping:
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
-        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged."""
+        """Updates the count from an evaluation, {metric: value}; returns `evaluation` unchanged.
+
+        An evaluation that lacks the metric does not change the count.
+        """
         value = evaluation.get(self._metric)
         if value is not None:
             better = self.state["best"] is None or self._sign * (value - self.state["best"]) > 0
@@ -39,5 +42,8 @@ class EarlyStopping:
         return evaluation
 
     def __call__(self) -> bool:
-        """Returns whether the run should stop, after `patience` evaluations without improvement."""
+        """Returns whether the last `patience` evaluations, or more, brought no improvement.
+
+        The result is always False if `patience` is 0.
+        """
         return 0 < self._patience <= self.state["stale"]

@@ -19,6 +19,8 @@ class EvaluationStopped(Exception):
 def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[Item]:
     """Yields `items`, such as the batches of an evaluation, until a stop signal comes.
 
+    If `stop` is None, all items are yielded.
+
     Raises:
         EvaluationStopped: a stop signal has come.
     """
@@ -40,11 +42,14 @@ def check_stop(stop: StopSignal | None) -> None:
 class EvaluateAndSave:
     """A training hook that evaluates every `eval_every` and saves every `save_every` steps.
 
-    At `last_step`, the hook both evaluates and saves. A checkpoint is also saved after each
-    evaluation that is the best so far. After a stop signal, the current step is saved without an
-    evaluation; if an evaluation was due at that step, the evaluation runs when training resumes. If
-    an evaluation and a save are due at the same step, the state is saved after the evaluation, or,
-    if the evaluation is not compiled yet, before it, because a signal cannot stop the compiler.
+    At `last_step`, the last step of the phase, the hook both evaluates and saves; if `eval_every`
+    is 0, this is the only evaluation. A checkpoint is also saved after each evaluation that is the
+    best so far. After a stop signal, the state of the current step is saved without an evaluation;
+    if an evaluation was due at that step, the evaluation runs when training resumes.
+
+    If an evaluation and a save are due at the same step, the evaluation comes first, so that the
+    checkpoint stores its metrics. If the evaluation is not compiled yet, the state is saved before
+    it as well, so that a signal can end the process during the compilation without loss.
 
     Args:
         checkpointer: writes the checkpoints.
@@ -58,7 +63,8 @@ class EvaluateAndSave:
 
     Attributes:
         is_compiled: whether the evaluation has been compiled.
-        evaluation_due: whether a stop signal prevented the last evaluation.
+        evaluation_due: whether an evaluation was due at the last step but was not completed,
+            because a stop signal came.
     """
 
     def __init__(
@@ -101,7 +107,10 @@ class EvaluateAndSave:
                 self._save(step, state, evaluation)
 
     def _save_and_evaluate(self, step: int, state: TrainState) -> None:
-        """Saves `state`, then evaluates it; a signal during the evaluation ends the process."""
+        """Saves `state`, evaluates it, and saves it again with the metrics.
+
+        A stop signal during the evaluation ends the process at once, because `state` is saved.
+        """
         self.evaluation_due = True
         self._save(step, state, None)
         self._stop.nothing_to_lose = self.is_saved(step)
@@ -126,12 +135,14 @@ class EvaluateAndSave:
         return evaluation
 
     def make_due_evaluation(self, step: int, state: TrainState) -> bool:
-        """Runs the evaluation of `step` that a stop signal prevented before the run was resumed.
+        """Evaluates the state of `step`, which is saved already but not evaluated yet.
 
-        Afterwards, the checkpoint of `step` is replaced by one that also stores the metrics.
+        The evaluation is one that a stop signal prevented before the run was resumed, or one that
+        is not compiled yet. Afterwards, the checkpoint of `step` is replaced by one that also
+        stores the metrics.
 
         Returns:
-            True if the evaluation is done; False if another stop signal came before its end.
+            True if the evaluation is done; False if a stop signal came before its end.
         """
         evaluation = self._evaluation(step, state)
         if self.evaluation_due:

@@ -53,7 +53,8 @@ class FinetuningRun(Run):
         config: the config of a single run, in which `seeds` is 1 and `sweep` is False.
         task: the task, with the source of its examples.
         loaded: the model to start from, with the head of the task.
-        data: the train split, encoded as features.
+        data: the train split, encoded as features; a feature is the input and the labels of the
+            model for one example (in question answering, for one window of an example).
         teacher: the teacher for distillation; None: no distillation.
 
     Raises:
@@ -120,11 +121,14 @@ class FinetuningRun(Run):
 
     @property
     def data_fingerprint(self) -> str:
-        """A hash of the train split, encoded as features."""
+        """A hash of the encoded train split: of the token ids and labels of all examples."""
         return self.data.fingerprint
 
     def claim_workdir(self) -> None:
-        """Does what `Run.claim_workdir` does, and writes the list of rows that are left out."""
+        """Does what `Run.claim_workdir` does, and writes bad_rows.jsonl if there are bad rows.
+
+        bad_rows.jsonl names the rows of the user's data files that cannot be used and are left out.
+        """
         super().claim_workdir()
         source = self.task.source
         bad = source.all_bad_rows() if isinstance(source, OwnFiles) else []
@@ -136,7 +140,7 @@ class FinetuningRun(Run):
         return self.loaded.params
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields global training batches on the devices, from batch index `first_batch` on."""
+        """Yields global training batches on the devices, from the run's batch `first_batch` on."""
         del phase_index
         source = FeatureBatches(
             str(self.data.path),
@@ -156,8 +160,9 @@ class FinetuningRun(Run):
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
         """Returns (index of the first feature, index of the last feature) of a batch.
 
-        The indices count the shuffled features of all epochs, one epoch after the other. The last
-        batch of an epoch may be smaller than the other batches.
+        Features are encoded examples. They are numbered from 0 in the order of training, through
+        the shuffled features of all epochs, one epoch after the other. The last batch of an epoch
+        may be smaller than the other batches.
         """
         del phase_index
         count, size = len(self.data.sizes), self.config.batch_size
@@ -180,7 +185,10 @@ class FinetuningRun(Run):
         return every, every
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns values for a checkpoint: index of the next batch and state of early stopping."""
+        """Returns values to store in a checkpoint.
+
+        These are the index of the next batch and the state of early stopping.
+        """
         del phase_index
         return {"batch": next_batch, "patience": self.early_stopping.state}
 
@@ -204,14 +212,14 @@ class FinetuningRun(Run):
         return refused
 
     def is_finished(self) -> bool:
-        """Returns whether early stopping ends training, because the dev metric did not improve."""
+        """Returns whether training should end now, because the dev metric has stopped improving."""
         return self.early_stopping()
 
     def evaluate(self, params: Any, phase: Phase | None = None) -> dict[str, float]:
         """Predicts all dev splits; returns {metric: value} with names such as "eval/accuracy".
 
-        The metrics of a split such as "dev_mismatched" have names with the suffix of the split,
-        such as "eval/mismatched_accuracy".
+        The metrics of a split such as "dev_mismatched" have names such as
+        "eval/mismatched_accuracy". The result is {} if the task has no dev split.
         """
         del phase
         self.dev_scores = {
@@ -225,7 +233,10 @@ class FinetuningRun(Run):
         return self.early_stopping.see(evaluation)
 
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
-        """Predicts a split, writes the predictions, and returns the metrics ({} without labels)."""
+        """Predicts a split, writes the predictions, and returns {metric: value}.
+
+        The result is {} if the examples of the split have no labels.
+        """
         assert self.task.source is not None
         predictions = self.predictor(params, self.task.source.examples(split))
         if hosts.is_first():
@@ -237,10 +248,10 @@ class FinetuningRun(Run):
         return self.task.score(self.reports[split].observe(predictions))
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """Returns the state with the best dev score, or the last state if there is no dev split.
+        """Returns the state of the checkpoint that is best by `best_metric` on the dev split.
 
-        Afterwards, `dev_scores` and the prediction files of dev splits are those of the returned
-        state.
+        If there is no dev split, the last `state` is returned. Afterwards, `dev_scores` and the
+        prediction files of dev splits are those of the returned state.
         """
         best = checkpointer.best_step
         if best not in (None, int(state.step)):
@@ -254,7 +265,11 @@ class FinetuningRun(Run):
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:
-        """Writes test predictions, the scores and the model; returns {split/metric: score}."""
+        """Predicts the test splits; writes predictions, scores and model to the workdir.
+
+        Returns:
+            {split/metric: score} for the dev splits and the labelled test splits.
+        """
         splits = dict(self.dev_scores or {})
         for split in splits_of(self.task, "test"):
             splits[split] = self.predict_split(state.params, split)
@@ -329,9 +344,11 @@ def _class_weights(config: FinetuneConfig, counts: np.ndarray) -> tuple[float, .
 
 
 def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
-    """Loads the model that --init names, with the head of the task or a new tagger.
+    """Loads the model that --init names, with the head of the task.
 
-    If `config.dropout` is not None, the dropout rates of the model are set to this value.
+    If `config.feature_layers` is set, the model is an encoder, which stays frozen, and a new tagger
+    on its hidden states. If `config.dropout` is not None, the dropout rates of the model are set to
+    this value.
 
     Raises:
         ValueError: the model cannot be loaded for the task or accepts fewer tokens than the maximum
@@ -378,7 +395,7 @@ def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:
 
 
 def reinitialized(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Initialises again, with `seed`, those parameters of a model that its checkpoint lacks.
+    """Initialises again, with `seed`, those parameters of `loaded` that are initialised at random.
 
     The returned model equals the model that is loaded from the same checkpoint with `seed`.
     """

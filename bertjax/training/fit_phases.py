@@ -1,4 +1,8 @@
-"""`FitPhases`: trains the phases of a run one by one, with evaluations and checkpoints."""
+"""`FitPhases`: trains the phases of a run one by one, with evaluations and checkpoints.
+
+A phase is a part of a run with its own number of steps, row length and batch size; a fine-tuning
+run has a single phase.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -46,10 +50,11 @@ class FitPhases:
         )
 
     def fit(self, state: TrainState, step: int) -> tuple[TrainState, int, bool]:
-        """Trains all phases from `step` on, until the end of the run or a stop signal.
+        """Trains all phases from `step` on, until the last step, early stopping or a stop signal.
 
         Returns:
-            The last state, the number of its step, and whether the run is complete.
+            The last state, the number of its step, and whether the run is complete: no stop signal
+            has prevented a step or an evaluation.
         """
         run, start = self._run, 0
         for index, phase in enumerate(run.phases):
@@ -68,8 +73,8 @@ class FitPhases:
     def rows_of_step(self, step: int) -> tuple[int, int, int]:
         """Returns (phase, first row, last row), all as indices, of the batch that `step` trains on.
 
-        Rows (in fine-tuning: features) are numbered from 0 in the order in which the phase reads
-        them from the data.
+        Rows (in fine-tuning: encoded examples) are numbered from 0 in the order in which the phase
+        reads them from the data.
         """
         run, index, start = self._run, 0, 0
         while step > start + run.phases[index].num_steps:
@@ -77,7 +82,7 @@ class FitPhases:
         return index, *run.rows_of_batch(index, self._batch(index, step - 1, start))
 
     def _batch(self, index: int, step: int, start: int) -> int:
-        """Returns the index, within phase `index`, of the first batch after step `step`.
+        """Returns the index, within the data of phase `index`, of the batch after step `step`.
 
         Phase `index` begins after step `start`. The returned index also counts the batches that
         rollbacks left out.

@@ -31,8 +31,8 @@ class MetricLogger:
         name: the name of the run, for the progress bar.
         step: the step at which the run starts or resumes.
         pending: the value of the property `pending` that a checkpoint stored; None: a new run.
-        loss_weights: {name of a loss: its factor in the total loss}; the metric "loss" is computed
-            with these factors if the train step does not return a metric of that name.
+        loss_weights: {name of a loss: its factor in the total loss}; if the train step returns no
+            metric "loss", this metric is the sum of the losses times these factors. None: {}.
     """
 
     def __init__(

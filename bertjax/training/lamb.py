@@ -1,4 +1,4 @@
-"""LAMB's trust ratio, which scales a tensor's update to the tensor's norm (You et al. 2019).
+"""LAMB's trust ratio, which scales a tensor's update to the norm of the tensor (You et al. 2019).
 
 The parameters of all encoder layers are stacked along axis 0; each layer has its own trust ratio.
 """

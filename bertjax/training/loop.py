@@ -26,6 +26,9 @@ def fit(
 ) -> tuple[TrainState, int]:
     """Trains from `step` to `num_steps`, or until `should_stop(step)` is true after a step.
 
+    Each step trains on one of `batches`, and is followed by a call of each hook. `step` counts the
+    steps already done, so the first step is `step + 1`.
+
     Returns:
         The last state, and the number of the last step whose update and hooks are done.
     """

@@ -16,13 +16,13 @@ class LossHistory(NamedTuple):
     The history is a part of the train state, so checkpoints store it.
 
     Attributes:
-        losses: the loss of each recorded step, float [HISTORY].
-        grad_norms: the gradient norm of each recorded step, float [HISTORY].
+        losses: the losses of the last recorded steps, float [HISTORY].
+        grad_norms: the gradient norms of the last recorded steps, float [HISTORY].
         sigma: the number of standard deviations by which a loss or gradient norm must exceed the
             mean to count as a spike, float scalar; 0: no step counts as a spike. `sigma` is an
             array, so that a change of its value needs no recompilation.
-        num_steps: the total number of recorded steps, int32 scalar; recorded step i is at index
-            i % HISTORY.
+        num_steps: the number of steps recorded so far, int32 scalar; the i-th of them, from 0, was
+            written at index i % HISTORY of both arrays.
     """
 
     losses: jax.Array
@@ -42,9 +42,10 @@ def empty_history(skip_spikes: float) -> LossHistory:
 def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
     """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
 
-    A value is a spike if it exceeds its mean in `history` by more than `history.sigma` standard
-    deviations. While fewer than HISTORY // 2 steps are recorded, no value is a spike. The rule is
-    that of OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
+    The loss is a spike if it exceeds the mean loss in `history` by more than `history.sigma`
+    standard deviations of these losses; the same holds for the gradient norm. While fewer than
+    HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is that of OLMo
+    (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
     """
     known = jnp.arange(HISTORY) < history.num_steps
     size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
@@ -61,8 +62,8 @@ def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
 def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
     """Returns `history` with the step's loss and gradient norm added if `is_finite` is True.
 
-    Spikes are recorded as well, so that a loss that stays at a higher level soon no longer counts
-    as a spike.
+    If `is_finite` is False, `history` is returned unchanged. Spikes are recorded as well, so that a
+    loss that stays at a higher level soon no longer counts as a spike.
     """
     at = history.num_steps % HISTORY
     longer = LossHistory(

@@ -1,8 +1,8 @@
 """Reads and repairs the metric files of a run: `metrics.jsonl` and TensorBoard's event files.
 
 A failing disk or a crash may leave NUL bytes, garbage or a truncated last line in a metric file. A
-damaged metric file never stops a run: the readable entries are kept, the damaged file is copied to
-another name, and a message is printed.
+damaged metric file never stops a run: the readable lines or events are kept, the damaged file is
+copied to another name, and a message is printed.
 """
 
 import bisect
@@ -106,20 +106,26 @@ def _in_json(value: Any) -> Any:
 
 
 def _is_written_again(names: Iterable[str], at: int, step: int, evaluation_due: bool) -> bool:
-    """Whether a run that resumes from `step` writes metrics named `names` of step `at` again."""
+    """Whether a run that resumes from `step` writes metrics named `names` of step `at` again.
+
+    The result is True for all steps `at` after `step`, and for an evaluation of `step` itself if
+    `evaluation_due` is True.
+    """
     is_evaluation = any(name.startswith("eval/") for name in names)
     return at > step or (at == step and evaluation_due and is_evaluation)
 
 
 def cut_json_lines(path: Path, step: int, *, evaluation_due: bool = False) -> list[dict[str, Any]]:
-    """Removes the lines from metrics.jsonl that a resumed run writes again; returns the others.
+    """Removes the lines from metrics.jsonl that a resumed run writes again.
 
-    A truncated last line and damaged content are removed as well.
+    A truncated last line and damaged content are removed as well. The remaining lines are returned,
+    each as {"step": step, metric: value}.
 
     Args:
         path: the path of metrics.jsonl.
         step: the step from which the run resumes; the lines of later steps are removed.
-        evaluation_due: whether the run evaluates `step` again; that evaluation is then removed.
+        evaluation_due: whether the run evaluates `step` again; if so, the line with the metrics of
+            the evaluation of `step` is removed.
     """
     lines, damaged = read_lines(path)
     kept = [x for x in lines if not _is_written_again(x, x["step"], step, evaluation_due)]
@@ -210,15 +216,15 @@ def _parsed_event(record: bytes) -> EventRecord | None:
 def repair_events(
     directory: Path, lines: list[dict[str, Any]], step: int, *, evaluation_due: bool = False
 ) -> None:
-    """Removes the events that a resumed run writes again, and restores lost events.
+    """Removes from the event files the events that a resumed run writes again; restores lost ones.
 
-    Every metric in `lines` that has no event is restored. A restored event is inserted in the order
-    of steps, and gets the wall time of the preceding event.
+    For every value in `lines` that has no event, an event is created and inserted in the order of
+    steps, with the wall time of the preceding event.
 
     Args:
         directory: the folder of the event files.
-        lines: the lines of metrics.jsonl, all of which are of steps up to `step`.
-        step, evaluation_due: as for `cut_json_lines`.
+        lines: the lines of metrics.jsonl that `cut_json_lines` has returned.
+        step, evaluation_due: the same values as those passed to `cut_json_lines`.
     """
     paths = sorted(directory.glob(EVENT_FILES))
     for path in [path for path in paths if path.suffix == ".tmp"]:  # left by a kill
@@ -249,7 +255,10 @@ def repair_events(
 def _missing(
     lines: list[dict[str, Any]], files: list[list[EventRecord]]
 ) -> list[tuple[int, str, float]]:
-    """Returns (step, metric, value) for each value in `lines` that has no event in `files`."""
+    """Returns (step, metric, value) for each number in `lines` that has no event in `files`.
+
+    The value null, which stands for NaN and infinity in metrics.jsonl, is returned as NaN.
+    """
     present = {(event.step, tag) for events in files for event in events for tag in event.tags}
     missing = []
     for line in lines:

@@ -18,8 +18,9 @@ def make_loss_fn(
 ):
     """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
 
-    The arguments of the returned function are those of `step.LossFn`; `sums` is the result of
-    `objective.sums`.
+    In the returned function, `weights` maps each loss to its total weight in the global batch,
+    `dropout` is a `step.DropoutKey` or None (no dropout), and `sums` maps each loss or metric to
+    (sum of weighted values, sum of weights).
 
     Args:
         model: the model to train.

@@ -46,7 +46,7 @@ def decay_mask(params: Any) -> Any:
 
 
 class UncorrectedAdamState(NamedTuple):
-    """The state of Adam without bias correction: first and second moments of the gradients."""
+    """The state of Adam without bias correction: first moment `mu`, second moment `nu`."""
 
     mu: Any
     nu: Any
@@ -82,13 +82,15 @@ class _Curve(NamedTuple):
 
 
 def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
-    """Returns the learning-rate schedule of all phases, a function step -> learning rate.
+    """Returns the learning-rate schedule of a run, a function step -> learning rate.
 
-    The schedule consists of one or more curves, each with a linear warm-up and a decay. A phase
-    with learning_rate_curve="restart" begins a new curve; a phase with "continue" extends the curve
-    of the previous phase. In a curve of N steps with W warm-up steps, the learning rate at step s
-    of the curve is peak * s / W during the warm-up, and then peak * d ** `decay_power`, where d is
-    1 - s / N (`schedule` "google") or (N - s) / (N - W) (`schedule` "hf").
+    The run trains on `phases` one after the other. The schedule consists of one or more curves,
+    each with a linear warm-up and a decay. A phase with learning_rate_curve="restart" begins a new
+    curve; a phase with "continue" extends the curve of the previous phase. In a curve of N steps
+    with W warm-up steps, the learning rate at step s of the curve is peak * s / W during the
+    warm-up, and then peak * d ** `decay_power`, where d is 1 - s / N (`schedule` "google") or
+    (N - s) / (N - W) (`schedule` "hf"). The first phase of the curve sets peak and W; if its
+    `learning_rate` or `warmup_steps` is None, `config` sets them.
 
     Raises:
         ValueError: the warm-up of a curve has as many steps as the curve, or more.
@@ -140,9 +142,9 @@ def difference_before(
 ) -> str | None:
     """Describes how the phases `before` and `after` differ within the first `step` steps.
 
-    The result is None if these steps have the same learning rates and the same rows in `before` as
-    in `after`. The rows of a step depend on the index of the phase, `max_length`, `batch_size` and
-    `max_predictions`.
+    The result is None if these steps have the same learning rates and train on the same rows of the
+    data with `before` as with `after`. The rows of a step are the same if the index of its phase
+    and the phase's `max_length`, `batch_size` and `max_predictions` are the same.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""Pretraining: trains an encoder on prepared data and writes a model directory."""
+"""Pretraining: trains an encoder on prepared data and writes a model directory.
+
+A run consists of phases, each with its own number of steps, row length and batch size. The prepared
+data consists of rows of token ids, each with one sequence or, in packed data, several.
+"""
 
 import contextlib
 import dataclasses
@@ -199,7 +203,7 @@ class PretrainingRun(Run):
             yield self._to_devices(batch, host_rows, phase.batch_size)
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns the position in the data: the phase and the index of the phase's next row."""
+        """Returns the position in the data: {"phase": index, "row": index of its next row}."""
         row = next_batch * self.config.phases[phase_index].batch_size
         return {"phase": phase_index, "row": row}
 
@@ -208,9 +212,10 @@ class PretrainingRun(Run):
         return self.config.eval_every, self.config.save_every
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences in `changed` that prevent the run from resuming, with a reason.
+        """Returns those differences in `changed` that prevent the run from resuming.
 
-        The phases may differ if the rows and learning rates of all finished steps stay the same.
+        The phases may differ if the rows and learning rates of all finished steps stay the same; if
+        not, the returned list ends with the reason.
         """
         refused = [change for change in changed if not change.startswith("phases.")]
         if len(refused) < len(changed):
@@ -226,10 +231,11 @@ class PretrainingRun(Run):
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
 
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Returns the mean losses and metrics over held-out rows, and the rows' unigram entropy.
+        """Returns {"eval/...": value}, the mean losses and metrics over held-out rows.
 
-        The held-out rows have the length of the rows in the phase; the result is {} if the data has
-        no held-out rows of this length.
+        "eval/unigram_entropy" is the entropy, in nats, of the token frequencies in these rows: the
+        lowest loss that a model without context could have. The held-out rows have the length of
+        the rows in the phase; the result is {} if the data has no held-out rows of this length.
         """
         batches = self._eval_batches(phase)
         if batches is None:
@@ -273,13 +279,16 @@ class PretrainingRun(Run):
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def flops_per_row(self, phase: Phase) -> float:
-        """Returns the FLOP per row of an update, counting attention only within each sequence."""
+        """Returns the FLOP (floating-point operations) per row of an update.
+
+        In rows of several sequences, attention is counted only within each sequence.
+        """
         content = self.metadata.splits["train"].lengths[str(phase.max_length)]
         attended = content.attended if self.metadata.max_sequences > 1 else None
         return self.program.flops_per_row(phase, attended)
 
     def flops_per_step(self, phase: Phase) -> float:
-        """Returns the FLOP (floating-point operations) of one update in a phase."""
+        """Returns the FLOP (floating-point operations) of one update, over all rows of a batch."""
         return self.flops_per_row(phase) * phase.batch_size
 
 

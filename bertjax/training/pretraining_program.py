@@ -29,8 +29,8 @@ class PretrainingProgram(Program):
     """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
 
     Raises:
-        ValueError: a batch cannot be split equally over the devices and microbatches, or `Program`
-            raises an error.
+        ValueError: a batch cannot be split equally over the devices and microbatches, or the config
+            cannot be used for a reason that `Program` documents.
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
@@ -44,7 +44,7 @@ class PretrainingProgram(Program):
         self.config: PretrainConfig = config
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
-        """Returns the FLOP per row of an update, including the forward pass of any teacher.
+        """Returns the FLOP per row of an update, including the teacher's forward pass, if any.
 
         `attended` is the mean number of tokens that a token attends to; None: all tokens of a row.
         """
@@ -69,7 +69,7 @@ def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
 
 
 def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
-    """Returns the maximum number of predicted tokens in a row of `max_sequences` sequences."""
+    """Returns the maximum number of predicted tokens per row of up to `max_sequences` sequences."""
     if config.predict == "next_token":
         return phase.max_length
     if phase.max_predictions is not None:
@@ -98,7 +98,7 @@ def make_masking(
 
 
 def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
-    """Creates a batch of `count` masked rows, each a sequence of random ids without padding."""
+    """Creates a batch of `count` masked rows, each one sequence of random token ids, no padding."""
     rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
     masking = Masking(
         probability=config.mlm_probability,
@@ -118,9 +118,9 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 
 
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
-    """Returns the arrays of a global batch as `jax.ShapeDtypeStruct`s with the sharding `rows`.
+    """Returns the arrays of a phase's global batch as `jax.ShapeDtypeStruct`s.
 
-    The shapes are those of batches with one sequence per row.
+    Each array has the sharding `rows`. The shapes are those of batches with one sequence per row.
     """
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)

@@ -28,8 +28,9 @@ class Rollbacks:
 
     Attributes:
         count: the number of rollbacks so far.
-        records: one dictionary per rollback and phase. A rollback replaces the records of all
-            earlier rollbacks to the same or a later step. The keys of each dictionary are:
+        records: one dictionary for each rollback and each phase of which the rollback left out
+            batches. A rollback replaces the dictionaries of all earlier rollbacks to the same or a
+            later step. The keys of each dictionary are:
             to_step: the step of the checkpoint that the run returned to (0: the start).
             from_step: the last bad step, whose update was skipped.
             phase: the index of the phase whose batches are left out.
@@ -46,7 +47,10 @@ class Rollbacks:
         self.records: list[dict[str, int]] = content["rollbacks"]
 
     def left_out(self, phase: int, step: int) -> int:
-        """Returns how many batches of `phase` the rollbacks to `step` or earlier steps left out."""
+        """Returns how many batches of a phase the rollbacks to `step` or earlier steps left out.
+
+        `phase` is the index of the phase.
+        """
         return sum(
             r["batches"] for r in self.records if r["phase"] == phase and r["to_step"] <= step
         )
@@ -57,12 +61,14 @@ class Rollbacks:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
         `first_bad` and `last_bad` are the first and the last of the consecutive skipped steps.
-        Checkpoints newer than the one returned to are moved to the folder `rolled_back` in the
-        workdir. Every host must call this method; only the first host changes files.
+        Checkpoints newer than that one are moved from the folder `checkpoints` to the folder
+        `rolled_back` in the workdir. Every host must call this method; only the first host changes
+        files.
 
         Returns:
-            The step of the checkpoint, or 0 if training restarts from the beginning; None if the
-            run has already been rolled back `MAX_ROLLBACKS` times.
+            The step of the checkpoint that the run returns to, or 0 if training restarts from the
+            beginning; None, and nothing is changed, if the run has already been rolled back
+            `MAX_ROLLBACKS` times.
         """
         if self.count >= MAX_ROLLBACKS:
             return None
@@ -87,9 +93,10 @@ class Rollbacks:
     def _leave_out(self, phases: Sequence[Phase], last_bad: int, target: int) -> int:
         """Adds the records of a rollback from step `last_bad` to step `target`.
 
-        The new records replace those of earlier rollbacks to `target` or later steps. They leave
-        out all batches after `target`: in the phase of `last_bad`, up to the batch of `last_bad`,
-        and in other phases with replaced records, up to the last batch that these left out.
+        The new records replace those of earlier rollbacks to `target` or later steps. In the phase
+        of `last_bad`, the new records leave out all batches after `target` up to the batch of
+        `last_bad`; in each other phase with a replaced record, all batches after `target` up to the
+        last batch that the replaced record left out.
 
         Returns:
             The number of batches that are left out of the phase of `last_bad`.

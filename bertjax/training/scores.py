@@ -41,8 +41,9 @@ def best_metric(task: Task) -> str:
 
 
 def grading_metric(task: Task) -> str | None:
-    """Returns the key of the best metric in a run's scores, such as "dev/accuracy".
+    """Returns the key, such as "dev/accuracy", of the metric by which runs are compared.
 
+    The key is one of the scores of a run, and names the task's best metric on its first dev split.
     The result is None if the task has no dev split.
     """
     dev = splits_of(task, "dev")
@@ -50,7 +51,9 @@ def grading_metric(task: Task) -> str | None:
 
 
 def selected_by(task: Task, metric: str | None) -> Task:
-    """Returns the task with `metric` as the one that selects the best checkpoint; None: unchanged.
+    """Returns a copy of the task in which the dev metric `metric` selects the best checkpoint.
+
+    If `metric` is None, the task is returned unchanged.
 
     Raises:
         ValueError: the task does not have this metric, or has no dev split.
@@ -69,7 +72,11 @@ def selected_by(task: Task, metric: str | None) -> Task:
 
 
 def best_run(scores: Scores, metric: str | None) -> str:
-    """Returns the name of the run that is best by `metric`, a key such as "dev/accuracy"."""
+    """Returns the name of the run whose score `metric`, such as "dev/accuracy", is the best.
+
+    The best score is the highest or, for losses and errors, the lowest. If `metric` is None, or
+    several runs are equally good, the first of them is returned.
+    """
     sign = 1 if metric is None or higher_is_better(metric) else -1
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
@@ -103,7 +110,7 @@ def print_scores(scores: Scores, task: Task) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats a score in percent, or unscaled if it is not a fraction, as `in_percent` does."""
+    """Formats the score `value` of the metric `key`: fractions in percent, others unscaled."""
     if is_fraction(key):
         return f"{100 * value:.2f}"
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"

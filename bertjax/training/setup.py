@@ -30,7 +30,7 @@ class Program:
         phases: the phases, which determine the learning-rate schedule and the row lengths.
         mesh: a mesh of the run's devices, or of a device topology for which programs are compiled
             ahead of time and not run.
-        teacher: the teacher for distillation, if any.
+        teacher: the teacher for distillation; None: no distillation.
 
     Attributes:
         rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
@@ -38,9 +38,9 @@ class Program:
         state_sharding, state_shapes: the shardings and the shapes of the `TrainState`.
 
     Raises:
-        ValueError: the attention kernel, unrolling or warm-up of the config cannot be used with
+        ValueError: the attention kernel, unroll factor or warm-up of the config cannot be used with
             the model, phases and devices, or the size of a parameter axis is not a multiple of the
-            size of its mesh axis.
+            size of the mesh axis over which it is sharded.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The hook that reports skipped updates, and the check that arrays to be saved are finite.
 
 The compiled train step skips an update whose loss or gradient norm is not finite or, with
-`skip_spikes`, a spike. To report skipped updates, the host reads the metric "skipped" of each step
-a few steps later.
+`skip_spikes`, a spike: far above the mean of the last steps. To report skipped updates, the host
+reads the metric "skipped" of each step a few steps later.
 """
 
 from collections.abc import Callable
@@ -37,11 +37,12 @@ class SkippedUpdates:
         report: a function (step, {metric: value}) that logs the metrics of a step.
         rows_of: a function that maps a step to (index of the phase, first row, last row) of the
             batch that the step trains on.
-        log_every: the number of steps between two log lines of the training metrics. A skipped
-            update is reported directly before the next log line.
+        log_every: the number of steps between two log lines of the training metrics. Skipped
+            updates of the steps before a log line are reported before that line.
         max_bad_steps: the number of consecutive skipped updates after which the run ends; 0: the
             run never ends because of skipped updates.
-        in_a_row: the number of consecutive skipped updates just before the run was resumed.
+        in_a_row: the number of consecutive skipped updates just before the run was resumed; 0 for
+            a new run.
     """
 
     def __init__(

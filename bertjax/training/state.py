@@ -20,7 +20,8 @@ class TrainState:
     params: Any
     opt_state: Any
     history: LossHistory
-    """The losses and gradient norms of the last finite steps, and the threshold for spikes."""
+    """The losses and gradient norms of the last steps in which both were finite, and the threshold
+    above which a loss or gradient norm is a spike."""
 
 
 def split_params(params: Any, frozen: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -114,10 +114,11 @@ def _where(condition: jax.Array, new: Any, old: Any) -> Any:
 
 
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
-    """Extends `row_grads` to a global batch: sums losses, metrics and gradients of microbatches.
+    """Extends `row_grads` from one microbatch to a global batch on all devices of the mesh.
 
-    If only the "data" axis of the mesh has more than one device, each device first adds up the
-    gradients of its own microbatches, and then one all-reduce sums the gradients over devices.
+    The losses, metric sums and gradients of all microbatches are added up. If only the "data" axis
+    of the mesh has more than one device, each device first adds up the gradients of its own
+    microbatches, and then one all-reduce sums the gradients over devices.
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
@@ -153,10 +154,16 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
 
 
 def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
-    """Returns a function that computes loss and gradients of all parameters except `frozen`."""
+    """Returns a function that computes loss and gradients of all parameters but those in `frozen`.
+
+    `frozen` holds top-level keys of the parameters.
+    """
 
     def row_grads(params, batch: Batch, weights, key, rows):
-        """Computes loss, metric sums and gradients of b rows; `rows` int [b]: see `DropoutKey`."""
+        """Computes the loss, metric sums and gradients of a batch of b rows.
+
+        `rows`, int [b], holds the indices of these rows in the global batch (see `DropoutKey`).
+        """
         trained, fixed = split_params(params, frozen)
 
         def loss_of(trained):
@@ -180,14 +187,18 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
 
 
 def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
-    """Merges the parameters of the state and of a teacher into one dict for the loss function."""
+    """Merges the parameters of the state and of the teacher, if any, into one dict.
+
+    The loss function takes this dict as `params`.
+    """
     return dict(itertools.chain(*(part.items() for part in (params, *constants))))
 
 
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
     """Applies `jax.jit` to a train step, with the shardings of its state, batch and constants.
 
-    The sharding of the batch is `rows`. The jitted function donates its argument `state`.
+    The sharding of the batch is `rows`; `constants` are the shardings of the arguments of that name
+    of the train step. The jitted function donates its argument `state`.
     """
     return jax.jit(
         train_step,

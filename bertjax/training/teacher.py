@@ -72,10 +72,15 @@ def _check_masked_lm(config: PretrainConfig, loaded: LoadedModel, tokenizer: Tok
 
 
 def student_of_teacher(config: PretrainConfig, model: BertWithHead) -> LoadedModel:
-    """Initialises the student `model` with embeddings, head and selected layers of its teacher.
+    """Initialises the student `model` with embeddings, head and some layers of its teacher.
+
+    `config.distillation.layers` lists, for each layer of the student, the teacher's layer to copy.
 
     Raises:
-        ValueError: the teacher lacks a selected layer, or the sizes of teacher and student differ.
+        ValueError: the teacher lacks a layer in this list, the list does not name one layer for
+            each layer of the student, or teacher and student differ in the shapes of the copied
+            parameters (for example in hidden_size), in activations, `layer_norm_eps` or
+            `position_offset`.
     """
     distillation = config.distillation
     teacher = load_model(str(distillation.teacher), config.head, seed=config.seed)
@@ -91,7 +96,7 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
 
     Raises:
         FileNotFoundError: the model of the teacher does not exist.
-        ValueError: the teacher was trained on another kind of labels or on other classes, has
+        ValueError: the teacher was trained for another kind of task or for other classes, has
             another tokenizer than the student, or accepts fewer tokens than the maximum length of
             the run; or `config` sets a temperature for a regression task.
     """
@@ -131,7 +136,11 @@ def load_task_teacher(config: FinetuneConfig, task: Task, student: LoadedModel) 
 def _reordered(
     classifier: dict[str, Any], teacher_labels: tuple[str, ...], labels: tuple[str, ...], name: str
 ) -> dict[str, Any]:
-    """Reorders the classes in a classifier's parameters from `teacher_labels` to `labels`."""
+    """Reorders the classes in a classifier's parameters from `teacher_labels` to `labels`.
+
+    Raises:
+        ValueError: the classes are not the same; `name` names the teacher in the message.
+    """
     if sorted(teacher_labels) != sorted(labels):
         raise ValueError(
             f"{name} has the classes {', '.join(teacher_labels)}, but the task has "

@@ -1,7 +1,7 @@
 """Measures tokens per second, MFU, roofline ratio and peak memory of a pretraining step.
 
-The roofline ratio is the time of the step's matrix multiplications, when run alone, over the time
-of the step.
+MFU (model FLOP utilisation) is achieved FLOP/s over peak FLOP/s. The roofline ratio is the time of
+the step's matrix multiplications, when run alone, over the time of the step.
 """
 
 import dataclasses
@@ -43,7 +43,8 @@ def measure(
     """Measures the train step of one phase in `ROUNDS` rounds of `steps` steps.
 
     Args:
-        config: the config of the run; if the config names no data, the batches are random.
+        config: the config of the run; if the config names no data, the batches are rows of random
+            token ids without padding.
         index: the index of the phase, from 0.
         steps: the number of steps per round.
         profile: the directory for a profiler trace of one additional round; None: no trace.
@@ -148,9 +149,9 @@ class Subject:
 
 
 def _roofline(config: PretrainConfig, phase: Phase, subject: Subject) -> Roofline | None:
-    """Returns the `Roofline`, which times the matrix multiplications of a step on one device.
+    """Returns the `Roofline`, which times the matrix multiplications that one device does per step.
 
-    The result is None if there is a teacher or tensor parallelism.
+    The result is None if there is a teacher or tensor parallelism: `Roofline` supports neither.
     """
     shape = subject.program.mesh.shape
     if shape["tensor"] > 1 or config.distillation.teacher is not None:

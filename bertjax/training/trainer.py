@@ -1,7 +1,8 @@
 """`Run`, the base class of training runs: trains from the newest checkpoint to the last step.
 
 `Run` implements what pretraining and fine-tuning have in common: workdir, checkpoints, metrics,
-resuming and stopping. The subclasses of `Run` define data, objective, evaluation and results.
+resuming and stopping. The subclasses of `Run` define data, objective, evaluation and results. A run
+consists of one or more phases, each with its own number of steps, row length and batch size.
 """
 
 import abc
@@ -84,24 +85,30 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields a phase's global batches on the devices, beginning with batch `first_batch`."""
+        """Yields the global batches of a phase on the devices, from batch `first_batch` on.
+
+        Batches and phases are counted from 0.
+        """
 
     @abc.abstractmethod
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Evaluates `params`; returns {"eval/...": value}, or {} if there is no evaluation data.
+        """Evaluates `params`; returns {metric: value}, or {} if there is no evaluation data.
+
+        The names of the metrics begin with "eval/".
 
         Raises:
             EvaluationStopped: a stop signal came during the evaluation (see `interruptible`).
         """
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation of a phase before the phase begins.
+        """Compiles the evaluation of a phase before the phase begins; here, does nothing.
 
-        When a phase begins, the newest checkpoint is usually that of the last step; if so, a stop
-        signal ends the process at once, even during the compilation, and no step is lost.
+        When a phase begins, the newest checkpoint is usually that of the last step done; if so, a
+        stop signal ends the process at once, even during the compilation, and no step is lost.
 
         Returns:
-            True if evaluations of the phase need no more compilation; False: nothing was compiled.
+            True if evaluations of the phase need no more compilation; False if nothing was
+            compiled, as here.
         """
         del params, phase
         return False
@@ -122,14 +129,18 @@ class Run(abc.ABC):
         """
 
     def resume(self, progress: Mapping[str, Any]) -> None:
-        """Restores the values that `progress` stored in a checkpoint.
+        """Restores the values that the method `progress` returned and a checkpoint stored.
 
-        The position in the data is not restored, because the step of the checkpoint determines it.
+        In this base class, there are none. The position in the data is never restored, because the
+        step of the checkpoint determines it.
         """
         del progress
 
     def is_finished(self) -> bool:
-        """Whether training should end before the last step, for example by early stopping."""
+        """Whether training should end now, before the last step; here False.
+
+        Subclasses override this method, for example for early stopping.
+        """
         return False
 
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
@@ -168,6 +179,8 @@ class Run(abc.ABC):
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
         """Returns those differences from the saved config that prevent the run from resuming.
+
+        Here, all of `changed` are returned; subclasses may allow some, and may append reasons.
 
         Args:
             changed: a description of each config field that differs from the saved config.

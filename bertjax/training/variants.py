@@ -62,7 +62,7 @@ class FinetuneResult:
     """The result of `finetune`: the scores of all runs, and the model of the best run.
 
     Attributes:
-        runs: {name of a run: scores of the run}; if there is only one run, its name is "".
+        runs: {name of a run: {split/metric: score}}; if there is only one run, its name is "".
         best: the name of the run whose model is in `directory`.
         directory: the path of the model directory.
     """
@@ -73,7 +73,7 @@ class FinetuneResult:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores of the best run, {split/metric: score}, such as {"dev/accuracy": 0.9}."""
+        """The scores of the best run by split and metric, such as {"dev/accuracy": 0.9}."""
         return self.runs[self.best]
 
     @functools.cached_property
@@ -149,9 +149,13 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
 def _load(
     config: FinetuneConfig, options: FinetuneConfig, folder: Path, workdirs: Sequence[str]
 ) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
-    """Loads the task, model, training features and teacher, which all runs share.
+    """Loads the task, model, encoded train split and teacher, which all runs share.
 
-    `workdirs` are those of all runs, and `folder` is for the training features.
+    Args:
+        config: the config of the first run.
+        options: the config that sets the options of the task, such as its data files.
+        folder: the folder to write the encoded train split to.
+        workdirs: the workdirs of all runs.
     """
     task = make_task(config.task, task_options(options))
     if (options.sweep or options.patience) and not splits_of(task, "dev"):
@@ -219,7 +223,8 @@ def _publish(
 ) -> None:
     """Copies model and predictions of the run `best` to the workdir, and writes all runs' scores.
 
-    The predictions of the run `best` are also added to the zip file `submission`, if given.
+    Unless `submission` is None, the predictions of the run `best` for the test split are also added
+    to the zip file `submission`.
     """
     for part in ("model", "predictions"):
         if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted

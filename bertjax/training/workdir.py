@@ -2,10 +2,11 @@
 
 `run.json`: the config of the run, and a hash of the data; `.run.json` is a spare copy.
 `run.lock`: the lock file (`bertjax.lock`), which names the process that writes to the workdir.
-`tokenizer/`: the tokenizer that the data was prepared with.
+`tokenizer/`: the tokenizer of the model and of its training data.
 `checkpoints/`: the Orbax checkpoints of the run.
 `metrics.jsonl` and `events.out.tfevents.*`: the metrics as JSON lines and TensorBoard events.
 `model/`: the exported model, a Hugging Face directory.
+`scores.json` and `predictions/`: the scores and the predictions of a fine-tuning run.
 `rollbacks.json`: the rollbacks of the run, if there were any.
 `damaged/`: damaged checkpoints, which are not used any more.
 `rolled_back/`: checkpoints that a rollback has moved away from `checkpoints/`.
@@ -65,7 +66,10 @@ class Workdir:
         return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """Reads run.json or its spare copy; `bertjax.run_file.read_run` documents the errors."""
+        """Reads run.json or, if it is damaged or missing, its spare copy.
+
+        `bertjax.run_file.read_run` documents the errors.
+        """
         return read_run(self.path)
 
     def last_evaluation(self) -> dict[str, Any] | None:
@@ -95,11 +99,13 @@ class Workdir:
             config: the config of the run, as `trainer.Run.identity` returns it.
             data_fingerprint: a hash of the training data; None: the data is not checked.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
-            allow: a function (differences, saved config, newest step) that returns the differences
-                with which the run must not resume, and the reasons; None: no difference is allowed.
+            allow: a function (differences, saved config, step of the newest checkpoint) that
+                returns a list of the differences with which the run must not resume, and of the
+                reasons; None: no difference is allowed.
 
         Raises:
-            ValueError: the config or data of the run in the workdir differs from the given one.
+            ValueError: the config of the run in the workdir differs from `config`, or its training
+                data from `data_fingerprint`.
         """
         saved = self.read()
         changed = differences(config, saved["config"], ignore=MAY_CHANGE, defaults=defaults)
@@ -149,13 +155,13 @@ class Workdir:
         Args:
             config: the config of the run, as `trainer.Run.identity` returns it.
             data_fingerprint: a hash of the training data.
-            overwrite: whether a run with another config or other data is deleted.
+            overwrite: whether to delete a run in this workdir that has another config or data.
             checks: the keyword arguments `defaults` and `allow` of the method `check`.
 
         Raises:
             ValueError: the workdir holds checkpoints of a run with another config or other data,
-                and `overwrite` is False, or holds files but no run; or another process has locked
-                the workdir.
+                and `overwrite` is False; the workdir holds files but no run; or another process has
+                locked the workdir.
         """
         if self.path.exists() and not holds_run(self.path) and self._holds_something():
             raise ValueError(
@@ -190,9 +196,10 @@ class Workdir:
         print(f"{self.path}: the run of another config was deleted (--overwrite)", flush=True)
 
     def set_damaged_aside(self) -> None:
-        """Moves damaged checkpoints, if the workdir holds a run, to the folder `damaged`.
+        """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.
 
-        The workdir is locked meanwhile, so that no checkpoint of a run in progress is moved.
+        If the workdir holds no run, nothing is done. The workdir is locked meanwhile, so that no
+        checkpoint of a run in progress is moved.
 
         Raises:
             Locked: another process has locked the workdir.
@@ -216,7 +223,10 @@ class Workdir:
         return True
 
     def _set_aside_if_damaged(self, has_copy: bool) -> None:
-        """Copies a damaged run.json to another name, and prints which config is used instead."""
+        """Copies a damaged run.json to another name, and prints which config is used instead.
+
+        A missing run.json is reported as well. `has_copy` says whether the spare copy can be read.
+        """
         consequence = (
             "its spare copy is used"
             if has_copy

@@ -27,11 +27,12 @@ class MetricWriter:
 
     Args:
         directory: the directory of both files; it is created if it does not exist.
-        step: the step from which the run resumes. Lines and events of steps after `step` are
-            removed first, because the resumed run writes them again; events that are missing are
-            restored from `metrics.jsonl`.
-        evaluation_due: whether the run evaluates `step` again, so that the metrics of an evaluation
-            that was interrupted before its checkpoint was written are removed as well.
+        step: the step from which the run resumes; 0: a new run. Lines and events of steps after
+            `step` are removed first, because the resumed run writes them again; events that are
+            missing are restored from `metrics.jsonl`.
+        evaluation_due: whether the run evaluates `step` again, because the checkpoint of `step` was
+            saved without an evaluation; if so, logged metrics of an evaluation of `step` are
+            removed as well.
 
     Raises:
         OSError: a file cannot be written; the message names the file.

@@ -43,8 +43,8 @@ class Family(NamedTuple):
         renames: pairs (prefix of tensor names in the family, prefix of the same tensors in BERT).
         fields: {field of the family's `config.json`: field of `BertConfig`}.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
-        projected_classifier: prefix of the tensor names of a classifier whose head also has a dense
-            layer before the classifier.
+        projected_classifier: prefix of the tensor names of the classifier in a head that also has a
+            dense layer before the classifier, such as "classifier.out_proj." for RoBERTa.
         decoder_bias: whether files hold the output bias of the masked LM under two names, for BERT
             `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
@@ -250,7 +250,11 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
-    """Returns `config` with `pad_token_id` and, for RoBERTa, position_offset = pad_token_id + 1."""
+    """Returns `config` with `pad_token_id` and the `position_offset` that follows from it.
+
+    For RoBERTa, XLM-RoBERTa and CamemBERT, the offset is pad_token_id + 1 (1 if `pad_token_id` is
+    None); for other families, it stays the same.
+    """
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:
         return config

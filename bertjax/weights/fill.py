@@ -136,7 +136,7 @@ def fill(
 
 
 def _misfit(where: str, *problems: list[str]) -> str:
-    """Returns the error message that lists the missing, unexpected and misshaped tensors."""
+    """Returns an error message; `problems` lists the missing, unexpected and misshaped tensors."""
     room = MAX_MESSAGE - 90 - len(where)
     texts = [""] * len(problems)
     # Characters that short lists do not need are left to the longer lists.
@@ -153,8 +153,8 @@ def _misfit(where: str, *problems: list[str]) -> str:
 def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: str) -> int:
     """Returns the number of layers in `tensors`; raises ValueError if `config` has more layers.
 
-    `fill` must begin with this check, because the time and memory of its other operations grow with
-    the number of layers in `config`, which may be wrong.
+    If the encoder is read from `tensors`, `fill` must begin with this check, because the time and
+    memory of its other operations grow with the number of layers in `config`, which may be wrong.
     """
     layers = 0
     for name in names.normalized(tensors, config).values():
@@ -171,11 +171,12 @@ def _check_layers(tensors: Mapping[str, np.ndarray], config: BertConfig, where: 
 
 
 def _part(path: str) -> str | None:
-    """Returns the optional part of a model that a path is in: "bert/pooler" or a layer of the head.
+    """Returns the optional part of a model to which the parameter at `path` belongs.
 
-    Returns None if the path is in the encoder but not in the pooler. A source of tensors may lack
-    an optional part, or have an optional part that the model lacks, but must not have an incomplete
-    part.
+    The optional parts are the pooler, "bert/pooler", and each layer of the head, such as
+    "classifier"; the result is None for all other parameters of the encoder. A source of tensors
+    may lack an optional part, or have an optional part that the model lacks, but must not have an
+    incomplete part.
     """
     first, _, rest = path.partition("/")
     return ("bert/pooler" if rest.startswith("pooler/") else None) if first == "bert" else first
@@ -185,6 +186,12 @@ def _place(
     filled: dict[str, np.ndarray] | None, like: Any, mapped: names.Mapped, tensor: np.ndarray
 ) -> str | None:
     """Checks a tensor and, unless `filled` is None, writes the values of the tensor to `filled`.
+
+    Args:
+        filled: {path: parameter}, to which the converted values are written.
+        like: the shape and dtype of the parameter that the tensor becomes or is a part of.
+        mapped: the path of the parameter, and the conversion of the tensor.
+        tensor: the tensor, in PyTorch's layout.
 
     Returns:
         A description of what is wrong with the tensor's shape, type or values; None: the tensor is
@@ -218,11 +225,13 @@ def resize_vocabulary(
 ) -> dict[str, Any]:
     """Resizes the word embedding and the masked LM head to the vocabulary size of `model`.
 
+    The values of token ids below both sizes are kept; those of new ids are initialised at random.
+
     Args:
         params: the parameters, with the vocabulary size of `config`.
         model: the model with the new vocabulary size.
         config: the architecture with the old vocabulary size.
-        seed: the seed for the random initialisation of the rows of new tokens.
+        seed: the seed for the random initialisation.
     """
     flat: Any = flatten_dict(params, sep="/")
     shapes = param_shapes(model)

@@ -90,7 +90,8 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: there are no weights, or shards that the index names are missing.
-        ValueError: a file is damaged, or `pytorch_model.bin` holds objects other than tensors.
+        ValueError: the index or a file of weights is damaged, or `pytorch_model.bin` holds objects
+            other than tensors.
     """
     if (directory / SAFETENSORS).is_file():
         return SafetensorsFiles([directory / SAFETENSORS])
@@ -158,10 +159,11 @@ def save_hf(
         config: the architecture of the model.
         tokenizer: the tokenizer, whose files are written as well; None: no tokenizer files.
         head: the name of the head in `bertjax.model.HEADS`.
-        extra: additional fields of `config.json`, such as id2label.
-        card: the text of the model card, README.md.
-        files: additional text files to write, {file name: text}.
-        tagger: the parameters of a tagger (`model.tagger`), written to `tagger.safetensors`.
+        extra: additional fields of `config.json`, such as id2label; None: no additional fields.
+        card: the text of the model card, README.md; None: no model card.
+        files: additional text files to write, {file name: text}; None: no additional files.
+        tagger: the parameters of a tagger (`model.tagger`), written to `tagger.safetensors`; None:
+            the model has no tagger.
 
     Raises:
         ValueError: `directory` holds files but no model, or transformers does not support the head

@@ -60,9 +60,11 @@ class Source(NamedTuple):
 class LoadedModel(NamedTuple):
     """A Flax module with its parameters (numpy), tokenizer and labels.
 
-    `absent` names the parts of the model that the source lacks and that were initialised at random.
-    `unused` names the parts of the source that the model does not have. `tokenizer` can be None
-    only if the caller of `load_model` does not require a tokenizer.
+    `labels` lists the class names in `id2label` of the source's config; None: the config has none,
+    or their number is not the `num_labels` passed to `load_model`. `absent` names the parts of the
+    model that the source lacks and that were initialised at random. `unused` names the parts of the
+    source that the model does not have. `tokenizer` can be None only if the caller of `load_model`
+    does not require a tokenizer.
     """
 
     model: BertWithHead
@@ -79,7 +81,8 @@ class LoadedModel(NamedTuple):
 def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
-    A file `.bin` or `.safetensors` stands for its directory, but with the weights of this file.
+    If `path` is a file `.bin` or `.safetensors`, the weights are read from this file, and all else
+    from its directory.
 
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
@@ -206,7 +209,7 @@ def _map_leaves(tree: Any, function: Any) -> Any:
 
 
 def _fetch(name: str) -> Path:
-    """Downloads a model from the hub, if it is not cached, and returns its local directory."""
+    """Downloads a model from the hub, unless it is cached, and returns its local directory."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
         if has_weights(folder):
@@ -232,7 +235,8 @@ def load_model(
         head: the name of the head, which is initialised at random if the source lacks it; None: the
             head of the source; "auto": the head of the source if it was fine-tuned for a task, and
             "encoder", without a head, if it was pretrained.
-        num_labels: the number of classes; None: the number of classes in the source.
+        num_labels: the number of classes; None: the number of classes in the source, or 2 if the
+            source has no classes.
         new_labels: whether a stored classifier whose number of classes is not `num_labels` is
             replaced by a newly initialised classifier; if False, the difference raises ValueError.
         vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
@@ -242,8 +246,9 @@ def load_model(
 
     Raises:
         FileNotFoundError: there is no model, or the model lacks a tokenizer that is required.
-        ValueError: a file is damaged, transformers lacks the head for the model family, or the
-            sizes in weights, config, tokenizer and arguments do not match.
+        ValueError: a file is damaged, transformers lacks the head for the model family, the shapes
+            of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
+            than the model.
     """
     if head is not None and head not in (*HEADS, AUTO):
         raise ValueError(
@@ -304,7 +309,10 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
 
 
 def _task_head(source: Source) -> str:
-    """Returns the name of the source's head, or "encoder" if no task uses this head."""
+    """Returns the name of the source's head if it is a head for a task, else "encoder".
+
+    The result is "encoder" for a pretraining head, and if `find_head` fails.
+    """
     with contextlib.suppress(ValueError):
         head = find_head(source)
         return "encoder" if head in PRETRAINING_HEADS else head

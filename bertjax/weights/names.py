@@ -61,7 +61,11 @@ def _layer_norm(hf_name: str, path: str) -> list[Rule]:
 
 
 def _lstm(cell: str) -> list[Rule]:
-    """Returns the `Rule`s for one LSTM layer in one direction, such as `cell="l0_reverse"`."""
+    """Returns the `Rule`s for one layer and direction of a BiLSTM, such as `cell="l0_reverse"`.
+
+    The name `cell` ends the names of torch.nn.LSTM's parameters: the index of the layer, and
+    "_reverse" for the backward direction.
+    """
     return [
         rule
         for hf_name, path in (("ih", "input"), ("hh", "recurrent"))
@@ -133,7 +137,7 @@ _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
 def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
-    """Converts tensor names `stored` of the config's family; returns {stored name: BERT's name}.
+    """Converts the tensor names `stored` of the config's family to {stored name: name in BERT}.
 
     Redundant tensors are left out. The tensor `position_ids` is always redundant. With tied
     embeddings, the weight and the bias of the decoder are redundant, because these equal the word
@@ -155,11 +159,12 @@ def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
 
 
 class Mapped(NamedTuple):
-    """The place of a PyTorch tensor in our parameter tree, and the conversion of its layout.
+    """The parameter in our tree that a PyTorch tensor becomes, and the conversion of its layout.
 
     Attributes:
         path: the path of the parameter.
-        layer: the index on axis 0, where layers are stacked; None: the parameter is not stacked.
+        layer: the index of the tensor on axis 0 of the parameter, where the encoder layers are
+            stacked; None: the parameter is not stacked.
         from_hf: the function that converts the array to our layout.
     """
 
@@ -169,7 +174,7 @@ class Mapped(NamedTuple):
 
 
 def find(name: str, config: BertConfig) -> Mapped | None:
-    """Returns the place of the tensor `name` in our parameter tree; None if `RULES` lacks it."""
+    """Returns the `Mapped` of the tensor that BERT calls `name`; None if no rule has this name."""
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
@@ -178,7 +183,10 @@ def find(name: str, config: BertConfig) -> Mapped | None:
 
 
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Converts parameters {path: array}; yields pairs (PyTorch name, array), sorted by path."""
+    """Converts parameters {path: array}; yields (PyTorch name, array), sorted by path and layer.
+
+    The PyTorch names are those of the config's family.
+    """
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
@@ -198,9 +206,9 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
 
 
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
-    """Returns the PyTorch names of the parameters at `paths`, except for the names in `seen`.
+    """Returns the PyTorch names of the parameters at `paths` that are not in `seen`.
 
-    The returned names are those of the config's family; `seen` contains names that BERT uses.
+    `seen` contains names of tensors in BERT; the returned names are those of the config's family.
     """
     paths = set(paths)
     names = set()

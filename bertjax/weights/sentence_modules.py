@@ -32,7 +32,9 @@ class SentenceModules(NamedTuple):
 
 
 def read_sentence_modules(directory: Path) -> SentenceModules | None:
-    """Reads the modules of sentence-transformers in a model directory; returns None without any.
+    """Reads the modules of sentence-transformers in a model directory.
+
+    The result is None if the directory has no modules.json.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -62,7 +64,11 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
 
 
 def read_pooling(file: Path) -> str:
-    """Returns "mean" or "cls", the mode in the config of a pooling; raises ValueError if other."""
+    """Returns the pooling mode, "mean" or "cls", in `file`, the config of a Pooling module.
+
+    Raises:
+        ValueError: the config has another mode, several modes or none.
+    """
     config = read_json(file, REMEDY, MAX_BYTES)
     modes = {key.removeprefix("pooling_mode_") for key, on in config.items() if on is True} - {
         "include_prompt"
@@ -80,7 +86,10 @@ def read_pooling(file: Path) -> str:
 
 
 def sentence_files(directory: Path) -> dict[str, str]:
-    """Returns {file name: text} of the files of sentence-transformers in a model directory."""
+    """Returns {file name: text} of the files of sentence-transformers in a model directory.
+
+    The result is {} if the directory has no modules.json.
+    """
     if not (directory / MODULES).is_file():
         return {}
     files = {name: directory / name for name in SENTENCE_FILES if (directory / name).is_file()}

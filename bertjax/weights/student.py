@@ -28,12 +28,13 @@ def student_params(
 
     Returns:
         The student's parameters (numpy), and the names of everything initialised at random: parts
-        that the teacher's source lacks, and parameters that the teacher lacks.
+        of the model (such as "bert/pooler") that the teacher's files lack, and paths of parameters
+        that only the student has.
 
     Raises:
-        ValueError: `layers` has a wrong length or names a layer that the teacher lacks; or student
-            and teacher differ in sizes, activations, `layer_norm_eps` or `position_offset`. The
-            message lists all differences.
+        ValueError: `layers` does not name one layer of the teacher for each layer of the student,
+            or student and teacher differ in the shapes of shared parameters, in activations,
+            `layer_norm_eps` or `position_offset`. The message lists all differences.
     """
     teacher_params: Any = flatten_dict(teacher.params, sep="/")
     depth = min(len(x) for path, x in teacher_params.items() if _is_stacked(path))
@@ -67,12 +68,12 @@ def student_params(
 
 
 def _is_stacked(path: str) -> bool:
-    """Whether the parameter at `path` has one entry per encoder layer on axis 0."""
+    """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
     return "/encoder/layers/" in path
 
 
 def fingerprint(params: dict[str, Any]) -> str:
-    """Returns a SHA-256 hash of all parameters and their paths, which identifies a model."""
+    """Returns the hexadecimal SHA-256 of all parameters and their paths, to identify a model."""
     digest = hashlib.sha256()
     flat: Any = flatten_dict(params, sep="/")
     for path in sorted(flat):

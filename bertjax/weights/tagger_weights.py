@@ -1,9 +1,10 @@
 """Reads taggers on frozen encoders from `tagger.safetensors`.
 
-transformers has no taggers on frozen encoders, and loads only the encoder from the directory of
-such a model. The parameters of the tagger are in `tagger.safetensors`, under the names of
-`torch.nn.LSTM` (lstm.weight_ih_l0, ...) and `torch.nn.Linear` (classifier.weight); `task.json`
-describes the tagger.
+A tagger is a linear classifier, or a BiLSTM and a linear classifier, that tags words from hidden
+states of an encoder that was not trained with it. transformers has no taggers on frozen encoders,
+and loads only the encoder from the directory of such a model. The parameters of the tagger are in
+`tagger.safetensors`, under the names of `torch.nn.LSTM` (lstm.weight_ih_l0, ...) and
+`torch.nn.Linear` (classifier.weight); `task.json` describes the tagger.
 """
 
 from collections.abc import Mapping
@@ -36,16 +37,19 @@ def with_new_tagger(
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """Adds the tagger that an encoder's model directory holds, if any, to the encoder.
+    """Adds the tagger that an encoder's model directory holds to the encoder.
+
+    If the directory holds no tagger, `encoder` is returned unchanged.
 
     Args:
         encoder: the encoder, loaded from a model directory.
-        description: the content of the directory's `task.json`, whose entry "tagger" holds the
-            fields of a `TaggerConfig`.
+        description: the content of the directory's `task.json`; if there is a tagger, its entry
+            "tagger" holds the fields of a `TaggerConfig`.
 
     Raises:
         FileNotFoundError: `task.json` describes a tagger, but there is no `tagger.safetensors`.
-        ValueError: `tagger.safetensors` is damaged, or `task.json` describes another tagger.
+        ValueError: `tagger.safetensors` is damaged, or holds another tagger than `task.json`
+            describes, or the entry "tagger" is invalid.
     """
     where = Path(encoder.source.where)
     file, described = where / TAGGER, description.get("tagger")
@@ -90,9 +94,10 @@ def _with_tagger(
     where: str,
     seed: int,
 ) -> LoadedModel:
-    """Adds a tagger with the parameters in `tensors` to an encoder.
+    """Adds a tagger with the parameters in `tensors` {PyTorch name: tensor} to an encoder.
 
-    The fields `absent` and `unused` of the result name only parts of the tagger.
+    If `tensors` is empty, the tagger is initialised at random. The fields `absent` and `unused` of
+    the result name only parts of the tagger.
     """
     tagger.check_layers(encoder.config.num_hidden_layers)
     base = encoder.model

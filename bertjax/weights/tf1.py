@@ -164,7 +164,7 @@ def save_tf1(
         config_json: the content of Hugging Face's `config.json`; the fields that Google's
             `bert_config.json` also has are written.
         vocab: the tokens in the order of their ids, which become the lines of `vocab.txt`. The
-            directory does not store whether the tokenizer lower-cases texts.
+            written directory does not say whether the tokenizer lower-cases texts.
         name: the prefix of the names of the checkpoint's files.
 
     Raises:
@@ -241,7 +241,12 @@ def _google_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _write_raw(
     file: Path, tensors: Iterable[tuple[str, np.ndarray]], *, layers: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Writes the bytes of tensors to one file; returns {TF1 name: (offset in bytes, shape)}."""
+    """Writes the bytes of tensors to one file; returns {TF1 name: (offset in bytes, shape)}.
+
+    Raises:
+        ValueError: the tensors are not those of a BERT with `layers` layers and a head that
+            Google's code has.
+    """
     places: dict[str, tuple[int, tuple[int, ...]]] = {}
     nameless, duplicate = [], []
     with file.open("wb") as raw:

@@ -94,7 +94,10 @@ class _Tensors(Mapping[str, np.ndarray]):
 
 
 class _Window:
-    """A stream of a part of a file; reading more than `MAX_PICKLE_BYTES` at once is an error."""
+    """A stream of the bytes from `start` to `end` (None: the end) of the file `data`.
+
+    Reading more than `MAX_PICKLE_BYTES` at once raises a ValueError.
+    """
 
     def __init__(self, data: mmap.mmap, start: int = 0, end: int | None = None):
         self._data = data
@@ -124,7 +127,10 @@ class _Window:
 
 
 def _open_zip(data: mmap.mmap) -> _Tensors:
-    """Opens the tensors of a zip archive with `root/data.pkl` and the storages `root/data/N`."""
+    """Opens the tensors of a zip archive written by torch >= 1.6.
+
+    In the single folder of the archive, `data.pkl` is the pickle, and `data/N` are the storages.
+    """
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
     if end - start > MAX_PICKLE_BYTES:
@@ -174,7 +180,8 @@ def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: in
     """Returns the byte offsets (start, end) of the content of a zip entry.
 
     Raises:
-        ValueError: the entry is compressed, encrypted, damaged or not within [`free_from`, `end`].
+        ValueError: the entry is compressed, encrypted or damaged, or does not lie between the byte
+            offsets `free_from`, the end of the previous entry, and `end`, that of all entries.
     """
     shown = entry.orig_filename[:80]
     at = entry.header_offset

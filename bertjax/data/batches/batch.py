@@ -42,6 +42,11 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
     """Returns position_ids [L], sequence_ids [L] and sequence_starts [K] of a packed row.
 
+    Args:
+        sequence_lengths: the number of tokens of each sequence in the row.
+        row_length: L, the number of tokens of the row, padding included.
+        max_sequences: K, the maximum number of sequences per row.
+
     Raises:
         ValueError: the sequences have more than `row_length` tokens in total, or there are more
             than `max_sequences` sequences.

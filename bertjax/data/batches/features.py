@@ -1,10 +1,10 @@
 """Features: the token ids and labels of examples, in memory and as records on disk.
 
-A record consists of these little-endian fields:
+A record is the encoding of one `Feature`, with these little-endian fields:
 
     version uint8, bytes per token id uint8 (2 or 4), type of the labels uint8 (0 none, 1 int32,
     2 float32), number of sequences K uint16, number of labels uint32,
-    K x (length uint16, tokens with token type 0 uint16), all token ids, the labels.
+    K x (length uint16, number of tokens with token type 0 uint16), all token ids, the labels.
 """
 
 import struct
@@ -34,10 +34,10 @@ class Feature(NamedTuple):
             class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
             [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
             first and last token of the answer, [0, 0] (the position of [CLS]) = no answer.
-        origins: the place of each token in the text, -1 = none; not stored on disk. The
-            `origins` of a tagging example are int [n], the index of the word that starts at each
-            token. The `origins` of a question-answering example are int [n, 2], each token's start
-            and end (exclusive) in the passage, in characters.
+        origins: where the tokens come from in the text, and -1 for all other tokens, such as [CLS];
+            None for most tasks; not stored on disk. In tagging: int [n], the index of the word that
+            starts at the token. In question answering: int [n, 2], the token's start and end
+            (exclusive) in the passage, in characters.
     """
 
     input_ids: np.ndarray

@@ -1,8 +1,10 @@
 """Fine-tuning batches: the features of a task, shuffled with (seed, epoch) and packed into rows.
 
-Every batch of an epoch except the last holds the same number of features, and as many rows as the
-features need, so the packing does not change which features an update uses. The number of rows per
-batch is rounded up to one of a few values, so that XLA compiles few batch shapes.
+A `Feature` holds the token ids and labels of an example (of one window in question answering).
+Several features are put into one row, so that rows have little padding. Every batch of an epoch
+except the last holds the same number of features, in as many rows as these features need, so the
+packing does not change which features an update uses. The number of rows per batch is rounded up to
+one of a few values, so that XLA compiles few batch shapes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +27,7 @@ class Labels(NamedTuple):
     """Description of the label arrays of a task.
 
     Attributes:
-        kind: the kind of labels, such as "classes".
+        kind: the kind of labels, such as "classes"; `Feature` describes the labels of each kind.
         num_classes: number of classes; used only for the kind "multi_label".
         num_choices: number of sequences per feature, above 1 only for the kind "choice".
         class_weights: weight of each class in the loss; None: 1 for every class.
@@ -38,9 +40,13 @@ class Labels(NamedTuple):
 
 
 class RowShape(NamedTuple):
-    """Shape of batches: tokens and maximum sequences per row, and the allowed numbers of rows.
+    """The shape of the batches of a task.
 
-    The number of rows of a batch is rounded up to one of `row_counts`, which are ascending.
+    Attributes:
+        row_length: number of tokens per row, padding included.
+        max_sequences: maximum number of sequences per row.
+        row_counts: the numbers of rows that a batch may have, ascending; the number of rows that
+            the features of a batch need is rounded up to one of these.
     """
 
     row_length: int
@@ -65,8 +71,8 @@ class Placement(NamedTuple):
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
     """Returns the `RowShape` of rows with `row_length` tokens.
 
-    The maximum number of sequences per row is a multiple of `num_choices`, the number of sequences
-    per feature.
+    A row may have one sequence per `TOKENS_PER_SLOT` tokens; this maximum is rounded down to a
+    multiple of `num_choices`, the number of sequences per feature, but not below `num_choices`.
     """
     slots = max(1, row_length // TOKENS_PER_SLOT)
     slots = max(1, slots // num_choices) * num_choices
@@ -78,9 +84,10 @@ def plan_rows(
 ) -> RowShape:
     """Chooses the row length and the allowed numbers of rows of training batches.
 
-    The row length fits the longest feature. The allowed numbers of rows are `batch_size`, which
-    always suffices, and quantiles of the numbers of rows that random sample batches need. The
-    sample batches are drawn with a fixed seed.
+    The row length fits the longest feature. Because several features share a row, a batch usually
+    needs fewer rows than features. To find how many, 64 random batches, drawn with a fixed seed,
+    are packed into rows. The 0.3, 0.7 and 1.0 quantiles of their numbers of rows are allowed, so
+    that XLA compiles few batch shapes, and also `batch_size` rows, which suffice for any batch.
 
     Args:
         sizes: number of tokens of every feature, int [n].
@@ -106,8 +113,13 @@ def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> li
     """Packs the features of a batch into rows; returns the indices of the features in each row.
 
     The packing depends only on the arguments, so all hosts compute the same rows. Empty rows are
-    appended until the number of rows equals an entry of `shape.row_counts`, unless all entries are
+    appended until the number of rows is one of `shape.row_counts`, unless all of these numbers are
     too small.
+
+    Args:
+        sizes: number of tokens of each feature of the batch.
+        shape: the length of the rows, and the allowed numbers of rows.
+        num_choices: number of sequences per feature.
     """
     rows = pack(sizes, shape.row_length, shape.max_sequences, [num_choices] * len(sizes))
     count = next((count for count in shape.row_counts if count >= len(rows)), len(rows))
@@ -189,15 +201,17 @@ def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
 class FeatureBatches(grain.MapDataset):
     """Dataset of batches: element i is (number of rows, local rows) of global batch `first + i`.
 
-    The features are shuffled in every epoch. The last batch of an epoch is smaller if the number of
-    features is not a multiple of the batch size. The local rows are the rows that this host needs.
-    Only the features in the local rows are read, as every host computes the packing from `sizes`.
+    A global batch is the batch of all hosts together; the local rows are the rows that this host
+    needs. The features are shuffled in every epoch. The last batch of an epoch has fewer features
+    if the number of features is not a multiple of the batch size. Every host computes the packing
+    from `sizes`, and so reads only the features in its local rows.
 
     Args:
         path: path of an ArrayRecord file of features.
         sizes: number of tokens of every feature in the file, int [n].
         batch_size: number of features per global batch.
-        shape, labels, pad_token_id: the shape of the rows, their labels, and the padding id.
+        shape, labels, pad_token_id: the shape of the batches, the description of their label
+            arrays, and the id of the padding token.
         seed: seed of the shuffling.
         first: index of the first batch to read, counted from the beginning of the run.
         host_rows_of: function from the number of rows of a global batch to the sorted indices of

@@ -1,10 +1,10 @@
 """Dynamic masking: chooses the tokens to predict and the tokens that replace them in the input.
 
 Masks are drawn when a row is read, so masks differ in every epoch (Liu et al. 2019, 4.1). As in
-google-research/bert, 15 % of the tokens of each sequence are predicted; 80 % of the predicted
-tokens become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged. Options of
-`Masking` select ALBERT's n-gram masking, or exclude special tokens from the random tokens as in
-fairseq. For next-token prediction, no token is masked.
+google-research/bert, a share of the tokens of each sequence (15 % by default) is predicted; 80 % of
+the predicted tokens become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged.
+Options of `Masking` select ALBERT's n-gram masking, or exclude special tokens from the random
+tokens as in fairseq. For next-token prediction, no token is masked.
 """
 
 import dataclasses
@@ -57,9 +57,9 @@ def choose_positions(
 ) -> np.ndarray:
     """Draws the positions to predict in one sequence; returns the positions in ascending order.
 
-    About `masking.probability` * T positions are drawn for token ids `ids`, int [T], but at most
-    `max_predictions`. As in google-research/bert, T counts [CLS] and [SEP], although the positions
-    of [CLS] and [SEP] are never drawn.
+    About `masking.probability` * T positions, but at most `max_predictions`, are drawn for `ids`,
+    int [T], the token ids of the sequence. As in google-research/bert, T counts [CLS] and [SEP],
+    although the positions of [CLS] and [SEP] are never drawn.
     """
     wanted = min(max_predictions, max(1, round(len(ids) * masking.probability)))
     candidates = np.flatnonzero(masking.maskable[ids])
@@ -74,7 +74,8 @@ def _choose_whole_words(
 ) -> np.ndarray:
     """Draws whole words or n-grams (Lan et al. 2019, 4.2) with at most `wanted` tokens in total.
 
-    Returns the positions of all tokens in the drawn words.
+    `candidates` are the positions that may be predicted, and `starts` tells for each of them
+    whether its token begins a word. Returns the positions of all tokens in the drawn words.
     """
     # A token that continues a word joins the candidate before it, even across [SEP]; the first
     # candidate always starts a word.
@@ -107,7 +108,9 @@ def _draw_sizes(
 ) -> np.ndarray:
     """Draws, for each of W words, the size of the n-gram that starts with this word.
 
-    Returns the sizes in words, int [W]. No n-gram extends beyond a special token.
+    `candidates` are the positions that may be predicted; word i + 1 begins at candidate
+    `first_of_word[i]`. Returns the sizes in words, int [W]. No n-gram extends beyond a special
+    token.
     """
     heads = np.concatenate([[0], first_of_word])
     # Number of words from each word to the end of its segment.

@@ -1,7 +1,8 @@
 """Pretraining batches: prepared records, shuffled globally, masked, and split over the hosts.
 
-Every training row is a function of (seed, phase, global row index). The state of the input pipeline
-is therefore one row index, and a global batch is the same for any number of hosts.
+Every training row is a function of the seed, the phase, and the index of the row among all rows
+that the phase reads. The state of the input pipeline is therefore one row index, and a global batch
+(the batch of all hosts together) is the same for any number of hosts.
 """
 
 import functools
@@ -30,15 +31,15 @@ class RowFormat(NamedTuple):
 
 
 def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
-    """Converts a record to one row of a batch (see `batch.py`), with masks drawn from `rng`.
+    """Converts a prepared row to a row of a batch (see `batch.py`), with masks drawn from `rng`.
 
     For next-token prediction, `masked_positions` are all positions except the last of each
     sequence, and `masked_labels` are the ids of the tokens at the following positions.
 
     Raises:
         ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or
-            the record has more tokens or sequences than `form` allows, or more predictions than
-            `masking` allows.
+            `row` has more tokens or sequences than `form` allows, or more positions to predict than
+            `masking.max_predictions`.
     """
     ids = row.input_ids.astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
@@ -142,7 +143,8 @@ def train_batches(
         seed: seed that, together with `phase`, determines the shuffling and the masks.
         phase: index of the phase in the run.
         batch_size: number of rows per global batch.
-        first_row: global index of the first row to read in the phase, a multiple of `batch_size`.
+        first_row: index, among all rows that the phase reads, of the first row to read; a multiple
+            of `batch_size`.
         host_rows: indices, in each global batch, of the rows that this host needs.
         num_threads: number of threads that read batches.
     """

@@ -16,7 +16,7 @@ _FAILED_CALL = re.compile(r"\w\(\) failed: ")
 
 
 class Records(grain.sources.ArrayRecordDataSource):
-    """Data source of the records of several shards, with indices that continue across shards.
+    """Data source of the records of several shards, whose indices continue from shard to shard.
 
     Raises:
         OSError: a shard cannot be read: the file is missing, the user lacks permission, or the disk
@@ -68,10 +68,11 @@ class Records(grain.sources.ArrayRecordDataSource):
         )
 
     def _place(self, key: int | None) -> tuple[str, str]:
-        """Returns the path of the shard that caused an error, and the place to name in the message.
+        """Returns (path of the shard that caused an error, name of the place for the message).
 
-        The shard is the first shard that cannot be opened; if all shards can be opened, the shard
-        that contains record `key`. To count the records, this method opens all shards.
+        The shard is the first shard that cannot be opened. If all shards can be opened, it is the
+        shard that contains record `key`; if `key` is None or no shard contains it, the first shard.
+        To count the records, this method opens all shards.
         """
         counts = [count_or_none(path) for path in self._shards]
         for path, count in zip(self._shards, counts, strict=True):

@@ -1,9 +1,9 @@
 """Data preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or locally.
 
-Each element of the pipeline is the index of one part, as with `--shard i/n`: a worker reads the
-whole input, divides the input into chunks, which are the same on all workers, and prepares the
-chunks of one part. No text goes through Beam, so memory does not grow with the corpus, and the
-examples do not depend on the runner.
+Each element of the pipeline is the index of one part of the data, as with `--shard i/n`: a worker
+reads the whole input, divides the input into chunks of documents, which are the same on all
+workers, and prepares the chunks of one part. No text goes through Beam, so memory does not grow
+with the corpus, and the examples do not depend on the runner.
 """
 
 import shlex

@@ -2,7 +2,9 @@
 
 The text of a chunk depends only on the input and the chunk size; the examples of a chunk depend
 only on the text, the index of the chunk and the settings. The output is therefore the same for any
-number of processes or machines, and a finished chunk is not prepared again.
+number of processes or machines, and a finished chunk is not prepared again. Besides its shards
+(ArrayRecord files of training rows), each chunk has a summary: a JSON file with the numbers of its
+documents, sentences, tokens and rows, and with the names and checksums of its shards.
 """
 
 import json
@@ -35,7 +37,13 @@ DOCUMENTS_PER_BATCH = 256
 
 
 class Chunk(NamedTuple):
-    """A chunk of text: its index, (UTF-8 text, layout) of each document, and its size in bytes."""
+    """A chunk of text.
+
+    Attributes:
+        number: index of the chunk, counted from 0.
+        documents: (UTF-8 text, layout) of each document; see `Layout` in `text.documents`.
+        text_bytes: total size of the texts in bytes.
+    """
 
     number: int
     documents: list[tuple[bytes, str]]
@@ -59,7 +67,10 @@ def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chun
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSettings:
-    """Settings of `ChunkPreparer`; each field has the same meaning as in `PrepareConfig`."""
+    """Settings of `ChunkPreparer`: fields of `PrepareConfig`, with the same names and meanings.
+
+    Only `max_lengths` has another name in `PrepareConfig`: `max_length`.
+    """
 
     output: str
     objective: ObjectiveName
@@ -106,7 +117,8 @@ class ChunkPreparer:
     def prepare(self, chunk: Chunk) -> dict[str, Any]:
         """Writes the shards of a chunk, then writes and returns the chunk's summary.
 
-        The summary marks the chunk as finished.
+        The summary has the numbers of documents, sentences, tokens and rows, and the names and
+        checksums of the shards. Its file marks the chunk as finished.
         """
         tokens = self._tokenize(chunk)
         held_out = held_out_documents(
@@ -159,14 +171,22 @@ class ChunkPreparer:
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
-        """Returns the token ids of each sentence as bytes, as if spaces joined the sentences."""
+        """Returns the token ids, as bytes, of each sentence of all documents, in order.
+
+        A sentence that follows another sentence of its document is encoded as after a space.
+        """
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
 
     def _write(
         self, number: int, split: str, length: int, documents: list[list[int]], ids: bytes
     ) -> dict[str, Any]:
-        """Writes the shard of one split and length; returns an entry for the chunk's summary."""
+        """Writes the shard of a chunk for one split and one maximum length.
+
+        Returns the part of the chunk's summary that describes the shard: its file name, size and
+        checksum, and the numbers of its rows, tokens and labels. The file name is None if there are
+        no rows.
+        """
         lengths: list[int] = []
         labels: Counter = Counter()
 
@@ -282,19 +302,25 @@ def shard_name(split: str, length: int, chunk: int) -> str:
 
 
 def summary_path(output: str, chunk: int) -> Path:
-    """Returns the path of the summary file of a chunk in the directory `output`."""
+    """Returns the path of the file with the summary of a chunk in the prepared directory `output`.
+
+    The summary has the numbers of the chunk's documents, tokens and rows, and lists its shards.
+    """
     return place(output) / CHUNK_FOLDER / f"{chunk:05d}.json"
 
 
 def write_summary(output: str, summary: dict[str, Any]) -> None:
-    """Writes the summary of a chunk atomically to its file in the directory `output`."""
+    """Writes the summary of a chunk atomically to its file in the prepared directory `output`.
+
+    `summary` is a result of `ChunkPreparer.prepare`.
+    """
     write_text(summary_path(output, summary["number"]), json.dumps(summary))
 
 
 def read_summary(
     output: str, chunk: int, remembered: Remembered | None = None
 ) -> dict[str, Any] | None:
-    """Reads and returns the summary of a chunk.
+    """Reads and returns the summary of a chunk, which `ChunkPreparer.prepare` wrote.
 
     Returns None if the chunk is unfinished, or one of its shards is missing or damaged.
 
@@ -323,9 +349,11 @@ def read_summary(
 
 
 def shard_of(content: dict[str, Any]) -> Shard | None:
-    """Returns the shard that an entry of a chunk's summary describes; None if there is no shard.
+    """Returns the description of the shard of a chunk for one split and one maximum length.
 
-    In summaries that older versions wrote, shards have no checksums.
+    `content` is the part of the chunk's summary for this split and length. Returns None if there is
+    no shard, because the chunk has no rows in the split. In summaries that older versions of
+    bertjax wrote, shards have no checksums.
     """
     if not content["file"]:
         return None

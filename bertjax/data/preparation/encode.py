@@ -1,7 +1,8 @@
 """Tokenizes sentences with a cache of words, several times as fast as the tokenizer alone.
 
 BERT's WordPiece splits text at spaces and ASCII punctuation marks, so the token ids of a sentence
-are the concatenated token ids of its words. The cache contains about 98 % of the words of a text.
+are the concatenated token ids of its words. About 98 % of the words of a text are already in the
+cache when they are needed. Other tokenizers encode whole sentences, without the cache.
 """
 
 import re
@@ -36,8 +37,9 @@ class SentenceEncoder:
 
         Args:
             sentences: sentences whose words are separated by single spaces.
-            following: for each sentence, whether another sentence and a space precede the sentence;
-                None: False for all sentences.
+            following: for each sentence, whether another sentence and a space precede the sentence
+                in the text, on which its token ids depend unless the tokenizer is WordPiece; None:
+                False for all sentences.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.

@@ -10,9 +10,10 @@ def pack(
     max_sequences: int,
     sequences: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Packs items into rows by the best-fit-decreasing heuristic.
+    """Packs items, each of one or more sequences, into rows by best-fit-decreasing.
 
-    Each item, longest first, is put into the fullest row that has room for the item.
+    Each item, longest first, is put into the fullest row that has room for the item, or into a new
+    row if there is none.
 
     Args:
         sizes: number of tokens of each item.
@@ -64,13 +65,16 @@ class _OpenRows:
     def take(self, size: int, accepts) -> tuple[int | None, int]:
         """Removes the fullest row that has room for `size` tokens and for which `accepts` is true.
 
-        Returns the index of the removed row and the number of tokens that still fit into the row,
-        or (None, 0) if no row qualifies. Of equally full rows, the row with the lowest index is
-        removed.
+        The row is removed from the open rows, not from the result of `pack`. Of equally full rows,
+        the row with the lowest index is removed.
 
         Args:
             size: number of tokens.
-            accepts: function that returns whether the row with a given index is accepted.
+            accepts: function from the index of a row to whether this row may be chosen.
+
+        Returns:
+            The index of the removed row and the number of tokens that still fit into the row, or
+            (None, 0) if no open row has room and is accepted.
         """
         for room in self._rooms_from(size):
             held = self._by_room[room]

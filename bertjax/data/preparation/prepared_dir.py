@@ -1,8 +1,8 @@
 """The output directory of `prepare`: its settings, the finished chunks, and the final metadata.
 
 prepare.json            settings and inputs, written first; a run with other settings is rejected
-chunks/00012.json       summary of a finished chunk
-metadata-1-of-4.json    marks a finished part of a preparation on several machines
+chunks/00012.json       summary of a finished chunk of text: counts, names of its shards
+metadata-1-of-4.json    marks as finished the part that `prepare --shard 1/4` makes
 metadata.json           written last: if it exists, the directory is complete
 prepare.lock            lock file that names the running process, see `bertjax.lock`
 """
@@ -48,8 +48,8 @@ def claim(
 ) -> Metadata | None:
     """Creates the output directory, or checks that it was begun with the same settings.
 
-    Returns the metadata if the directory is already complete and no data need to be prepared;
-    returns None if data must be prepared.
+    Returns the metadata if the directory is already complete, so that nothing remains to be
+    prepared; returns None if data must be prepared.
 
     Args:
         directory: the output directory, which is created if it does not exist.
@@ -107,7 +107,8 @@ def claim(
 def _complete(directory: Path) -> Metadata | None:
     """Returns the metadata if the directory is complete and undamaged, else None.
 
-    If shards are missing or damaged, metadata.json is deleted.
+    If shards are missing or damaged, or metadata.json is not valid, metadata.json is deleted, so
+    that the directory counts as incomplete.
     """
     if not (directory / METADATA_FILE).is_file():
         return None
@@ -224,10 +225,11 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """Deletes only the shards, summaries and metadata that `prepare` wrote to `directory`.
+    """Deletes the shards, summaries of chunks and metadata that `prepare` wrote to `directory`.
 
-    The file prepare.json is kept, because it marks the directory as an output of `prepare`. After
-    the deletion, a run with other settings may overwrite prepare.json, as no chunks remain.
+    All other files are kept. The file prepare.json is kept, too, because it marks the directory as
+    an output of `prepare`. As no finished chunks remain, a run with other settings may then
+    overwrite prepare.json. A directory without prepare.json is unchanged.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return
@@ -246,10 +248,10 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Writes the file that marks `part` as finished.
+    """Writes the file that marks part i of n as finished, where `part` is (i, n).
 
     The file also stores `chunks`, the number of chunks of the whole input, and `counts`, how often
-    text of the input was skipped or cut.
+    text of the input was skipped or cut, as {reason: number of times}.
     """
     content = {"part": part, "chunks": chunks, "counts": counts}
     write_text(directory / _PART_FILE.format(*part), json.dumps(content) + "\n")
@@ -275,18 +277,27 @@ def join_parts(directory: Path) -> Metadata | None:
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Returns the indices, in range(chunks), of the chunks that are not finished."""
+    """Returns the indices of the unfinished chunks; `chunks` is the number of all chunks."""
     return [number for number in range(chunks) if read_summary(str(directory), number) is None]
 
 
 def finish(
     directory: Path, plan: dict[str, Any], chunks: int, reader_counts: dict[str, int]
 ) -> Metadata:
-    """Adds up the summaries of all chunks; writes and returns the metadata of the directory.
+    """Writes and returns the metadata of a directory whose chunks of text are all finished.
+
+    The numbers of documents, tokens and rows in the metadata are the sums of those that the summary
+    of each chunk states (see `ChunkPreparer.prepare`).
+
+    Args:
+        directory: the prepared directory.
+        plan: the content of prepare.json: settings, inputs and tokenizer.
+        chunks: the number of chunks of the whole input.
+        reader_counts: {reason: how often text of the input was skipped or cut}.
 
     Raises:
         TooLittleText: the input contains no text, or too little text for the objective.
-        ValueError: a chunk is not finished, or one of its files is missing.
+        ValueError: a chunk is not finished, or one of its shards is missing or incomplete.
     """
     settings = plan["settings"]
     counts = Counter(reader_counts)

@@ -63,9 +63,11 @@ def sentence_pairs(
 ) -> Iterator[Pair]:
     """Yields positive and negative sentence pairs for next-sentence or sentence-order prediction.
 
-    A negative pair has a random segment B (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan
-    et al. 2019). If a single sentence reaches the target length or is the last of its document,
-    this sentence is segment A, and segment B is random. No sentence in `documents` may be empty.
+    A pair is made from the next sentences of a document that reach the target length, which is
+    `options.max_tokens` or shorter (see `ExampleOptions`). A negative pair has a random segment B
+    (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan et al. 2019). If a single sentence
+    reaches the target length or is the last of its document, this sentence is segment A, and
+    segment B is random. No sentence in `documents` may be empty.
     """
     max_tokens, random = options.max_tokens, rng.random
     for number, bounds in enumerate(documents):
@@ -119,11 +121,12 @@ def _random_segment(
 def _truncate(
     a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: "Generator"
 ) -> tuple[int, int, int, int]:
-    """Removes tokens until the segments A and B together have at most `max_tokens` tokens.
+    """Shortens the segments A and B to at most `max_tokens` tokens together.
 
-    Each token is removed from the longer segment (from B if both are equally long), at random from
-    the beginning or the end of the segment. All tokens are removed in one step; the number of
-    tokens removed from the beginning of a segment is drawn from a binomial distribution.
+    The result has the distribution of removing one token at a time from the longer segment (from B
+    if both are equally long), at random from its beginning or its end. In fact, all tokens are
+    removed at once: the number of tokens removed from the beginning of a segment is drawn from a
+    binomial distribution. Returns (a_start, a_end, b_start, b_end) of the shortened segments.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - max_tokens
@@ -150,9 +153,9 @@ def single_segments(
 ) -> Iterator[Segments]:
     """Yields examples of one segment of one document, with up to `options.max_tokens` tokens.
 
-    A segment consists of whole sentences unless `options.shift` is True. A sentence longer than an
-    example is split over several examples, so no token is lost. No sentence in `documents` may be
-    empty.
+    A segment consists of whole sentences unless `options.shift` is True. A sentence of more than
+    `options.max_tokens` tokens is split over several examples, so no token is lost. No sentence in
+    `documents` may be empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -172,8 +175,9 @@ def full_sentences(
 
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
     token between two documents. Unless `options.shift` is True, an example ends before a sentence
-    that would make the example longer than `options.max_tokens`. A sentence longer than an example
-    is split over several examples, so no token is lost. No sentence in `documents` may be empty.
+    that would make the example longer than `options.max_tokens`. A sentence of more than
+    `options.max_tokens` tokens is split over several examples, so no token is lost. No sentence in
+    `documents` may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)

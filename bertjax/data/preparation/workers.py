@@ -1,4 +1,4 @@
-"""Worker processes that convert chunks of text to shards, with few chunks in memory at a time."""
+"""Worker processes that convert chunks of documents to shards, with few chunks in memory."""
 
 import contextlib
 import multiprocessing
@@ -92,7 +92,7 @@ class Workers:
 def _ctrl_c_blocked() -> Iterator[None]:
     """Blocks SIGINT in this thread and in all processes that are started in the `with` block.
 
-    A new process inherits the signal mask of this thread, so Ctrl-C does not reach the process.
+    A new process inherits the signal mask of this thread, so Ctrl-C does not interrupt a worker.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

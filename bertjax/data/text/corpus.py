@@ -48,7 +48,8 @@ class Corpus:
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         bytes_read: number of bytes read from disk so far.
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
-            and "records_without_text", the records that were skipped.
+            and "records_without_text", the lines of JSON and rows of Parquet that were skipped
+            because their text is null.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
@@ -90,7 +91,8 @@ class Corpus:
         """Yields the documents of all inputs in order; a document may contain no sentence.
 
         Raises:
-            ValueError: a file is damaged, is not UTF-8, or has no field named `text_field`.
+            ValueError: a file is damaged, is not UTF-8 (unless `errors` is "replace"), or has no
+                text field named `text_field`.
         """
         for kind, reader in self._readers:
             if kind == "file":
@@ -187,7 +189,9 @@ class Corpus:
         return text
 
     def _from_text(self, text: str | None, title: str | None = None) -> Iterator[Document]:
-        """Yields the text of a record as one document, or as several documents if it is very long.
+        """Yields `text` as one document, or as several documents if it is very long.
+
+        `text` is the text of one record: a line of JSON, a row of Parquet or a TFDS example.
 
         If `text` is None, nothing is yielded, and `counts["records_without_text"]` is increased
         by 1. A first line of `text` that is equal to `title` is left out.

@@ -47,7 +47,10 @@ class Decompressor(Protocol):
         ...
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Decompresses `data`; returns about `max_length` bytes or fewer, later calls the rest."""
+        """Decompresses `data`; returns about `max_length` bytes or fewer.
+
+        Later calls, whose `data` may be empty, return the rest.
+        """
         ...
 
 
@@ -115,7 +118,7 @@ DAMAGE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstandard.Z
 def decompressor_of(head: bytes) -> Callable[[], Decompressor] | None:
     """Returns a function that creates a decompressor for a file that begins with `head`.
 
-    Returns None if the file is not compressed in a known format.
+    Returns None if the file is not compressed as gz, bz2, xz or zst.
     """
     return next((start for magic, start in _START if head.startswith(magic)), None)
 

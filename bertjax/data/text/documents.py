@@ -25,7 +25,7 @@ class Document(NamedTuple):
 
 
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
-    """Joins the lines of a document with newlines; yields a very long document in several parts."""
+    """Joins the lines of a document with newlines; yields a very long one as several documents."""
     held: list[str] = []
     size = 0
     for line in lines:

@@ -81,7 +81,8 @@ def _version(package: str) -> str:
 def read_pydocs(roots: list[tuple[str, str]]) -> Iterator[str]:
     """Yields one text per Python module in the folders of `roots`, with one paragraph per line.
 
-    A sentence that occurs several times in the modules is yielded only the first time.
+    A sentence that occurs several times in the modules is yielded only the first time. `roots` is
+    a result of `package_roots`.
     """
     seen: set[int] = set()
     for _, root in roots:
@@ -213,10 +214,11 @@ def clean(text: str) -> Iterator[str]:
 
 
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
-    """Classifies a line of a docstring by its text and by `following`, the lines after it.
+    """Classifies a line of a docstring by its text and by the next line.
 
-    Returns (whether the paragraph before the line ends, whether indented lines may continue the
-    paragraph of the line, the text of the line or None if the line contains no prose).
+    `following` is a list of the next line; it is empty for the last line. Returns (whether the
+    paragraph before the line ends, whether indented lines may continue the paragraph of the line,
+    the text of the line or None if the line contains no prose).
     """
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
         return True, False, None

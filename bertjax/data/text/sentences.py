@@ -56,10 +56,11 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def normalise(sentence: str) -> list[str]:
-    """Replaces runs of white space in a sentence by single spaces; splits a very long one.
+    """Replaces runs of white space in a sentence by single spaces; splits a very long sentence.
 
-    Returns a list: empty for a blank sentence, the pieces of a sentence that is longer than
-    MAX_SENTENCE_CHARACTERS, otherwise the sentence alone.
+    Returns:
+        A list: empty for a blank sentence; pieces of at most MAX_SENTENCE_CHARACTERS characters for
+        a longer sentence; in all other cases, only the sentence.
     """
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Opens input files and unpacks gz, bz2, xz, zst and tar, up to MAX_DEPTH layers.
+"""Opens input files and unpacks gz, bz2, xz, zst and tar, up to MAX_DEPTH nested layers.
 
 The compression format of a file is detected from its first bytes, never from its name, so a wrong
 or missing suffix does no harm. All files are streamed and never read into memory as a whole.
@@ -185,7 +185,7 @@ class ByteCounter:
 
 
 class _NamingErrors(io.RawIOBase):
-    """Wraps a stream and adds the name of its file to the error messages of `read`."""
+    """Wraps a stream so that the errors that `read` raises name the file of the stream."""
 
     def __init__(self, name: str, stream: BinaryIO):
         self._name = name

@@ -1,4 +1,7 @@
-"""Reads text from Parquet files and TensorFlow Datasets; prepared datasets need no TensorFlow."""
+"""Reads text from Parquet files and TensorFlow Datasets.
+
+A dataset that TensorFlow Datasets has already prepared as ArrayRecord is read without TensorFlow.
+"""
 
 import contextlib
 import importlib.util
@@ -63,9 +66,9 @@ def open_parquet(path: str) -> Any:
 def parquet_batches(
     path: str, file: Any, columns: Sequence[str] | None = None
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the rows of `file`, opened from `path`, in lists of ROWS_PER_READ dictionaries.
+    """Yields the rows of `file`, opened from `path`, in lists of up to ROWS_PER_READ dictionaries.
 
-    If `columns` is None, the rows have all columns.
+    The dictionaries are {column: value}, with the columns in `columns`, or all if it is None.
 
     Raises:
         ValueError: the file is damaged, or a text in it is not UTF-8.
@@ -110,9 +113,9 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
 
 
 def is_prepared(name: str, data_dir: str | None) -> bool:
-    """Returns whether TFDS has prepared the dataset NAME[/CONFIG][:VERSION] in `data_dir`.
+    """Returns whether TensorFlow Datasets has prepared NAME[/CONFIG][:VERSION] in `data_dir`.
 
-    If `data_dir` is None, the default folder of TFDS is meant.
+    If `data_dir` is None, its default folder is meant.
     """
     from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.registered import DatasetNotFoundError

@@ -33,7 +33,7 @@ def members(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
 
     Raises:
         ValueError: the archive is damaged or truncated, or has a member of an unsupported type,
-            such as a sparse file.
+            such as a sparse file; the message does not name the archive.
     """
     while (member := _next_member(stream)) is not None:
         name, size = member

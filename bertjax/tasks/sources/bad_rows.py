@@ -1,4 +1,7 @@
-"""What a source does with rows that it cannot use: it refuses, skips or reports them."""
+"""Bad rows (rows of a user's file that cannot be used): the error about them, and a file of them.
+
+`BadRows` says what the reader of a file does with bad rows: it refuses, skips or reports them.
+"""
 
 import json
 import re
@@ -17,10 +20,15 @@ LONGEST = 380
 
 
 def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
-    """Returns one error for several problems of rows, each a message that begins with `where`.
+    """Returns one ValueError about several bad rows.
 
     Rows with the same problem are listed together. The message has at most `LONGEST` characters,
-    unless the path is very long. If `can_skip`, it recommends the flag --skip_bad_rows.
+    unless `where` is very long.
+
+    Args:
+        problems: one message per bad row that says what is wrong; it usually begins with `where`.
+        where: the path of the file, or the name of the split.
+        can_skip: whether the error recommends the flag --skip_bad_rows.
     """
     if len(problems) == 1:
         return ValueError(problems[0])
@@ -44,7 +52,7 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
 
 
 def write_bad_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Writes one JSON object for each (split, problem) to the file `path`."""
+    """Writes `rows`, (split, problem) of each bad row, to the file `path` as JSON lines."""
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for split, problem in rows:
             line = {"split": split, "problem": problem}

@@ -68,7 +68,7 @@ class Columns:
             before every choice.
         label: the column of the label or labels.
         id: the column of the example's id.
-        choices: one column per choice, or (JSON lines only) one column with a list of choices.
+        choices: one column per choice, or (JSON and Parquet only) one column with lists of choices.
     """
 
     text: str | None = None
@@ -114,9 +114,10 @@ def find_columns(
 ) -> tuple[Columns, str]:
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
-    A column that the user does not name is guessed by usual names, such as "text" or "label".
-    Except in tagging, the last unused column is taken as the label if `labelled` and no column has
-    a usual label name, and the first unused column as the text if no column has a usual text name.
+    The message is "" if no column is guessed. A column that the user does not name is guessed by
+    usual names, such as "text" or "label". Except in tagging, the last unused column is taken as
+    the label if `labelled` and no column has a usual label name, and the first unused column is
+    taken as the text if no column has a usual text name.
 
     Args:
         table: the train file, or another file of the user if there is no train file.
@@ -125,7 +126,8 @@ def find_columns(
         labelled: whether the file must have labels.
 
     Raises:
-        ValueError: a column is missing or cannot be guessed, or the first row is not a header.
+        ValueError: a column is missing or cannot be guessed, another column holds texts as well, so
+            that the text column is doubtful, or the first row is not a header.
     """
     check_columns(table, named.named())
     by_name = columns = _by_usual_names(table.columns, kind, named)
@@ -179,7 +181,10 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) ->
 
 
 def _choices(free: dict[str, str]) -> tuple[str, ...]:
-    """Guesses the choice columns: one like "choices", or several like "choice0", "choice1"."""
+    """Guesses the choice columns: one like "choices", or several like "choice0", "choice1".
+
+    `free` maps the name of each column, as `_plain` returns it, to the name in the file.
+    """
     for name in CHOICE_LISTS:
         if name in free:
             return (free[name],)
@@ -193,10 +198,10 @@ def _choices(free: dict[str, str]) -> tuple[str, ...]:
 
 
 def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
-    """Chooses the label column or the text column by position if its name in `columns` is None.
+    """Chooses the label column and the text column by position if they are None in `columns`.
 
-    The last unused column is taken as the label if `labelled`, unless the column is needed as the
-    text. The first unused column is taken as the text.
+    The last unused column is taken as the label if `labelled`, unless it is the only one left and
+    is needed as the text. The first unused column is taken as the text.
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
@@ -231,7 +236,7 @@ def _first_rows(table: Table) -> list[dict[str, Any]]:
 
 
 def _refuse_unused_text(table: Table, columns: Columns) -> None:
-    """Raises ValueError if a column of texts would not be used, because it may belong to a pair."""
+    """Raises ValueError if a column that is not used holds texts, which may belong to a pair."""
     rows = _first_rows(table)
     unused = [name for name in table.columns if name and name not in columns.named()]
     texts = [name for name in unused if _holds_texts([row.get(name) for row in rows])]
@@ -245,7 +250,7 @@ def _refuse_unused_text(table: Table, columns: Columns) -> None:
 
 
 def _holds_texts(values: Sequence[Any]) -> bool:
-    """Returns whether most values are texts of three or more words, and most of them different."""
+    """Returns whether most `values` are texts of three or more words, and most texts differ."""
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
     return 2 * len(texts) > len(values) and 2 * len(set(texts)) > len(texts)
 

@@ -34,9 +34,10 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """A sentence with the tags as written in the file; `row` is the first word's row number.
+    """A sentence with the tags as written in the file; `tags` is None if the file has no tags.
 
-    If the sentence is a running text, `offsets` holds (start, end) of each word in `text`.
+    `row` is the row number of the first word. If the file holds the sentence as a running text,
+    `text` is this text, and `offsets` holds (start, end) of each word in `text`, in characters.
     """
 
     row: int
@@ -80,7 +81,10 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 
 
 def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
-    """Converts a sentence to an example, and the tags to IOB2 unless `scheme` is None."""
+    """Converts a sentence of the file `path` to an example, and its tags from `scheme` to IOB2.
+
+    If `scheme` is None, the tags do not mark entities and are kept.
+    """
     tags = sentence.tags
     return Example(
         id=id,
@@ -129,7 +133,7 @@ def _sentence(row: int, rows: list[list[str]]) -> Sentence:
 
 
 def read_dataset_row(row: DatasetRow) -> Example | None:
-    """Converts a row of conll2003 to an example; returns None for a row without words."""
+    """Converts a row of the dataset conll2003 to an example, or to None if it has no words."""
     words = tuple(decode(word) for word in row.fields["tokens"])
     ids = row.fields["ner" if "ner" in row.fields else "ner_tags"]  # TFDS or the hub
     tags = tuple(CONLL_LABELS[tag] for tag in ids)

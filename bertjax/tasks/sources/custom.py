@@ -58,11 +58,11 @@ class CustomSource(OwnFiles):
 
     Attributes:
         kind: the kind of task: classify, regress, tag or choice.
-        splits: the splits that have a file.
+        splits: the splits that have a file, and "dev" if a part of the train split is held out.
         columns: the column names, set by the user or guessed.
         note: a message that names the guessed columns; empty if no column was guessed.
-        multi_label: whether an example may have several labels: a list in JSON lines, or a text
-            with label separators.
+        multi_label: whether an example may have several labels: a list in JSON or Parquet, or a
+            text in which a label separator stands between the labels.
     """
 
     def __init__(
@@ -84,16 +84,18 @@ class CustomSource(OwnFiles):
             kind: the kind of task.
             train, dev, test: the file of each split, or a folder of files with the same columns; at
                 least one split is required.
-            conll: whether the files of a tagging task have CoNLL's columns; None: all files have
-                them except CSV, JSON and Parquet.
+            conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
+                Parquet files, which never have; None: as True. Other tasks ignore this argument.
             columns: the column names; a name that is not set is guessed from the file of train, or
                 else of dev, or else of test.
-            label_separator: the string between the labels of an example with several labels.
+            label_separator: the string between the labels of an example with several labels; None:
+                a text is one label.
             bad_rows, can_skip: as for `OwnFiles`.
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: no file is given, a file lacks a column, or a column cannot be guessed.
+            ValueError: no file is given, a file lacks a column, a column cannot be guessed, or
+                `Table` cannot read the format of a file.
         """
         super().__init__(bad_rows, can_skip=can_skip)
         files = {"train": train, "dev": dev, "test": test}
@@ -123,7 +125,7 @@ class CustomSource(OwnFiles):
 
     @property
     def description(self) -> dict[str, Any]:
-        """The fields of task.json with the column names and the separator used in training."""
+        """The fields of task.json with the column names and label separator used in training."""
         return {
             "columns": dataclasses.asdict(self.columns),
             "label_separator": self._separator,
@@ -183,7 +185,10 @@ class CustomSource(OwnFiles):
         return self.kind == "tag" and conll is not False and suffix_of(path) not in NAMED_COLUMNS
 
     def _needed(self, split: str) -> tuple[str, ...]:
-        """Returns the required columns of a split: all but the id and, for test, the label."""
+        """Returns the columns that the file of a split must have.
+
+        These are all columns but the id and, in the test split, the label.
+        """
         optional = {self.columns.id, self.columns.label if split == "test" else None}
         return tuple(name for name in self.columns.named() if name not in optional)
 
@@ -198,8 +203,9 @@ class CustomSource(OwnFiles):
     def _rows(self, split: str) -> Iterator[tuple[str, Row, str]]:
         """Yields (example id, row, problem) for each row in the file of a split.
 
-        `problem` is "" unless the row is malformed; a malformed row has no values. The ids are the
-        numbers of the rows, from 0, where there is no column of ids.
+        `problem` is "" or, if the row is malformed, says what is wrong; a malformed row has no
+        values. If there is no column of ids, or the row is malformed, the id is the index of the
+        row, counted from 0.
         """
         id = self.columns.id
         rows = ((t, row) for t in self._tables[split] for row in t.rows_and_errors())
@@ -213,7 +219,11 @@ class CustomSource(OwnFiles):
             yield str(name), Row(table.path, number, values), ""
 
     def _converted(self, split: str, convert: Callable[[str, Row], Example]) -> Iterator[Example]:
-        """Converts the rows of a split; a row for which `convert` raises ValueError is bad."""
+        """Converts each row of a split by the function `convert` from (id, row) to an example.
+
+        A row that is malformed, or for which `convert` raises ValueError, becomes an example whose
+        `problem` says why.
+        """
         for id, row, problem in self._rows(split):
             example = Example(id=id, where=row.where, row=row.values, problem=problem)
             if not problem:
@@ -225,7 +235,7 @@ class CustomSource(OwnFiles):
 
 
 def data_files(path: Path, kind: CustomKind) -> list[Path]:
-    """Returns `path` or, if it is a folder, the files in it that a task of this kind can read.
+    """Returns [`path`] or, if it is a folder, the files in it that a task of this kind can read.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
@@ -297,7 +307,14 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
 
 
 def _regression(source: CustomSource) -> RegressionTask:
-    """Creates a regression task whose targets are standardised by those of the train split."""
+    """Creates a regression task whose targets are standardised in training.
+
+    The mean is subtracted from a target, which is then divided by the standard deviation. Both are
+    those of the train split's targets; without a train split, targets are not standardised.
+
+    Raises:
+        ValueError: all targets in the train split are equal.
+    """
     task = RegressionTask(name="regress", source=source)
     if "train" not in source.splits:
         return task
@@ -317,7 +334,10 @@ def _regression(source: CustomSource) -> RegressionTask:
 
 
 def _stratum(source: CustomSource, example: Example) -> Any:
-    """Returns the label of an example if examples have one number or class, else None."""
+    """Returns the label by which held-out examples are chosen in classification and regression.
+
+    For other kinds of task, the result is None, so that examples are chosen regardless of labels.
+    """
     return example.label if source.kind in ("classify", "regress") else None
 
 
@@ -342,5 +362,5 @@ CUSTOM_TASKS = tuple(
 
 
 def custom_kind(task: Task) -> CustomKind:
-    """Returns which kind of custom task `task` is: classify, regress, tag or choice."""
+    """Returns the kind of a task on the user's own files: classify, regress, tag or choice."""
     return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

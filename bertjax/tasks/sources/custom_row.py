@@ -11,7 +11,7 @@ from bertjax.tasks.sources.row_readers import check_utf8, place, read_number
 
 
 def shorten(value: Any) -> str:
-    """Converts a value to JSON text for an error message, cut after 60 characters."""
+    """Converts a value of a row to JSON text for an error message, cut after 60 characters."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
@@ -44,7 +44,7 @@ class Row(NamedTuple):
         return self._checked(self.values[column], column)
 
     def texts(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns one text per column or, if there is one column, the texts in its list."""
+        """Returns the text in each column or, if there is one column, the texts in its list."""
         if len(columns) == 1:
             return self.listed(columns[0])
         return tuple(self.text(column) for column in columns)
@@ -102,7 +102,10 @@ class Row(NamedTuple):
         return number
 
     def choice_of(self, value: Any, columns: Columns, count: int) -> int:
-        """Converts a label (the index, text or letter of a choice) to the index of the choice."""
+        """Converts a label (the index, text or letter of a choice) to the index of the choice.
+
+        Indices count from 0, letters from a; the example has `count` choices.
+        """
         written = self.name(value)
         if written.isdecimal() and int(written) < count:
             return int(written)

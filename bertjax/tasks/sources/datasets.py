@@ -35,15 +35,15 @@ class DatasetRow(NamedTuple):
 
 
 class DatasetSource:
-    """Reads a dataset in the order of its files, which a library downloads.
+    """Reads a dataset, in the order of its files, from TFDS or from the Hugging Face hub.
 
     A dataset that TFDS has prepared as ArrayRecord is read from its folder. Otherwise the Parquet
     files of the Hugging Face hub are downloaded or, if `data_dir` is set, TFDS downloads and
     prepares the dataset, which requires TensorFlow for glue and conll2003.
 
     Attributes:
-        name: name of the dataset with its version, or its name on the hub.
-        splits: the splits of the dataset.
+        name: name of the dataset in TFDS with its version, or its name on the hub.
+        splits: the splits of the dataset, named as in bertjax ("dev" instead of "validation").
         counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
     """
 
@@ -94,7 +94,7 @@ class DatasetSource:
 
 
 def decode(value: Any) -> str:
-    """Converts a text of a dataset, which is bytes in TFDS, to str."""
+    """Converts a text of a dataset (bytes if read with TFDS, str if from the hub) to str."""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 

@@ -132,7 +132,10 @@ FORMAT_EXAMPLES: dict[str, tuple[FormatExample, ...]] = {
 
 
 def format_help(task: str) -> str:
-    """Returns the formats of the files of a task with examples; "" for an official task."""
+    """Returns the formats of the user's files for a task, with examples, as text for --help.
+
+    For a task with official files, the text is "".
+    """
     if task not in FORMAT_EXAMPLES:
         return ""
     parts = [f"Files for --task={task}:"]

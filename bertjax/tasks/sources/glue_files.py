@@ -26,7 +26,8 @@ class GlueSpec:
         name: the name of the task on the command line, in TFDS and on the hub.
         folder: the folder of the task in the GLUE archive.
         metric: the official metric.
-        best_metric: the metric that selects the best checkpoint.
+        best_metric: name of the metric, among those that `metric` computes, that selects the best
+            checkpoint.
         text: possible names of the column with the text or the first text of a pair.
         pair: possible names of the column with the second text; empty if there is no second text.
         label: possible names of the column with the label.
@@ -35,7 +36,8 @@ class GlueSpec:
         codes: the string for each class in the files and in a submission, in the order of `labels`.
         submission: {split: name of the predictions file in a submission to GLUE's server}.
         files: {split: possible names of the official file of the split}.
-        dataset_fields: names of the text fields in TFDS and on the hub: text, second text.
+        dataset_fields: names of the fields with the text and, if any, the second text in TFDS and
+            on the hub.
         no_header: {split: column names} for the splits whose files have no header.
         has_broken_rows: whether the official files have malformed rows. If so, rows with missing
             fields are left out of the train and dev splits, and an empty text is replaced by "?".
@@ -110,7 +112,7 @@ def read_glue_file(
         spec: the `GlueSpec` of the task.
         path: the file, which may have any name.
         split: the split of the file; the file has no header if `spec.no_header` has this split.
-        counts: counter to which the omitted rows are added, under the keys "SPLIT: REASON".
+        counts: counter to which the numbers of omitted rows are added, under keys "SPLIT: REASON".
 
     Raises:
         ValueError: a row is malformed; the message names the row.

@@ -8,8 +8,9 @@ import numpy as np
 def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples of each label at random; returns their indices.
 
-    Of a label with two or more examples, at least one is chosen and at least one is not. The choice
-    is the same in every run.
+    `labels` holds the label of each example. Of a label with two or more examples, at least one is
+    chosen and at least one is not; an example that alone has its label is not chosen. The choice is
+    the same in every run.
     """
     rng = np.random.default_rng(0)
     by_label: dict[Hashable, list[int]] = {}
@@ -25,7 +26,9 @@ def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
 def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
     """Chooses `fraction` of the examples, evenly over the sorted `values`; returns their indices.
 
-    The choice is the same in every run.
+    `values` holds the target of each example. The sorted examples are divided into blocks of about
+    equal size, and one example of each block is chosen at random. The choice is the same in every
+    run.
     """
     rng = np.random.default_rng(0)
     order = np.argsort(np.asarray(values, np.float64), kind="stable")
@@ -37,8 +40,9 @@ def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
 def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
     """Chooses whole groups with about `fraction` of the examples; returns the examples' indices.
 
-    So questions about one passage are either all trained on or all evaluated. The choice is the
-    same in every run.
+    `groups` holds the group of each example, such as the passage of a question, so that questions
+    about one passage are either all trained on or all evaluated. The groups are chosen at random,
+    but the choice is the same in every run.
     """
     by_group: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):

@@ -10,7 +10,7 @@ from bertjax.tokenization.hub import fetch
 
 
 class HubDataset(NamedTuple):
-    """A dataset on the hub: `revision` is the branch with Parquet files, `folder` their folder."""
+    """A dataset on the hub: its repository, and the folder and branch with its Parquet files."""
 
     repository: str
     folder: str

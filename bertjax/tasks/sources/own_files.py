@@ -10,7 +10,7 @@ from bertjax.tasks.task import Example
 
 
 class OwnFiles(abc.ABC):
-    """Base class of the sources that read the user's own files, one per split.
+    """Base class of the sources that read the user's own files, one file or folder per split.
 
     Args:
         bad_rows: what happens to rows that cannot be used; see `BadRows`.
@@ -53,10 +53,11 @@ class OwnFiles(abc.ABC):
         return (e for e in examples if e.where not in left_out) if left_out else examples
 
     def _usable(self, split: str, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples without a problem; the others are treated as `BadRows` says.
+        """Yields the examples without a problem; treats those with a problem as `BadRows` says.
 
         Raises:
-            ValueError: examples have a problem and `bad_rows` is "refuse"; the error names all.
+            ValueError: examples have a problem and `bad_rows` is "refuse". The error is raised at
+                the end and names the rows with a problem.
         """
         self._bad_rows[split] = problems = []
         for example in examples:
@@ -70,14 +71,15 @@ class OwnFiles(abc.ABC):
             self.refuse(split, problems)
 
     def refuse(self, split: str, problems: Sequence[str]) -> None:
-        """Raises ValueError with all `problems` of rows of a split, if there are any."""
+        """Raises one ValueError about all bad rows of a split, unless `problems` is empty."""
         if problems:
             raise error_of(problems, str(self.path(split)), can_skip=self._can_skip)
 
     def leave_out(self, split: str, example: Example, problem: str) -> bool:
         """Leaves an example that cannot be encoded out of all later reads of a split.
 
-        Returns False, and changes nothing, if bad rows are not skipped.
+        `problem` says why it cannot be encoded. Returns True; or returns False, and changes
+        nothing, if `bad_rows` is not "skip".
         """
         if self._bad_rows_are != "skip":
             return False
@@ -100,11 +102,13 @@ class OwnFiles(abc.ABC):
 
         Args:
             fraction: the fraction of the train split; 0 or None: nothing is held out.
-            choose: a function of `bertjax.tasks.sources.held_out`, such as `stratified`.
-            key: a function of an example whose results are the first argument of `choose`.
+            choose: a function of `bertjax.tasks.sources.held_out`, such as `stratified`, which
+                chooses the held-out examples.
+            key: a function that returns the property of an example by which `choose` chooses, such
+                as its label.
 
         Returns:
-            A sentence for the user that says what is held out; "" if nothing is.
+            A sentence for the user that says what is held out; "" if nothing is held out.
         """
         if not fraction or "train" not in self.splits or "dev" in self.splits:
             return ""

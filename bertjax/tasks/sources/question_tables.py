@@ -1,7 +1,8 @@
 """Reads tables with a question, its passage and its answers in each row.
 
-Hugging Face's `datasets` writes SQuAD so, with the columns id, question, context and answers. The
-answers are {"text": [...], "answer_start": [...]}, or a list as in SQuAD's JSON.
+Hugging Face's `datasets` writes SQuAD as such a table, with the columns id, question, context (the
+passage) and answers. The answers are {"text": [...], "answer_start": [...]}, or a list as in
+SQuAD's JSON.
 """
 
 import json
@@ -47,10 +48,12 @@ def is_question_table(path: Path) -> bool:
 
 
 def question_rows(path: Path) -> Iterator[tuple[str, int, dict[str, Any] | ValueError]]:
-    """Yields (place for messages, row number, question as in SQuAD's JSON with its context).
+    """Yields (where, row number, question) for each row of a table.
 
-    A question with an empty list of answers is impossible, unless `is_impossible` says otherwise. A
-    ValueError takes the place of a malformed row.
+    `where` names the file and row in error messages. The question is a dict as in SQuAD's JSON with
+    the additional key "context", the passage; if the row is malformed, it is a ValueError instead.
+    A question with an empty list of answers gets `is_impossible=True`, unless the row has the
+    column is_impossible.
     """
     for number, row in Table(path).rows_and_errors():
         where = place(path, number)

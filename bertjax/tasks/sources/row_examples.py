@@ -17,7 +17,8 @@ class RowExamples:
     Attributes:
         kind: the kind of task.
         columns: the names of the columns.
-        separator: the string between the labels of an example with several labels.
+        separator: the string between the labels of an example with several labels; None: several
+            labels are written as a list.
         multi_label: whether an example may have several labels.
     """
 
@@ -27,7 +28,10 @@ class RowExamples:
     multi_label: bool
 
     def example(self, id: str, row: Row, *, labelled: bool) -> Example:
-        """Returns the example in a row with texts; `labelled` says whether it must have a label."""
+        """Converts a row to an example with the id `id`, for all kinds of task except tagging.
+
+        If `labelled` is True, a row without a label is an error.
+        """
         columns = self.columns
         assert columns.text is not None
         pair = None if columns.pair is None else row.text(columns.pair)
@@ -47,7 +51,10 @@ class RowExamples:
         )
 
     def sentence(self, row: Row, *, labelled: bool) -> Sentence:
-        """Returns the sentence in a row with a list of words or a running text, and its tags."""
+        """Converts a row with a list of words or a running text to a sentence with its tags.
+
+        If `labelled` is True, a row without tags or entities is an error.
+        """
         columns = self.columns
         assert columns.text is not None
         if isinstance(row.values.get(columns.text), str):

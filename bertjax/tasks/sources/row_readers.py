@@ -92,12 +92,12 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_json_rows(path: Path) -> Rows:
     """Yields (row number, JSON object) for each line of JSON lines, or element of a JSON array.
 
-    For a line or element that is not a JSON object, the second item is a ValueError, which is not
-    raised. Blank lines are left out.
+    For a line or element that is not a JSON object, a ValueError is yielded in place of the object.
+    Blank lines are left out.
 
     Raises:
-        ValueError: a line is not UTF-8, a line or an element exceeds `MAX_LINE` characters, or the
-            rest of an array is not JSON.
+        ValueError: a line is not UTF-8, a line or an element exceeds `MAX_LINE` characters, or an
+            element of an array is not JSON, so that the elements after it cannot be read.
     """
     with open_text(path, newline=None) as file:
         start = file.read(1)
@@ -118,7 +118,7 @@ def read_json_rows(path: Path) -> Rows:
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:
-    """Parses a line of JSON lines; returns a ValueError if it is not JSON."""
+    """Parses a line of JSON lines; if it is not JSON, returns (and does not raise) a ValueError."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -130,7 +130,13 @@ def _parsed(path: Path, number: int, line: str) -> Any:
 
 
 def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yields (number, element) for each element of a JSON array, without reading it whole."""
+    """Yields (number, element) for each element of a JSON array, which need not fit in memory.
+
+    The elements are numbered from 1.
+
+    Raises:
+        ValueError: an element is not JSON or not UTF-8, or has more than `MAX_LINE` characters.
+    """
     decode = json.JSONDecoder().raw_decode
     with open_text(path, newline=None) as file:
         buffer = file.read(_BLOCK)
@@ -161,9 +167,9 @@ def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
 def read_parquet(path: Path) -> Rows:
     """Yields (row number, {column: value}) for each row of a Parquet file, counted from 1.
 
-    Class ids whose names Hugging Face's `datasets` wrote into the file become the names; -1, which
-    marks an unknown class, becomes None. Values that JSON does not have, such as dates, become
-    texts.
+    If Hugging Face's `datasets` wrote the names of classes into the file, class ids become these
+    names; the id -1, which marks an unknown class, becomes None. Values of types that JSON does not
+    have, such as dates, become texts.
 
     Raises:
         ValueError: the file is damaged, or a text in it is not UTF-8.
@@ -186,7 +192,11 @@ def parquet_columns(path: Path) -> tuple[str, ...]:
 
 
 def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
-    """Returns {column: class names} of the class ids in a file of Hugging Face's `datasets`."""
+    """Returns {column: class names in the order of their ids} for the columns of class ids.
+
+    `metadata` is what Hugging Face's `datasets` writes into a Parquet file; without it, the result
+    is {}.
+    """
     try:
         features = json.loads(metadata or b"{}")["info"]["features"]
         # A column of lists of class ids has the class names one level deeper.
@@ -197,7 +207,10 @@ def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
 
 
 def _plain(value: Any, names: Sequence[str] | None) -> Any:
-    """Converts a value of a Parquet file to one of JSON, and a class id to its class name."""
+    """Converts a value of a Parquet file to a JSON value.
+
+    If `names`, the class names of the column, is not None, a class id becomes its class name.
+    """
     if isinstance(value, list):
         return [_plain(item, names) for item in value]
     if isinstance(value, dict):
@@ -263,7 +276,8 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is UTF-16, or is compressed and damaged, which reading it shows.
+        ValueError: the file is UTF-16. If the file is compressed and damaged, ValueError is raised
+            when it is read.
     """
     file = open(path, "rb")
     try:

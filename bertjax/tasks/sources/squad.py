@@ -39,8 +39,8 @@ class SquadSource(OwnFiles):
     """Reads SQuAD's official JSON files, or a user's files in the same format.
 
     Attributes:
-        splits: the splits that have a file.
-        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
+        splits: the splits that have a file, and "dev" if a part of the train split is held out.
+        counts: {"SPLIT: REASON": number of moved answers or omitted questions} of all splits read.
     """
 
     def __init__(
@@ -50,9 +50,11 @@ class SquadSource(OwnFiles):
         *,
         can_skip: bool = False,
     ):
-        """Checks that all files or folders of files in `files`, {split: path}, exist.
+        """Checks that the file, or folder of files, of each split exists.
 
-        The other arguments are those of `OwnFiles`; a row is a question.
+        Args:
+            files: {split: path of the file or folder}.
+            bad_rows, can_skip: as for `OwnFiles`; what is called a row there is a question here.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -69,11 +71,12 @@ class SquadSource(OwnFiles):
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
         """Finds the train and dev files in `data_dir`, such as `train-v1.1.json`.
 
-        A partial file such as `train-v1.1.a.json` is used if `train-v1.1.json` does not exist.
+        A file with a part of a split, such as `train-v1.1.a.json`, is used if the complete file
+        `train-v1.1.json` does not exist.
 
         Raises:
             FileNotFoundError: there is neither a train nor a dev file.
-            ValueError: a split has several partial files and no complete file.
+            ValueError: a split has several such files and no complete file.
         """
         data_dir = Path(data_dir).expanduser()
         for folder in FOLDERS:
@@ -106,7 +109,11 @@ class SquadSource(OwnFiles):
         return self._usable(split, itertools.chain.from_iterable(questions))
 
     def _questions(self, split: str, path: Path) -> Iterator[Example]:
-        """Yields all questions of a file, and one without a text where a part is malformed."""
+        """Yields the questions of a file in SQuAD's JSON.
+
+        A malformed article, paragraph or question becomes one example without a text, whose
+        `problem` says what is wrong.
+        """
         count = itertools.count()
         for article_number, article in enumerate(_articles(path), 1):
             place = f"{path}, article {article_number}"
@@ -120,7 +127,10 @@ class SquadSource(OwnFiles):
                 yield from self._of_paragraph(split, paragraph, at, count)
 
     def _rows(self, split: str, path: Path) -> Iterator[Example]:
-        """Yields the questions of a table, and one without a text for each malformed row."""
+        """Yields the questions of a table with one question per row.
+
+        A malformed row becomes an example without a text, whose `problem` says what is wrong.
+        """
         for where, number, row in question_rows(path):
             try:
                 if isinstance(row, ValueError):
@@ -134,7 +144,11 @@ class SquadSource(OwnFiles):
     def _of_paragraph(
         self, split: str, paragraph: Any, place: str, count: Iterator[int]
     ) -> Iterator[Example]:
-        """Yields the questions of a paragraph; questions without an id get a number of `count`."""
+        """Yields the questions of a paragraph.
+
+        A malformed paragraph or question becomes an example whose `problem` says what is wrong. If
+        it has no id, the id is the number of the question in the file, from `count`.
+        """
         try:
             context = _text(paragraph, "context", place)
             questions = _get(paragraph, "qas", list, place)
@@ -153,7 +167,11 @@ class SquadSource(OwnFiles):
                 yield example
 
     def _example(self, split: str, question: Any, context: str, place: str) -> Example | None:
-        """Returns a question, or None if `with_answers` leaves it out; errors name the question."""
+        """Converts a question of SQuAD's JSON to an example, or to None if it is left out.
+
+        Raises:
+            ValueError: a field is missing or has a wrong type; the message names the question.
+        """
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
             raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
@@ -176,7 +194,13 @@ class SquadSource(OwnFiles):
 def with_answers(
     asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: Counter[str]
 ) -> Example | None:
-    """Adds `answers` with corrected starts to the question `asked`; `counts` counts corrections.
+    """Adds `answers` to the question `asked`, and corrects their starts.
+
+    Args:
+        asked: the question, whose `pair` is the passage.
+        answers: (text, start) of each accepted answer, with the start in characters.
+        split: the split of the question.
+        counts: counter to which corrected starts and omitted questions are added.
 
     Returns:
         The question with its answers; None if `split` is train and the question has answers, but
@@ -194,7 +218,10 @@ def with_answers(
 
 
 def nearest(text: str, context: str, start: int) -> int:
-    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or -1."""
+    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or -1.
+
+    The result is -1 if `text` does not occur in `context`, or is blank.
+    """
     if not text.strip():
         return NOWHERE
     if start >= 0 and context.startswith(text, start):
@@ -249,9 +276,9 @@ def _get(value: Any, key: str, kind: type, where: str) -> Any:
 
 
 def read_dataset_row(row: DatasetRow) -> Example | None:
-    """Converts a row of SQuAD to a question.
+    """Converts a row of SQuAD in TFDS or on the hub to a question.
 
-    Returns None for a question of the train split with answers, none of which is in the passage.
+    Returns None for a question of the train split that has answers, but none in the passage.
     """
     fields = row.fields
     asked = Example(

@@ -30,7 +30,7 @@ NAMED_COLUMNS = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 
 
 def suffix_of(path: Path) -> str:
-    """Returns the suffix of a file in lower case, without the suffix of a compression."""
+    """Returns the suffix of a file in lower case, ".csv" for both a.csv and a.csv.gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if len(suffixes) > 1 and suffixes[-1] in COMPRESSED_SUFFIXES:
         return suffixes[-2]
@@ -38,7 +38,7 @@ def suffix_of(path: Path) -> str:
 
 
 def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns `path` or, if it is a folder, the files in it whose suffixes are in `suffixes`.
+    """Returns [`path`] or, if it is a folder, the files in it whose suffixes are in `suffixes`.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
@@ -134,11 +134,11 @@ class Table:
             yield number, row
 
     def rows_and_errors(self) -> Rows:
-        """Yields as `rows` does, and (row number, ValueError) for a malformed row.
+        """Yields what `rows` yields, but (row number, ValueError) for a malformed row.
 
         Raises:
-            ValueError: the rows after a malformed one cannot be told apart, as after a quote that
-                is not closed.
+            ValueError: a row is malformed in such a way that the rows after it cannot be read, for
+                example by a quote that is not closed.
         """
         if self.is_text:
             yield from ((number, {"text": line}) for number, line in read_lines(self.path))
@@ -166,9 +166,9 @@ class Table:
 
 
 def as_file(rows: Any, file: Path) -> str:
-    """Writes `rows` to `file` as JSON lines; returns the path.
+    """Writes `rows` to `file` as JSON lines; returns the path of `file`.
 
-    If `rows` is the path of an existing file, nothing is written, and `rows` is returned.
+    If `rows` is itself the path of a file, nothing is written, and this path is returned.
 
     Args:
         rows: a path, a pandas DataFrame, a dictionary {column: values}, or dictionaries, one per
@@ -176,7 +176,7 @@ def as_file(rows: Any, file: Path) -> str:
         file: the file to write.
 
     Raises:
-        ValueError: `rows` is something else, or its columns have different lengths.
+        ValueError: `rows` has another type, or its columns have different lengths.
     """
     if isinstance(rows, str | Path):
         return str(rows)
@@ -207,7 +207,7 @@ def as_file(rows: Any, file: Path) -> str:
 
 
 def _in_json(value: Any) -> Any:
-    """Converts a value of a DataFrame or a dictionary to one of JSON; NaN becomes None."""
+    """Converts a value of a DataFrame or a dictionary to a JSON value; NaN becomes None."""
     if hasattr(value, "tolist"):  # numpy
         value = value.tolist()
     if isinstance(value, list | tuple):

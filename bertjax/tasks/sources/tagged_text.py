@@ -1,8 +1,8 @@
 """Running text for tagging: texts whose entities are marked by the positions of their characters.
 
 A row holds a text and a list of entities, each of which is {"start": 0, "end": 4, "label": "PER"}
-or [0, 4, "PER"], such that text[start:end] is the entity. Texts without such a list can only be
-predicted.
+or [0, 4, "PER"], such that text[start:end] is the entity. Texts without such a list can be given to
+a model for prediction, but not for training or evaluation.
 """
 
 import re
@@ -25,7 +25,7 @@ _KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
 
 
 class Span(NamedTuple):
-    """An entity of type `kind`, which is text[start:end]."""
+    """An entity of type `kind`, such as "PER", which is text[start:end]."""
 
     start: int
     end: int
@@ -35,8 +35,9 @@ class Span(NamedTuple):
 def has_columns(path: Path, labels: Collection[str]) -> bool:
     """Returns whether a file has CoNLL's columns, and not one text per line.
 
-    CSV, JSON and Parquet never have. In other files, all lines must have the same number of fields,
-    and the last fields must be `labels`, or entity tags, or the file must have blank lines.
+    CSV, JSON and Parquet files never have. Any other file has, if its first lines all have the same
+    number of fields, at most `_MOST_COLUMNS`, and one of these conditions holds: there is one field
+    per line, the last fields are all in `labels` or all entity tags, or there are blank lines.
     """
     if suffix_of(path) in NAMED_COLUMNS or not path.is_file():
         return False
@@ -59,10 +60,12 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
 def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sentence:
     """Converts a row with a running text to a sentence, whose tags are in IOB2.
 
-    Words end where entities start and end. A row without a list of entities has no tags.
+    A word in which an entity starts or ends is split there. If the row has no list of entities, the
+    tags of the sentence are None.
 
     Raises:
-        ValueError: the text is empty, an entity lies outside of it, or two entities overlap.
+        ValueError: the text has no words, an entity is malformed or lies outside of the text, or
+            two entities overlap.
     """
     text = row.text(text_column)
     listed = None if entity_column is None else row.values.get(entity_column)
@@ -119,7 +122,7 @@ def _span(row: Row, text: str, entity: Any) -> Span:
 
 
 def _tags(words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
-    """Returns the tag of each word in IOB2."""
+    """Returns the IOB2 tag of each word, from the entities in the order of their positions."""
     tags = ["O"] * len(words)
     waiting = list(reversed(spans))
     for index, word in enumerate(words):
