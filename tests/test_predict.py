@@ -90,9 +90,14 @@ def test_files_are_read_as_those_of_training_and_guessed_only_otherwise(run, tmp
     of_file = capsys.readouterr()
     predict.run(PredictConfig(model=str(run), text="fg"))
     assert of_file.out == capsys.readouterr().out and not of_file.err
-    (tmp_path / "c.csv").write_text("premise,hypothesis\nabc,de\n")
+    (tmp_path / "c.csv").write_text("premise\nabc\n")
     predict.run(PredictConfig(model=str(run), input=str(tmp_path / "c.csv")))
     assert "text from column 'premise'" in capsys.readouterr().err
+    (tmp_path / "d.csv").write_text("premise,hypothesis\nabc,de\n")
+    with pytest.raises(ValueError, match=r"d\.csv \(premise and hypothesis\).*single texts"):
+        predict.run(PredictConfig(model=str(run), input=str(tmp_path / "d.csv")))
+    with pytest.raises(ValueError, match="--text.*single texts"):
+        predict.run(PredictConfig(model=str(run), text="abc", pair="de"))
 
 
 @pytest.fixture

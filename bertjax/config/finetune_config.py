@@ -39,8 +39,8 @@ class FinetuneConfig(TrainingConfig):
     """Folder with the official files of the task; None: the task is downloaded from the Hugging
     Face hub, unless TensorFlow Datasets has prepared it."""
     tfds_data_dir: str | None = None
-    """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: its
-    default folder, which is used only if the task is already prepared there."""
+    """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: the
+    default folder of TensorFlow Datasets, which is used only if it has the task already."""
     train: str | None = None
     """File of your own with the train split, or a folder of files: CSV, TSV, JSON, Parquet, SQuAD's
     JSON or CoNLL's columns, all but Parquet also compressed; None: the train split of the official
@@ -151,8 +151,8 @@ class FinetuneConfig(TrainingConfig):
     2e-5, 2 to 4 epochs), which replaces batch_size, learning_rate and num_epochs; the model of the
     run that is best on the dev split is exported."""
     submission: str | None = None
-    """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None: a
-    new zip file next to the predictions."""
+    """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None:
+    submission.zip in the folder of the predictions."""
     log_every: int = 50
     """Number of steps between log lines of metrics."""
     reader_threads: int = 2

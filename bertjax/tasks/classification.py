@@ -33,7 +33,13 @@ class TextTask(Task):
     """Base class of tasks whose input is one text or one pair of texts.
 
     The input sequence is `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`.
+
+    Attributes:
+        pairs: True if every input is a pair of texts, False if every input is a single text, None
+            if the task accepts both.
     """
+
+    pairs: bool | None = None
 
     head: ClassVar[str] = "sequence_classification"
 
@@ -41,8 +47,10 @@ class TextTask(Task):
         """Encodes the example as one `Feature`: a sequence of at most `max_length` tokens.
 
         Raises:
-            ValueError: a text is empty, or the label is not a class of the task.
+            ValueError: a text is empty, the example has a second text although `pairs` is False or
+                none although `pairs` is True, or the label is not a class of the task.
         """
+        self.check_pairs(example.where, has_pair=example.pair is not None)
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
         ids, types = tokenizer.encode_pair(example.text, example.pair, max_length)
@@ -54,6 +62,23 @@ class TextTask(Task):
                 None if example.label is None else self.encode_label(example),
             )
         ]
+
+    def check_pairs(self, where: str, *, has_pair: bool) -> None:
+        """Raises ValueError, which begins with `where`, if inputs are pairs against `pairs`."""
+        if self.pairs is False and has_pair:
+            raise ValueError(
+                f"{where}: the model was fine-tuned on single texts, but this is a pair of texts: "
+                "leave the second text out."
+            )
+        if self.pairs and not has_pair:
+            raise ValueError(
+                f"{where}: the model was fine-tuned on pairs of texts, but this is a single text: "
+                "give the second text as well (--pair, --pair_column, or a pair in Python)."
+            )
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        """Returns the content of task.json, including `pairs`."""
+        return {**super().description(max_length), "pairs": self.pairs}
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.files import brief
-from bertjax.tasks.classification import MultiLabelTask
+from bertjax.tasks.classification import MultiLabelTask, TextTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
@@ -137,6 +137,9 @@ def from_file(
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
     )
+    if isinstance(task, TextTask):
+        read = " and ".join(filter(None, (source.columns.text, source.columns.pair)))
+        task.check_pairs(f"{path} ({read})", has_pair=source.columns.pair is not None)
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=source.num_choices)
     return task, source.examples("test"), source.note

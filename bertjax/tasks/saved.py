@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.files import brief
-from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
+from bertjax.tasks.classification import (
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+    TextTask,
+)
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.registry import TASKS
@@ -24,7 +29,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "label_kind"), (str,)),
     **dict.fromkeys(("max_length", "doc_stride", "max_query_length", "max_answer_length"), (int,)),
     **{"with_impossible": (bool,), "null_threshold": (float, int)},
-    **{"columns": (dict,), "label_separator": (str, type(None))},
+    **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
 }
 # Tokens per window with which other libraries usually train question answering.
 SPAN_LENGTH = 384
@@ -65,6 +70,8 @@ def saved_task(
     if kind is ChoiceTask:
         # The number of choices is unknown until the inputs to predict are read.
         return ChoiceTask(num_choices=0, **fields)
+    if issubclass(kind, TextTask):
+        fields["pairs"] = _pairs(description)
     if issubclass(kind, RegressionTask):
         return kind(**fields)
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
@@ -74,6 +81,16 @@ def saved_task(
     if definition is not None and definition.metric is not None and kind in definition.kinds:
         fields["metric"] = definition.metric
     return kind(labels=names, **fields)
+
+
+def _pairs(description: Mapping[str, Any]) -> bool | None:
+    """Returns `TextTask.pairs` according to task.json; None if the file does not tell it.
+
+    Versions that did not write the entry "pairs" wrote the columns of a user's own file.
+    """
+    columns = description.get("columns") or {}
+    of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
+    return description.get("pairs", of_columns)
 
 
 def _check(description: Mapping[str, Any]) -> None:

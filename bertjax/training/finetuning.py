@@ -375,7 +375,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
             f"The classifier of {config.init} is kept, since it has as many classes as the task; "
             f"its classes {', '.join(loaded.labels)} are now called {', '.join(task.labels)}"
         )
-    if "classifier" not in loaded.absent:
+    if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
     longest = loaded.config.max_length
     if (config.max_length or task.max_length) > longest:

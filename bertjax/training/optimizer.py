@@ -26,18 +26,23 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.Gradien
     The optimizer clips the gradients, computes Adam's update and adds the weight decay to this
     update; the sum is multiplied by LAMB's trust ratio (for LAMB only) and by the learning rate.
     """
-    corrected = config.recipe in ("adamw", "lamb")
-    adam = optax.scale_by_adam if corrected else scale_by_uncorrected_adam
     clip = optax.clip_by_global_norm(config.max_grad_norm)
     mask = None if config.decay_all else decay_mask
     is_lamb, trust = config.recipe in ("lamb", "albert_lamb"), scale_by_trust_ratio()
     return optax.chain(
         clip if config.max_grad_norm else optax.identity(),
-        adam(b1=config.b1, b2=config.b2, eps=config.eps),
+        _update_rule(config),
         optax.add_decayed_weights(config.weight_decay, mask=mask),
         *([optax.masked(trust, mask) if mask else trust] if is_lamb else []),
         optax.scale_by_learning_rate(schedule),
     )
+
+
+def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Returns the transformation of clipped gradients into updates of learning rate 1."""
+    if config.recipe in ("adamw", "lamb"):
+        return optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
+    return scale_by_uncorrected_adam(b1=config.b1, b2=config.b2, eps=config.eps)
 
 
 def decay_mask(params: Any) -> Any:

@@ -113,13 +113,14 @@ class PretrainingRun(Run):
     def _explained_head(self) -> Iterator[None]:
         """Converts a `MissingHead` error in the block to a ValueError that suggests a --head.
 
-        The message of `MissingHead` is replaced, because it suggests heads that --head does not
-        accept. The missing head is always the head for sentence pairs, because every model family
-        has the head masked_lm.
+        The message is replaced if the head for sentence pairs is missing, because --head does not
+        accept all heads that the message of `MissingHead` suggests.
         """
         try:
             yield
         except MissingHead as error:
+            if error.head != "pretraining":
+                raise
             raise ValueError(
                 f"{error.family} has no head for sentence pairs in transformers, but the run needs "
                 "this head (the data was prepared with --objective "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.model import HEADS
 from bertjax.tasks import Task
 from bertjax.tasks.classification import RegressionTask
 
@@ -17,14 +18,15 @@ def to_standardized(params: Any, task: Task) -> Any:
     """Converts a head that predicts targets to one that predicts the standardised targets.
 
     Args:
-        params: parameters of a sequence classifier, with "classifier" at the top level.
+        params: parameters of a model with the head of `task`, with the `class_part` of the head at
+            the top level.
         task: the task, whose mean and standard deviation are used; all tasks but regression leave
             the parameters unchanged.
     """
     if not isinstance(task, RegressionTask):
         return params
-    kernel, bias = _last_layer(params)
-    return _with_last_layer(params, kernel / task.std, (bias - task.mean) / task.std)
+    kernel, bias = _last_layer(params, task)
+    return _with_last_layer(params, task, kernel / task.std, (bias - task.mean) / task.std)
 
 
 def to_original(params: Any, task: Task) -> Any:
@@ -34,15 +36,16 @@ def to_original(params: Any, task: Task) -> Any:
     """
     if not isinstance(task, RegressionTask):
         return params
-    kernel, bias = _last_layer(params)
-    return _with_last_layer(params, kernel * task.std, bias * task.std + task.mean)
+    kernel, bias = _last_layer(params, task)
+    return _with_last_layer(params, task, kernel * task.std, bias * task.std + task.mean)
 
 
-def _last_layer(params: Any) -> tuple[np.ndarray, np.ndarray]:
-    layer = params["classifier"]
+def _last_layer(params: Any, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    layer = params[HEADS[task.head].class_part]
     return np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64)
 
 
-def _with_last_layer(params: Any, kernel: np.ndarray, bias: np.ndarray) -> Any:
-    dtype = np.asarray(params["classifier"]["kernel"]).dtype
-    return {**params, "classifier": {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}
+def _with_last_layer(params: Any, task: Task, kernel: np.ndarray, bias: np.ndarray) -> Any:
+    part = HEADS[task.head].class_part
+    dtype = np.asarray(params[part]["kernel"]).dtype
+    return {**params, part: {"kernel": kernel.astype(dtype), "bias": bias.astype(dtype)}}

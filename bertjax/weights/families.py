@@ -196,14 +196,15 @@ class MissingHead(ValueError):
 
     Attributes:
         family: the name of the family, as in `model_type`.
+        head: the name of the head.
     """
 
     def __init__(self, config: BertConfig, head: str):
         super().__init__(
-            f"{config.model_type} has no head {head!r} in transformers: use one of "
+            f"A model of the family {config.model_type} cannot have the head {head!r}: use one of "
             f"{', '.join(heads_of(config))}."
         )
-        self.family = config.model_type
+        self.family, self.head = config.model_type, head
 
 
 def family_of(config: BertConfig) -> Family:
@@ -308,10 +309,13 @@ def heads_of(config: BertConfig) -> list[str]:
 
 @functools.cache
 def _patterns(model_type: str) -> list[tuple[re.Pattern[str], str, str]]:
-    """Returns triples (regex of a tensor prefix in the family, this prefix, BERT's prefix)."""
+    """Returns triples (regex of a tensor prefix in the family, this prefix, BERT's prefix).
+
+    The longest prefixes of the family come first, because the first match is used.
+    """
     return [
         (re.compile(re.escape(name).replace(r"\{layer\}", r"(\d+)")), name, bert)
-        for name, bert in FAMILIES[model_type].renames
+        for name, bert in sorted(FAMILIES[model_type].renames, key=lambda names: -len(names[0]))
     ]
 
 

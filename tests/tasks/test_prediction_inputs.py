@@ -1,10 +1,13 @@
 """Texts that are given in Python or on the command line become examples, or are refused."""
 
+import dataclasses
+
 import pytest
 
 from bertjax.tasks.classification import ClassificationTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts
+from bertjax.tasks.saved import saved_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.tagging import TagTask
 
@@ -34,6 +37,35 @@ def test_a_tagging_model_reads_a_text_with_its_places_and_no_pair():
 def test_texts_that_do_not_fit_the_task_are_named(task, texts, message):
     with pytest.raises(ValueError, match=message):
         from_texts(task, texts)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "text", "header", "message"),
+    [
+        (False, ("a", "b"), "premise,hypothesis", "on single texts.*leave the second text out"),
+        (True, "a", "text,id", "on pairs of texts.*give the second text"),
+    ],
+)
+def test_a_model_of_single_texts_refuses_pairs_and_the_reverse(
+    pairs, text, header, message, tmp_path, tokenizer
+):
+    task = dataclasses.replace(CLASSES, pairs=pairs)
+    restored = saved_task(
+        "sequence_classification", ("a", "b"), 2, {}, task.description(32), longest=32
+    )
+    assert restored == dataclasses.replace(task, max_length=32)
+    of_older_version = {"columns": {"text": "x", "pair": "y" if pairs else None}}
+    older = saved_task("sequence_classification", ("a", "b"), 2, {}, of_older_version, longest=32)
+    for task in (restored, older):
+        _, (example,) = from_texts(task, [text])
+        with pytest.raises(ValueError, match=rf"texts\[0\].*{message}"):
+            task.features(example, tokenizer, 32)
+        (tmp_path / "a.csv").write_text(f"{header}\none,two\n")
+        with pytest.raises(ValueError, match=rf"a\.csv.*{message}"):
+            from_file(task, tmp_path / "a.csv", Columns())
+    from_another_library = saved_task("sequence_classification", ("a", "b"), 2, {}, {}, longest=32)
+    _, (example,) = from_texts(from_another_library, [text])
+    assert from_another_library.features(example, tokenizer, 32)
 
 
 def test_a_folder_of_files_to_predict(tmp_path):

@@ -1,6 +1,7 @@
 """Targets of regression are standardised in training, and the model predicts the original scale."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import bertjax
 from bertjax import finetune
 from bertjax.config import FinetuneConfig
+from bertjax.model import HEADS
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.task import Example
@@ -16,21 +18,31 @@ from bertjax.training.target_scale import to_original, to_standardized
 TASK = RegressionTask(name="regress", mean=250_000.0, std=140_000.0)
 
 
-def test_a_head_converted_to_the_original_scale_predicts_what_the_task_predicts():
+class OtherRegression(RegressionTask):
+    """A regression with a head whose last layer has a name of its own."""
+
+    head = "another"
+
+
+@pytest.mark.parametrize("kind", [RegressionTask, OtherRegression])
+def test_a_head_converted_to_the_original_scale_predicts_what_the_task_predicts(kind, monkeypatch):
+    other = types.SimpleNamespace(class_part="regressor")
+    monkeypatch.setitem(HEADS, "another", other)  # type: ignore[arg-type]
+    task, part = kind(**dataclasses.asdict(TASK)), HEADS[kind.head].class_part
     rng = np.random.default_rng(0)
     layer = {"kernel": rng.normal(size=(8, 1)), "bias": rng.normal(size=1)}
-    params = {"bert": {}, "classifier": {k: v.astype(np.float32) for k, v in layer.items()}}
+    params = {"bert": {}, part: {k: v.astype(np.float32) for k, v in layer.items()}}
     hidden = rng.normal(size=(5, 8))
 
     def logits(params):
-        return hidden @ params["classifier"]["kernel"] + params["classifier"]["bias"]
+        return hidden @ params[part]["kernel"] + params[part]["bias"]
 
-    raw = to_original(params, TASK)
+    raw = to_original(params, task)
     predicted = [
-        TASK.predict(Example(id="", where=""), [], [{"logits": x}]) for x in logits(params)
+        task.predict(Example(id="", where=""), [], [{"logits": x}]) for x in logits(params)
     ]
     np.testing.assert_allclose(logits(raw)[:, 0], [p["score"] for p in predicted], rtol=1e-6)
-    again = to_standardized(raw, TASK)
+    again = to_standardized(raw, task)
     np.testing.assert_allclose(logits(again), logits(params), atol=1e-5)
 
 

@@ -303,7 +303,7 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     if kind == "tag":
         return TagTask.of_labels(labels, name=kind, source=source)
     task = MultiLabelTask if source.multi_label else ClassificationTask
-    return task(name=kind, source=source, labels=labels)
+    return task(name=kind, source=source, labels=labels, pairs=source.columns.pair is not None)
 
 
 def _regression(source: CustomSource) -> RegressionTask:
@@ -315,7 +315,8 @@ def _regression(source: CustomSource) -> RegressionTask:
     Raises:
         ValueError: all targets in the train split are equal.
     """
-    task = RegressionTask(name="regress", source=source)
+    pairs = source.columns.pair is not None
+    task = RegressionTask(name="regress", source=source, pairs=pairs)
     if "train" not in source.splits:
         return task
     targets = np.array([example.label for example in source.examples("train")], np.float64)

@@ -160,6 +160,7 @@ def _make(spec: GlueSpec, options: TaskOptions) -> Task:
         "source": source,
         "metric": spec.metric,
         "best_metric": spec.best_metric,
+        "pairs": bool(spec.pair),
         "export": export_submission(spec, options.submission),
     }
     if not spec.labels:

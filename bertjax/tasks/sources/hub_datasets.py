@@ -61,7 +61,12 @@ def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
         FileNotFoundError: the dataset is neither in the cache nor can it be downloaded.
         ValueError: a file is damaged, or there are no Parquet files.
     """
-    dataset = HUB[name]
+    dataset = HUB.get(name)
+    if dataset is None:
+        raise FileNotFoundError(
+            f"The hub address of {name} is not known: give --data_dir the folder with its official "
+            "files, or --tfds_data_dir a folder in which TensorFlow Datasets prepared it."
+        )
     root = fetch(
         dataset.repository,
         [f"{dataset.folder}/*.parquet", f"{dataset.folder}/*/*.parquet"],

@@ -47,7 +47,7 @@ def test_no_example_is_empty_or_longer_than_allowed(objective, max_length):
         documents, objective, max_length=max_length
     ):
         assert a_end > a_start
-        if objective == "mlm":
+        if not OBJECTIVES[objective].has_sentence_pairs:
             assert b_start == b_end and label == -1
             assert a_end - a_start + 2 <= max_length
         else:
@@ -76,7 +76,7 @@ def test_next_sentences_follow_and_random_ones_come_from_another_document():
 def test_every_token_is_used_once_where_nothing_needs_trimming(objective):
     documents = documents_of(np.random.default_rng(2), 50)
     used = []
-    if objective == "mlm":
+    if not OBJECTIVES[objective].has_sentence_pairs:
         max_length = 30  # sentences of up to 49 tokens have to be cut, and still none is lost
     else:
         max_length = 10**6
