@@ -73,14 +73,16 @@ class PredictConfig:
     """Column of the second text of a pair or, in multiple choice, of a text that is put before
     every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
-    """Column of the labels, with which the predictions are compared to compute metrics; None:
-    chosen as for --text_column; no metrics are computed if --input has no labels."""
+    """Column of the labels, with which the predictions are compared to compute metrics; None: the
+    label column used in fine-tuning, else a column with a usual name, such as label or score. If
+    --input has no labels, no metrics are computed."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""
     id_column: str | None = None
-    """Column of the example ids, which the predictions contain; None: chosen as for --text_column;
-    if --input has no ids, the examples are numbered from 0."""
+    """Column of the example ids, which the predictions contain; None: the id column used in
+    fine-tuning, else a column with a usual name, such as id or idx. If --input has no ids, the
+    examples are numbered from 0."""
     choice_columns: tuple[str, ...] = ()
     """Columns of the choices in multiple choice, or the one column with lists of choices; empty:
     chosen as for --text_column."""

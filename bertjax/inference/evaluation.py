@@ -155,7 +155,8 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     task = make_task(name, options)
     if task.head != own.head or set(task.labels) != set(own.labels):
         raise ValueError(
-            f"--task={task.name} has the labels {list(task.labels)}, but {model.name} predicts "
-            f"{list(own.labels)} ({own.name}): use a model of this task."
+            f"--task={task.name} has the labels {list(task.labels)}, but {model.name} was "
+            f"fine-tuned on {own.name} and predicts {list(own.labels)}: use a model that was "
+            f"fine-tuned on {task.name}."
         )
     return dataclasses.replace(task, labels=own.labels)

@@ -146,7 +146,7 @@ def from_file(
 
 
 def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns the columns `trained`, which were used in training, for a file with columns `names`.
+    """Returns those columns of `trained`, used in training, that a file with columns `names` has.
 
     If the file lacks one of the text columns used in training, the result is `Columns()`. If it
     lacks the label or id column, this column is None in the result.

@@ -153,7 +153,8 @@ def _load(
 
     Args:
         config: the config of the first run.
-        options: the config that sets the options of the task, such as its data files.
+        options: the config given by the user, from which `config` was derived; it sets the options
+            of the task, such as its data files.
         folder: the folder to write the encoded train split to.
         workdirs: the workdirs of all runs.
     """

@@ -235,7 +235,9 @@ class CustomSource(OwnFiles):
 
 
 def data_files(path: Path, kind: CustomKind) -> list[Path]:
-    """Returns [`path`] or, if it is a folder, the files in it that a task of this kind can read.
+    """Returns [`path`] or, if `path` is a folder, its files that tasks of the kind `kind` read.
+
+    The suffixes of the files decide; only tagging reads CoNLL's columns.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
