@@ -60,7 +60,7 @@ def main() -> None:
     args = parser.parse_args()
     texts = sentences(args.sentences)
     sides = {
-        "bertjax": Embedder(load_model(args.model, "encoder")),
+        "bertjax": Embedder(load_model(args.model, "encoder"), pooling="mean"),
         "PyTorch": PyTorchEmbedder(args.model),
     }
     first = {name: embed(texts) for name, embed in sides.items()}  # compiles, warms up

@@ -158,12 +158,14 @@ def answer(config: PredictConfig) -> None:
     """
     from bertjax.inference.answer_files import check_suffix
     from bertjax.inference.evaluation import task_of_file
+    from bertjax.inference.partial_output import check_output
     from bertjax.inference.saved_task import TaskModel
     from bertjax.tasks.prediction_inputs import from_text
     from bertjax.weights import load_model
 
     if config.output is not None:
         check_suffix(config.output)
+        check_output(config.output, config.input)
     model = TaskModel(load_model(config.model, None), config.max_length)
     if config.text is not None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
@@ -235,7 +237,11 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
 
     from bertjax.inference import predictor
     from bertjax.inference.answer_files import is_table, write_table
-    from bertjax.inference.partial_output import PartialLines, continued, file_identity
+    from bertjax.inference.partial_output import (
+        PartialLines,
+        continued,
+        file_identity,
+    )
 
     identity = {
         "version": bertjax.__version__,

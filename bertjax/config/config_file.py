@@ -76,7 +76,8 @@ def config_from(
         config_class: the class of the config.
         config: an instance of `config_class`; None: the default config.
         fields: {field name: value}, values that replace those of `config`. For a tuple field, a
-            list or a single value is converted to a tuple.
+            list or a single value is converted to a tuple. For a field that is a config itself,
+            such as `optimizer`, a dictionary replaces some fields of its present value.
 
     Raises:
         TypeError: `config` is not an instance of `config_class`, or a name in `fields` is unknown;
@@ -92,11 +93,24 @@ def config_from(
     values = {}
     for name, value in fields.items():
         if name not in types:
-            raise TypeError(f"Unknown field {name!r}. {_known_fields(config_class, name)}")
+            raise TypeError(f"Unknown field {name!r}. {_suggested(config_class, name, value)}")
+        part = getattr(base, name, None)
+        if isinstance(value, dict) and dataclasses.is_dataclass(part):
+            value = config_from(type(part), part, value)  # type: ignore[type-var]
         if types[name].startswith("tuple") and not isinstance(value, tuple):
             value = tuple(value) if isinstance(value, list) else (value,)
         values[name] = value
     return config_class(**values) if config is None else dataclasses.replace(base, **values)
+
+
+def _suggested(config_class: type[Any], name: str, value: Any) -> str:
+    """Returns advice about the unknown field `name`, which may be a field of a nested config."""
+    last = name.rsplit(".", 1)[-1]
+    for field in dataclasses.fields(config_class):
+        part = getattr(config_class, field.name, None)
+        if dataclasses.is_dataclass(part) and last in {f.name for f in dataclasses.fields(part)}:
+            return f"Write {field.name}={{{last!r}: {value!r}}}."
+    return _known_fields(config_class, name)
 
 
 def _find_config_file(path: str) -> Path:

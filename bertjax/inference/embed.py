@@ -23,7 +23,7 @@ from bertjax.weights.sentence_modules import SentenceModules, read_sentence_modu
 # Many texts are sorted by length, so they are padded to finer buckets than unsorted batches. For
 # few texts, compiling the programs of finer buckets takes longer than computing the padding.
 BUCKET_STEPS = 4
-MANY_TEXTS = 4096
+MANY_TEXTS = 1024
 
 
 class Embedder:

@@ -7,7 +7,12 @@ import numpy as np
 
 from bertjax.files import writing
 from bertjax.inference.embed import Embedder
-from bertjax.inference.partial_output import PartialVectors, continued, file_identity
+from bertjax.inference.partial_output import (
+    PartialVectors,
+    check_output,
+    continued,
+    file_identity,
+)
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.row_readers import open_text, place
 from bertjax.tasks.sources.table_files import NAMED_COLUMNS, TSV_SUFFIXES, Table, suffix_of
@@ -39,8 +44,8 @@ def embed_file(
             is printed.
 
     Raises:
-        ValueError: the suffix of `output` is unknown, `source` has no such column or holds a value
-            that is not a text, or its text is not UTF-8.
+        ValueError: the suffix of `output` is unknown, `output` is `source`, `source` has no such
+            column or holds a value that is not a text, or its text is not UTF-8.
         OSError: `source` does not exist, or the disk is full. After a full disk or a kill, `output`
             has its old content, and a call with the same arguments continues from the vectors
             that the failed call wrote.
@@ -49,9 +54,11 @@ def embed_file(
         raise ValueError(f"--output {output}: the name must end in {', '.join(OUTPUTS)}.")
     if not source.exists() or source.is_dir():
         raise FileNotFoundError(f"No file at {source}: give a file with one text per line.")
+    check_output(output, source)
     text_column = _text_column(source, text_column)
     identity = {**embedder.identity, "source": file_identity(source), "column": text_column}
-    is_npy, count, done = output.suffix != ".jsonl", 0, None
+    is_npy, done = output.suffix != ".jsonl", None
+    count = empty = 0
 
     def finish(partial: Path, output: Path) -> None:
         if output.suffix == ".parquet":
@@ -71,9 +78,12 @@ def embed_file(
             if done is not None:
                 vectors.write(embedder(texts))
             count += len(texts)
+            empty += sum(not text.strip() for text in texts)
         if done is None:
             _start_at(vectors, count, output)
         vectors.finish(count)
+    if empty:
+        print(f"{empty:,} of the {count:,} texts are empty; their vectors are those of no words.")
     return count
 
 

@@ -150,6 +150,28 @@ class PartialVectors:
 Partial = TypeVar("Partial", PartialLines, PartialVectors)
 
 
+def check_output(output: str | Path, source: str | Path | None) -> None:
+    """Creates the folder of the file `output`, and refuses to replace the input by the output.
+
+    Args:
+        output: the file to write.
+        source: the file or folder that is read; None: no file is read.
+
+    Raises:
+        ValueError: `output` is `source`, or lies in the folder `source`.
+    """
+    output = Path(output)
+    if source is not None and Path(source).exists():
+        read = Path(source).resolve()
+        if output.resolve() == read or (read.is_dir() and output.resolve().parent == read):
+            raise ValueError(
+                f"--output {output} would replace the input or lie among the input files: choose "
+                "another --output."
+            )
+    with explaining(output.parent):
+        output.parent.mkdir(parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
 def continued(
     output: str | Path,

@@ -48,6 +48,11 @@ class Predictor:
     One program is compiled per batch shape; predictors with equal models and meshes share the
     compiled programs.
 
+    Attributes:
+        truncated: the number of examples so far that may have been truncated, because they have
+            `max_length` tokens; 0 in question answering, whose passages are split into windows.
+        first_truncated: file and row of the first of these examples, or "".
+
     Args:
         task: the task, which encodes examples and decodes the model's outputs.
         model: a model with the head that the task needs.
@@ -74,6 +79,7 @@ class Predictor:
         self._batch_size = batch_size
         self._program = compiled_program(model, mesh)
         self.before_batch: Callable[[], None] = lambda: None
+        self.truncated, self.first_truncated = 0, ""
 
     def __call__(
         self, params: Any, examples: Iterable[Example], *, report_problems: bool = False
@@ -94,6 +100,7 @@ class Predictor:
         examples = iter(examples)
         while window := list(itertools.islice(examples, WINDOW)):
             encoded = [self._encode(example, report_problems) for example in window]
+            self._note_truncated(window, [features for features, _ in encoded])
             all_outputs = self.outputs(params, [f for features, _ in encoded for f in features])
             for example, (features, problem) in zip(window, encoded, strict=True):
                 outputs = list(itertools.islice(all_outputs, len(features)))
@@ -104,6 +111,16 @@ class Predictor:
                     continue
                 prediction = self._task.predict(example, features, outputs)
                 yield example, prediction | ({"problem": problem} if problem else {})
+
+    def _note_truncated(
+        self, examples: Sequence[Example], encoded: Sequence[Sequence[Feature]]
+    ) -> None:
+        if self._task.label_kind == "span":
+            return
+        for example, features in zip(examples, encoded, strict=True):
+            if any(max(feature.lengths) >= self._max_length for feature in features):
+                self.truncated += 1
+                self.first_truncated = self.first_truncated or example.where
 
     def _encode(self, example: Example, report_problems: bool) -> tuple[Sequence[Feature], str]:
         """Returns (features of an example, what is wrong with the example or "").

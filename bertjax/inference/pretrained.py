@@ -25,7 +25,7 @@ from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.saved_task import TaskModel
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Prediction
-from bertjax.tasks.prediction_inputs import from_texts, text_tuples
+from bertjax.tasks.prediction_inputs import from_texts, single_texts, text_tuples
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
@@ -258,8 +258,12 @@ class Pretrained:
                 vectors of several layers are concatenated.
             batch_size: maximum number of texts that the device computes at once; None: chosen by
                 their lengths.
+
+        Raises:
+            ValueError: `texts` is one string, a table or a dictionary, or an element is no text.
         """
-        return Embedder(self.loaded, pooling, layers, batch_size, normalize)(texts)
+        embedder = Embedder(self.loaded, pooling, layers, batch_size, normalize)
+        return embedder(single_texts(texts))
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Predicts the `top_k` most probable tokens for each [MASK] of `text`, most probable first.

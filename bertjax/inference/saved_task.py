@@ -1,5 +1,6 @@
 """Restores a fine-tuned model together with the task that it was fine-tuned on."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -92,6 +93,8 @@ class TaskModel:
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) for each of `examples`, in the same order.
 
+        At the end, a message on stderr says how many texts were truncated, if any.
+
         Args:
             task: encodes the examples and decodes the model's outputs; its labels must be those of
                 the model, in the same order.
@@ -108,4 +111,12 @@ class TaskModel:
             sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
             self._batch_size,
         )
-        return predictor(self._params, examples, report_problems=report_problems)
+        yield from predictor(self._params, examples, report_problems=report_problems)
+        if predictor.truncated:
+            print(
+                f"{predictor.truncated:,} texts have max_length={self._max_length} tokens or more, "
+                "and longer ones are truncated. The first of these texts: "
+                f"{predictor.first_truncated}. The model reads up to "
+                f"{self._loaded.config.max_length} tokens (max_length).",
+                file=sys.stderr,
+            )

@@ -54,10 +54,16 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
     """Converts each text, pair or (if `choices`) tuple (text, choice, choice, ...) to a list.
 
     Raises:
-        ValueError: `texts` is a single string, or an element has too few or too many texts.
+        ValueError: `texts` is a single string, a table or a dictionary, or an element has too few
+            or too many texts.
     """
     if isinstance(texts, str):
         raise ValueError("texts is one string: put it in a list.")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over the columns' names
+        raise ValueError(
+            f"texts is a {type(texts).__name__}: give the list of its texts, such as "
+            'list(table["text"]). bertjax.evaluate takes whole tables.'
+        )
     tuples: list[list[str]] = []
     for index, element in enumerate(texts):
         parts = [element] if isinstance(element, str) else element
@@ -70,6 +76,19 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
             raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
         tuples.append(list(parts))
     return tuples
+
+
+def single_texts(texts: Sequence[str]) -> list[str]:
+    """Checks that `texts` is a sequence of texts, and not of pairs, and returns it as a list.
+
+    Raises:
+        ValueError: `texts` is a single string, a table or a dictionary, or an element is no text.
+    """
+    tuples = text_tuples(texts)
+    for index, parts in enumerate(tuples):
+        if len(parts) > 1:
+            raise ValueError(f"texts[{index}] is a pair of texts: give one text.")
+    return [text for (text,) in tuples]
 
 
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:

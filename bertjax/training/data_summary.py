@@ -7,6 +7,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig
 from bertjax.tasks import Task
+from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.training_data import TrainingData
 
 MOST_CLASSES = 20
@@ -17,7 +18,7 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
 
     The lines state the number of examples, their lengths in tokens, the updates per epoch and the
     frequencies of the classes. A line beginning with "warning:" names classes whose names differ
-    only in case, spaces or punctuation.
+    only in case, spaces, punctuation or the form of a number.
     """
     count, sizes = len(data.sizes), np.asarray(data.sizes)
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
@@ -46,14 +47,18 @@ def _classes(task: Task, counts: np.ndarray) -> str:
 
 
 def _similar(labels: Sequence[str]) -> list[str]:
-    """Returns a warning for each group of labels that may be one label in several spellings."""
+    """Returns a warning for each group of labels that may be one label in several spellings.
+
+    Numbers are compared by value, so that "1" and "1.0" belong to one group.
+    """
     groups: dict[str, list[str]] = {}
     for label in labels:
-        plain = re.sub(r"[\W_]+", "", label.casefold())
+        number = read_number(label)
+        plain = re.sub(r"[\W_]+", "", label.casefold()) if number is None else str(number)
         if plain:
             groups.setdefault(plain, []).append(label)
     return [
-        f"the classes {', '.join(map(repr, group))} differ only in case, spaces or punctuation: if "
+        f"the classes {', '.join(map(repr, group))} differ only in how they are written: if "
         "they are one class, write them alike."
         for group in groups.values()
         if len(group) > 1

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import pandas
 import pytest
 
 from bertjax.tasks.classification import ClassificationTask
 from bertjax.tasks.multiple_choice import ChoiceTask
-from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts
+from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts, single_texts
 from bertjax.tasks.saved import saved_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.tagging import TagTask
@@ -32,11 +33,29 @@ def test_a_tagging_model_reads_a_text_with_its_places_and_no_pair():
         (CLASSES, [("a", "b", "c")], r"texts\[0\] is \('a', 'b', 'c'\): give a text or a"),
         (CHOICE, [("a", "b")], "give a text and at least two choices"),
         (CLASSES, "a", "one string"),
+        (CLASSES, [float("nan")], r"texts\[0\] is nan"),
+        (CLASSES, {"text": ["a", "b"]}, "texts is a dict: give the list of its texts"),
+        (CLASSES, pandas.DataFrame({"text": ["a"]}), "texts is a DataFrame.*bertjax.evaluate"),
     ],
 )
 def test_texts_that_do_not_fit_the_task_are_named(task, texts, message):
     with pytest.raises(ValueError, match=message):
         from_texts(task, texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("abc", "one string"),
+        (["a", None], r"texts\[1\] is None"),
+        ([("a", "b")], "is a pair of texts: give one text"),
+        ({"text": ["a"]}, "texts is a dict"),
+    ],
+)
+def test_what_is_embedded_must_be_texts(texts, message):
+    assert single_texts(pandas.Series(["a", "b"], index=[7, 3])) == ["a", "b"]
+    with pytest.raises(ValueError, match=message):
+        single_texts(texts)
 
 
 @pytest.mark.parametrize(

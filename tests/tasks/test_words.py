@@ -146,6 +146,20 @@ def test_a_wrong_entity_is_named_with_its_row(tmp_path, entity, message):
         list(CustomSource("tag", train=path).examples("train"))
 
 
+def test_an_entity_that_ends_within_a_word_is_counted_and_shown(tmp_path):
+    rows = [
+        {"text": "Bob Miller's anti-IL2 didn't", "entities": [[0, 10, "PER"], [18, 21, "GENE"]]},
+        {"text": "Bob Miller", "entities": [[1, 10, "PER "]]},
+        {"text": "我爱北京", "entities": [[2, 4, "LOC"]]},
+    ]
+    source = CustomSource("tag", train=write(tmp_path / "a.jsonl", rows))
+    for _ in range(2):  # counted anew at each reading
+        second = list(source.examples("train"))[1]
+        assert (second.words, second.label) == (("B", "ob", "Miller"), ("O", "B-PER", "I-PER"))
+        ((reason, count),) = source.counts.items()
+        assert count == 1 and "within a word, such as Bob in" in reason and "row 2" in reason
+
+
 def test_entities_that_overlap_are_refused(tmp_path):
     rows = [{"text": "Anna came", "entities": [[0, 4, "PER"], [2, 6, "LOC"]]}]
     with pytest.raises(ValueError, match='"Anna" and "na c" overlap'):

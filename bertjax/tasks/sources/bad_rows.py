@@ -22,7 +22,8 @@ LONGEST = 380
 def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
     """Returns one ValueError about several bad rows.
 
-    Rows with the same problem are listed together. The message has at most `LONGEST` characters,
+    Rows with the same problem are listed together, also if the problem quotes another value of each
+    row; the value of the first row is shown then. The message has at most `LONGEST` characters,
     unless `where` is very long.
 
     Args:
@@ -32,20 +33,22 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     """
     if len(problems) == 1:
         return ValueError(problems[0])
-    rows: dict[str, list[str]] = {}  # problem -> rows
+    rows: dict[str, list[str]] = {}  # problem without quoted values -> rows
+    first: dict[str, str] = {}  # problem without quoted values -> problem of the first row
     for problem in problems:
         text = problem.removeprefix(where).lstrip(", ")
         found = re.match(r"row (\d+):? ?", text)
-        rows.setdefault(text[found.end() :] if found else text, []).append(
-            found[1] if found else ""
-        )
+        text = text[found.end() :] if found else text
+        kind = re.sub(r'"[^"]*"', '""', text)
+        first.setdefault(kind, text)
+        rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
     each = max((LONGEST - len(message)) // min(len(rows), DESCRIBED) - 12, 40)
-    for problem, numbers in [*rows.items()][:DESCRIBED]:
+    for kind, numbers in [*rows.items()][:DESCRIBED]:
         listed = brief(", ".join(filter(None, numbers)), each // 2)
         row = f"row {listed}: " if listed else ""
-        message += f"\n  {row}{brief(problem, each - len(listed))}"
+        message += f"\n  {row}{brief(first[kind], each - len(listed))}"
     if len(rows) > DESCRIBED:
         message += f"\n  and {len(rows) - DESCRIBED:,} other problems"
     return ValueError(message)

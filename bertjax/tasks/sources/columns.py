@@ -116,8 +116,8 @@ def find_columns(
 
     The message is "" if no column is guessed. A column that the user does not name is guessed by
     usual names, such as "text" or "label". Except in tagging, the last unused column is taken as
-    the label if `labelled` and no column has a usual label name, and the first unused column is
-    taken as the text if no column has a usual text name.
+    the label if `labelled` and no column has a usual label name. If no column has a usual text
+    name, the first unused column that holds texts is taken as the text, else the first unused one.
 
     Args:
         table: the train file, or another file of the user if there is no train file.
@@ -201,7 +201,8 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     """Chooses the label column and the text column by position if they are None in `columns`.
 
     The last unused column is taken as the label if `labelled`, unless it is the only one left and
-    is needed as the text. The first unused column is taken as the text.
+    is needed as the text. The first unused column that holds texts, or else the first unused
+    column, is taken as the text.
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
@@ -210,7 +211,9 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
         free = [name for name in table.columns if name and name not in columns.named()]
-        columns = dataclasses.replace(columns, text=free[0] if free else None)
+        rows = _first_rows(table) if len(free) > 1 else []
+        texts = [name for name in free if _holds_texts([row.get(name) for row in rows])]
+        columns = dataclasses.replace(columns, text=next(iter(texts or free), None))
     return columns
 
 
@@ -250,9 +253,9 @@ def _refuse_unused_text(table: Table, columns: Columns) -> None:
 
 
 def _holds_texts(values: Sequence[Any]) -> bool:
-    """Returns whether most `values` are texts of three or more words, and most texts differ."""
+    """Returns whether most `values` are texts of three or more words, of which many differ."""
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
-    return 2 * len(texts) > len(values) and 2 * len(set(texts)) > len(texts)
+    return 2 * len(texts) > len(values) and 5 * len(set(texts)) > len(texts)
 
 
 def _describe(table: Table, kind: CustomKind, named: Columns, columns: Columns) -> str:

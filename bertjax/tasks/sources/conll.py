@@ -38,6 +38,7 @@ class Sentence(NamedTuple):
 
     `row` is the row number of the first word. If the file holds the sentence as a running text,
     `text` is this text, and `offsets` holds (start, end) of each word in `text`, in characters.
+    `cut_word` is the first word within which an entity begins or ends, or "".
     """
 
     row: int
@@ -45,6 +46,7 @@ class Sentence(NamedTuple):
     tags: tuple[str, ...] | None
     text: str = ""
     offsets: tuple[tuple[int, int], ...] = ()
+    cut_word: str = ""
 
 
 class ConllSource(OfficialFiles):

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from bertjax.tasks.sources.columns import (
 from bertjax.tasks.sources.conll import read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row, shorten
 from bertjax.tasks.sources.held_out import spread, stratified
-from bertjax.tasks.sources.official_files import value_of_split
+from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.row_examples import RowExamples
 from bertjax.tasks.sources.row_readers import read_number
@@ -45,6 +46,8 @@ from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
 
 # A column with more different labels most likely holds numbers or texts instead.
+# Number of examples from which almost as many labels as examples are refused.
+FEWEST_COUNTED = 50
 MAX_LABELS = 1000
 # Targets whose standard deviation, or whose distance from 0 in standard deviations, is beyond this
 # factor of 1 are mentioned.
@@ -107,7 +110,8 @@ class CustomSource(OwnFiles):
             raise ValueError(f"--task={kind} reads your own files: give --train, --dev or --test.")
         self.splits = tuple(self._paths)
         self.columns, self.note = columns or Columns(), ""
-        self._separator, self._keeps_blank_lines = label_separator, bad_rows == "report"
+        self.counts: Counter[str] = Counter()
+        self._separator, self._reports_bad_rows = label_separator, bad_rows == "report"
         self._files = {split: data_files(path, kind) for split, path in self._paths.items()}
         self._tables = {
             split: [Table(file) for file in files if not self._is_conll(file, conll)]
@@ -150,7 +154,9 @@ class CustomSource(OwnFiles):
         files = value_of_split(f"--task={self.kind}", split, self._files)
         if not self._tables[split]:
             return itertools.chain.from_iterable(map(read_conll, files))
-        rows = RowExamples(self.kind, self.columns, self._separator, self.multi_label)
+        rows = RowExamples(
+            self.kind, self.columns, self._separator, self.multi_label, self._reports_bad_rows
+        )
         if self.kind != "tag":
             examples = self._converted(
                 split, lambda id, row: rows.example(id, row, labelled=labelled)
@@ -160,8 +166,17 @@ class CustomSource(OwnFiles):
         has_tags = self.columns.label is not None
         scheme = scheme_of(self._tags(split, rows)) if has_tags else None
 
+        reset_counts(self.counts, split)
+        first_cut = ""
+
         def tagged(id: str, row: Row) -> Example:
-            example = tagged_example(id, row.path, rows.sentence(row, labelled=labelled), scheme)
+            nonlocal first_cut
+            sentence = rows.sentence(row, labelled=labelled)
+            example = tagged_example(id, row.path, sentence, scheme)
+            if sentence.cut_word:
+                first_cut = first_cut or f"{sentence.cut_word} in {row.where}"
+                reason = f"entities begin or end within a word, such as {first_cut}: check offsets"
+                self.counts[f"{split}: rows whose {reason}"] += 1
             return dataclasses.replace(example, row=row.values)
 
         return self._usable(split, self._converted(split, tagged))
@@ -213,7 +228,7 @@ class CustomSource(OwnFiles):
             if isinstance(values, ValueError):
                 yield str(count), Row(table.path, number, {}), str(values)
                 continue
-            if table.is_text and not values["text"].strip() and not self._keeps_blank_lines:
+            if table.is_text and not values["text"].strip() and not self._reports_bad_rows:
                 continue
             name = str(count) if id is None else values.get(id, count)
             yield str(name), Row(table.path, number, values), ""
@@ -252,12 +267,15 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
 
     Raises:
-        ValueError: there are fewer than two different labels, or more than `MAX_LABELS`.
+        ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or almost as
+            many as examples.
     """
     seen: set[str] = set()
+    count = 0
     tags = False
     where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
     for example in source.examples("train"):
+        count += 1
         label = example.label
         tags = bool(example.words)
         seen.update(label if isinstance(label, tuple) else (str(label),))
@@ -275,6 +293,12 @@ def learn_labels(source: Source) -> tuple[str, ...]:
         )
     if tags:
         return order_tags(seen)
+    if count >= FEWEST_COUNTED and 2 * len(seen) > count:
+        raise ValueError(
+            f"{where}{len(seen):,} different labels in {count:,} examples, such as "
+            f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
+            "column holds the labels, name it with --label_column."
+        )
     numbers = {label: read_number(label) for label in seen}
     if None in numbers.values():
         return tuple(sorted(seen))

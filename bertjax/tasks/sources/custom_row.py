@@ -97,7 +97,8 @@ class Row(NamedTuple):
         if number is None:
             raise ValueError(
                 f"{self.where}: the label {shorten(value)} is not a number, as --task=regress "
-                "needs: write 3.5, for example. For names of classes, use --task=classify."
+                "needs: write 1250.5, without separators of thousands, signs of currencies or "
+                "units. For names of classes, use --task=classify."
             )
         return number
 

@@ -1,5 +1,6 @@
 """Converts the rows of a user's file to examples, for each kind of task on own files."""
 
+import contextlib
 import dataclasses
 
 from bertjax.files import brief
@@ -20,12 +21,15 @@ class RowExamples:
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
         multi_label: whether an example may have several labels.
+        keeps_bad_labels: whether the label of a regression that is not a number is kept as a text,
+            so that the text can still be predicted.
     """
 
     kind: CustomKind
     columns: Columns
     separator: str | None
     multi_label: bool
+    keeps_bad_labels: bool = False
 
     def example(self, id: str, row: Row, *, labelled: bool) -> Example:
         """Converts a row to an example with the id `id`, for all kinds of task except tagging.
@@ -92,6 +96,10 @@ class RowExamples:
                 "the row."
             )
         if self.kind == "regress":
+            if self.keeps_bad_labels:
+                with contextlib.suppress(ValueError):
+                    return row.number_of(value)
+                return str(value)
             return row.number_of(value)
         if self.kind == "choice":
             return row.choice_of(value, self.columns, num_choices)

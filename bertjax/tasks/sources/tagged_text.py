@@ -6,7 +6,7 @@ a model for prediction, but not for training or evaluation.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,18 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
         raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
     tags = None if spans is None else _tags(words, spans)
     offsets = tuple((word.start, word.end) for word in words)
-    return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets)
+    cut_word = _cut_word(text, spans or ())
+    return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets, cut_word)
+
+
+def _cut_word(text: str, spans: Iterable[Span]) -> str:
+    """Returns the first word of `text` with a span's edge between two letters or digits, or ""."""
+    edges = {edge for span in spans for edge in span[:2] if 0 < edge < len(text)}
+    edges = {edge for edge in edges if text[edge - 1].isalnum() and text[edge].isalnum()}
+    if not edges:
+        return ""
+    inside = (w.text for w in split_words(text) if any(w.start < edge < w.end for edge in edges))
+    return next(inside, "")
 
 
 def _spans(row: Row, text: str, listed: Any) -> list[Span]:
@@ -101,11 +112,13 @@ def _span(row: Row, text: str, entity: Any) -> Span:
         kind = next((entity[key] for key in _KINDS if key in entity), None)
     elif isinstance(entity, list) and len(entity) == 3:
         start, end, kind = entity
+    kind = kind.strip() if isinstance(kind, str) else kind
     whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in (start, end))
     if not whole or not isinstance(kind, str) or not re.fullmatch(r"\S+", kind):
         raise ValueError(
             f"{row.where}: {shorten(entity)} is not an entity: for a text, write "
-            '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"]; tags need a list of words.'
+            '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], with whole numbers and a '
+            "label without spaces; tags need a list of words."
         )
     if not 0 <= start < end <= len(text):
         raise ValueError(
