@@ -253,6 +253,14 @@ def test_a_config_or_its_fields_by_name(tmp_path):
     assert made.input == ("a",)
     again = config.config_from(PrepareConfig, made, {"max_length": [16, 32]})
     assert again == dataclasses.replace(made, max_length=(16, 32))
+    default = FinetuneConfig().optimizer
+    changed = config.config_from(FinetuneConfig, None, {"optimizer": {"learning_rate": 2e-4}})
+    assert changed.optimizer == dataclasses.replace(default, learning_rate=2e-4)
+    for name in ("learning_rate", "optimizer.learning_rate"):
+        with pytest.raises(TypeError, match=r"Write optimizer={'learning_rate': 0.1}\."):
+            config.config_from(FinetuneConfig, None, {name: 0.1})
+    with pytest.raises(TypeError, match="Unknown field 'learning_rat'.*'learning_rate'"):
+        config.config_from(FinetuneConfig, None, {"optimizer": {"learning_rat": 2e-4}})
     with pytest.raises(TypeError, match="Unknown field 'max_lenght'. Did you mean 'max_length'"):
         bertjax.prepare(input="a", tokenizer="t", output="o", max_lenght=3)
     with pytest.raises(TypeError, match="pass a PrepareConfig, or its fields as"):

@@ -196,6 +196,32 @@ def test_a_damaged_input_leaves_no_partial_file_and_two_commands_are_kept_apart(
             predict.run(many)
 
 
+@pytest.mark.parametrize("mode", ["input", "embed"])
+def test_the_input_is_never_replaced_and_the_folder_of_the_output_is_made(run, mode, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "abc"}\n')
+    source = str(tmp_path / "a.jsonl")
+    given = {"model": str(run), mode: source}
+    for output in (source, str(tmp_path / "b" / ".." / "a.jsonl")):
+        with pytest.raises(ValueError, match="would replace the input"):
+            predict.run(PredictConfig(**given, output=output))
+    with pytest.raises(ValueError, match="among the input files"):
+        predict.run(
+            PredictConfig(model=str(run), input=str(tmp_path), output=f"{tmp_path}/c.jsonl")
+        )
+    assert Path(source).read_text() == '{"text": "abc"}\n'
+    predict.run(PredictConfig(**given, output=str(tmp_path / "new" / "folder" / "a.jsonl")))
+    assert (tmp_path / "new" / "folder" / "a.jsonl").is_file()
+
+
+def test_truncated_texts_are_counted(run, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(f"abc\n{'abc ' * 12}\n{'de ' * 17}\n")
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.txt")))
+    err = capsys.readouterr().err
+    assert "2 texts have max_length=32 tokens or more" in err and "a.txt, row 2. " in err
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.txt"), max_length=64))
+    assert "truncated" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "idle"),
     [

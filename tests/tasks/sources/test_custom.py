@@ -3,6 +3,7 @@ import tracemalloc
 
 import pytest
 
+from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.custom import CustomSource, learn_labels
 
@@ -212,6 +213,37 @@ def test_regression_reads_numbers(write):
         path = write("a.tsv", f"text\tscore\na\t1\nb\t{bad}\n")
         with pytest.raises(ValueError, match=f'row 3: the label "{bad}" is not a number'):
             read(path, "regress")
+        # To predict, the text is enough; the task then refuses the label alone.
+        reported = CustomSource("regress", test=path, bad_rows="report")
+        _, example = reported.examples("test")
+        assert (example.text, example.label, example.problem) == ("b", bad, "")
+        with pytest.raises(ValueError, match="is not a number"):
+            RegressionTask(name="regress").encode_label(example)
+
+
+def test_rows_with_the_same_kind_of_problem_are_listed_together(write):
+    lines = "".join(f'a,"{number},000"\n' for number in range(1, 60))
+    with pytest.raises(ValueError) as error:
+        read(write("a.csv", f"text,score\na,1\n{lines}"), "regress")
+    assert "59 rows cannot be used" in str(error.value) and "other problem" not in str(error.value)
+    assert "row 3, 4, 5" in str(error.value) and '"1,000" is not a number' in str(error.value)
+
+
+def test_numbers_and_texts_are_no_classes(write):
+    rows = "".join(f"text {i},{1000 + i}\n" for i in range(60))
+    with pytest.raises(ValueError, match="60 different labels in 60 examples.*--task=regress"):
+        learn_labels(CustomSource("classify", train=write("a.csv", "text,label\n" + rows)))
+
+
+def test_a_column_of_texts_is_the_text_and_another_one_is_asked_about(write):
+    texts = ["the soup is cold today", "a man plays the piano", "we came by train again"]
+    rows = "".join(f"R{i},{texts[i % 3]} {i % 25},{i % 2}\n" for i in range(60))
+    source = CustomSource("classify", train=write("a.csv", "key,what,sentiment\n" + rows))
+    assert source.columns == Columns(text="what", label="sentiment")
+    for names in ("first sentence,second sentence", "q1,q2", "title,body"):
+        rows = "".join(f"{texts[i % 3]} {i % 25},{texts[i % 2]} {i % 23},1\n" for i in range(60))
+        with pytest.raises(ValueError, match="holds texts as well. Is it the second"):
+            CustomSource("regress", train=write("a.csv", f"{names},score\n{rows}"))
 
 
 def test_choices_are_columns_or_a_list(write):
