@@ -200,8 +200,8 @@ class RegressionTask(TextTask):
         value: Any = example.label
         if isinstance(value, str):
             raise ValueError(
-                f"{example.where}: the label {brief(repr(value), 60)} is not a number: write "
-                "1250.5, without separators of thousands, signs of currencies or units."
+                f"{example.where}: the label {brief(repr(value), 60)} is not a number "
+                "like 1250.5, without separators of thousands, currency or unit."
             )
         return np.array([(value - self.mean) / self.std], np.float32)
 

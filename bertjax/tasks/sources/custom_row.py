@@ -96,9 +96,9 @@ class Row(NamedTuple):
         number = None if isinstance(value, bool | list | dict) else read_number(str(value))
         if number is None:
             raise ValueError(
-                f"{self.where}: the label {shorten(value)} is not a number, as --task=regress "
-                "needs: write 1250.5, without separators of thousands, signs of currencies or "
-                "units. For names of classes, use --task=classify."
+                f"{self.where}: the label {shorten(value)} is not a number like 1250.5, without "
+                "separators of thousands, currency or unit. For names of classes, use "
+                "--task=classify."
             )
         return number
 
