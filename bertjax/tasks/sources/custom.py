@@ -268,7 +268,7 @@ def learn_labels(source: Source) -> tuple[str, ...]:
 
     Raises:
         ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or almost as
-            many as examples.
+            many as examples, which have one label each.
     """
     seen: set[str] = set()
     count = 0
@@ -293,7 +293,8 @@ def learn_labels(source: Source) -> tuple[str, ...]:
         )
     if tags:
         return order_tags(seen)
-    if count >= FEWEST_COUNTED and 2 * len(seen) > count:
+    several = getattr(source, "multi_label", False)
+    if count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count and not several:
         raise ValueError(
             f"{where}{len(seen):,} different labels in {count:,} examples, such as "
             f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "

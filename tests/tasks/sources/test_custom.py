@@ -233,6 +233,11 @@ def test_numbers_and_texts_are_no_classes(write):
     rows = "".join(f"text {i},{1000 + i}\n" for i in range(60))
     with pytest.raises(ValueError, match="60 different labels in 60 examples.*--task=regress"):
         learn_labels(CustomSource("classify", train=write("a.csv", "text,label\n" + rows)))
+    # Few examples per class, and labels of which an example has several, are no mistake.
+    pairs = "".join(f"text {i},intent {i // 2}\n" for i in range(60))
+    assert len(learn_labels(CustomSource("classify", train=write("b.csv", "text,label\n" + pairs))))
+    tags = [{"text": f"text {i}", "label": [f"tag {i}", "all"]} for i in range(60)]
+    assert len(learn_labels(CustomSource("classify", train=write("c.jsonl", tags)))) == 61
 
 
 def test_a_column_of_texts_is_the_text_and_another_one_is_asked_about(write):
