@@ -24,6 +24,7 @@ from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs
+from bertjax.tasks.truncation import TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 # Number of examples that are read and predicted before the next ones are read.
@@ -49,9 +50,7 @@ class Predictor:
     compiled programs.
 
     Attributes:
-        truncated: the number of examples so far that may have been truncated, because they have
-            `max_length` tokens; 0 in question answering, whose passages are split into windows.
-        first_truncated: file and row of the first of these examples, or "".
+        truncated: counts the examples so far that may have been truncated.
 
     Args:
         task: the task, which encodes examples and decodes the model's outputs.
@@ -79,7 +78,7 @@ class Predictor:
         self._batch_size = batch_size
         self._program = compiled_program(model, mesh)
         self.before_batch: Callable[[], None] = lambda: None
-        self.truncated, self.first_truncated = 0, ""
+        self.truncated = TruncatedTexts(task, max_length)
 
     def __call__(
         self, params: Any, examples: Iterable[Example], *, report_problems: bool = False
@@ -100,7 +99,8 @@ class Predictor:
         examples = iter(examples)
         while window := list(itertools.islice(examples, WINDOW)):
             encoded = [self._encode(example, report_problems) for example in window]
-            self._note_truncated(window, [features for features, _ in encoded])
+            for example, (features, _) in zip(window, encoded, strict=True):
+                self.truncated.add(example, features)
             all_outputs = self.outputs(params, [f for features, _ in encoded for f in features])
             for example, (features, problem) in zip(window, encoded, strict=True):
                 outputs = list(itertools.islice(all_outputs, len(features)))
@@ -111,16 +111,6 @@ class Predictor:
                     continue
                 prediction = self._task.predict(example, features, outputs)
                 yield example, prediction | ({"problem": problem} if problem else {})
-
-    def _note_truncated(
-        self, examples: Sequence[Example], encoded: Sequence[Sequence[Feature]]
-    ) -> None:
-        if self._task.label_kind == "span":
-            return
-        for example, features in zip(examples, encoded, strict=True):
-            if any(max(feature.lengths) >= self._max_length for feature in features):
-                self.truncated += 1
-                self.first_truncated = self.first_truncated or example.where
 
     def _encode(self, example: Example, report_problems: bool) -> tuple[Sequence[Feature], str]:
         """Returns (features of an example, what is wrong with the example or "").

@@ -112,11 +112,6 @@ class TaskModel:
             self._batch_size,
         )
         yield from predictor(self._params, examples, report_problems=report_problems)
-        if predictor.truncated:
-            print(
-                f"{predictor.truncated:,} texts have max_length={self._max_length} tokens or more, "
-                "and longer ones are truncated. The first of these texts: "
-                f"{predictor.first_truncated}. The model reads up to "
-                f"{self._loaded.config.max_length} tokens (max_length).",
-                file=sys.stderr,
-            )
+        if message := predictor.truncated.message:
+            longest = self._loaded.config.max_length
+            print(f"{message}. The model reads up to {longest} tokens.", file=sys.stderr)

@@ -115,12 +115,11 @@ class TagTask(Task):
             if word >= 0:
                 best = int(probabilities[token].argmax())
                 tags[word], confidences[word] = self.labels[best], float(probabilities[token, best])
-        if self.marks_entities:
-            origins = features[0].origins
-            _tag_symbols_within_entities(origins[origins >= 0].tolist(), tags, confidences)
         prediction: Prediction = {"words": [*example.words], "labels": tags}
         prediction["probabilities"] = confidences
         if self.marks_entities:
+            origins = features[0].origins
+            _tag_symbols_within_entities(origins[origins >= 0].tolist(), tags, confidences)
             prediction["entities"] = [*_entities(example, tags, confidences)]
         return prediction
 

@@ -13,6 +13,7 @@ from bertjax.data.records import write_shard
 from bertjax.tasks.sources.bad_rows import error_of
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.task import Example, Task
+from bertjax.tasks.truncation import TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 
@@ -86,8 +87,7 @@ def _features(
 ) -> Iterator[tuple[Example, Feature]]:
     """Yields (example, feature) for each feature of a split; then prints how many are truncated.
 
-    The printed number is that of the features with `max_length` tokens, whose texts may be longer.
-    Nothing is printed for question answering, where windows of a passage are that long by design.
+    The message is that of `TruncatedTexts`.
 
     Raises:
         ValueError: examples cannot be read or encoded, and bad rows are not skipped; raised at the
@@ -95,7 +95,7 @@ def _features(
     """
     source = task.source
     assert source is not None
-    count, first = 0, ""
+    truncated = TruncatedTexts(task, max_length)
     problems: list[str] = []
     for example in source.examples(split):
         try:
@@ -104,16 +104,12 @@ def _features(
             if not (isinstance(source, OwnFiles) and source.leave_out(split, example, str(error))):
                 problems.append(str(error))
             continue
+        truncated.add(example, features)
         for feature in features if not problems else ():
-            if max(feature.lengths) >= max_length:
-                count, first = count + 1, first or example.where
             yield example, feature
     if isinstance(source, OwnFiles):
         source.refuse(split, problems)
     elif problems:
         raise error_of(problems, split)
-    if count and task.label_kind != "span":  # Windows of a passage are full by design.
-        print(
-            f"{split}: {count:,} texts have max_length={max_length} tokens or more, and longer "
-            f"ones are truncated. The first of these texts: {first}"
-        )
+    if truncated.message:
+        print(f"{split}: {truncated.message}")

@@ -272,12 +272,12 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     """
     seen: set[str] = set()
     count = 0
-    tags = False
+    tags = several = False
     where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
     for example in source.examples("train"):
         count += 1
         label = example.label
-        tags = bool(example.words)
+        tags, several = bool(example.words), isinstance(label, tuple)
         seen.update(label if isinstance(label, tuple) else (str(label),))
         if len(seen) > MAX_LABELS:
             raise ValueError(
@@ -293,7 +293,6 @@ def learn_labels(source: Source) -> tuple[str, ...]:
         )
     if tags:
         return order_tags(seen)
-    several = getattr(source, "multi_label", False)
     if count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count and not several:
         raise ValueError(
             f"{where}{len(seen):,} different labels in {count:,} examples, such as "

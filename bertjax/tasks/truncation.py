@@ -1,0 +1,38 @@
+"""Counts the texts that are truncated, to tell the user about them."""
+
+from collections.abc import Sequence
+
+from bertjax.data.batches.features import Feature
+from bertjax.tasks.task import Example, Task
+
+
+class TruncatedTexts:
+    """Counts the examples with the maximum number of tokens, whose texts may be longer.
+
+    In question answering no example is counted, because long passages are split into windows.
+
+    Args:
+        task: the task that encodes the examples.
+        max_length: maximum number of tokens per sequence.
+    """
+
+    def __init__(self, task: Task, max_length: int):
+        self._is_windowed, self._max_length = task.label_kind == "span", max_length
+        self._count, self._first = 0, ""
+
+    def add(self, example: Example, features: Sequence[Feature]) -> None:
+        """Counts `example`, which was encoded as `features`, if it has the maximum length."""
+        longest = max((max(feature.lengths) for feature in features), default=0)
+        if longest >= self._max_length and not self._is_windowed:
+            self._count += 1
+            self._first = self._first or example.where
+
+    @property
+    def message(self) -> str:
+        """A sentence with the number of examples and the place of the first one, or ""."""
+        if not self._count:
+            return ""
+        return (
+            f"{self._count:,} texts have max_length={self._max_length} tokens or more, and longer "
+            f"ones are truncated. The first of these texts: {self._first}"
+        )
