@@ -1,0 +1,146 @@
+"""Compares the throughput of embeddings and of classification with PyTorch on the same device.
+
+    python benchmarks/inference.py --model DIR [--task embed|classify] [--texts 2000] [--words 200]
+
+The texts are sentences of mixed lengths, or, with `--words N`, passages of N words. The contenders
+take turns after a warm-up. "PyTorch, sorted" does what this library does: it sorts the texts by
+length and pads each batch to its longest text. For classification, `transformers.pipeline` with
+the same batch size, which keeps the order of the texts, is the third contender; the classifier is
+initialised at random if the model has none. Needs the extra `parity`.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import transformers
+from reporting import report
+
+from bertjax import load_pretrained
+from bertjax.data.text.corpus import Corpus
+from bertjax.data.text.documents import sentences_of
+
+BATCH = 32
+
+
+def some_texts(count: int, words: int | None) -> list[str]:
+    """Returns evenly spaced sentences of Python's documentation, or passages of `words` words."""
+    documents = Corpus(["pydocs"]).documents()
+    if words is None:
+        texts = [sentence for document in documents for sentence in sentences_of(document)]
+    else:
+        split = " ".join(" ".join(sentences_of(document)) for document in documents).split()
+        texts = [" ".join(split[i : i + words]) for i in range(0, len(split) - words, words)]
+    if len(texts) < count:
+        raise SystemExit(f"Only {len(texts):,} texts of that length: --texts must be smaller.")
+    return texts[:: len(texts) // count][:count]
+
+
+class SortedPyTorch:
+    """Runs a model of transformers in float32 on texts sorted by length; batches are padded."""
+
+    def __init__(self, tokenizer: transformers.PreTrainedTokenizerBase, model: torch.nn.Module):
+        self._tokenizer, self._model = tokenizer, model.eval()
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        rows = self._tokenizer(texts, truncation=True)["input_ids"]
+        order = np.argsort([len(row) for row in rows], kind="stable")
+        results = []
+        with torch.inference_mode():
+            for start in range(0, len(order), BATCH):
+                chosen = [{"input_ids": rows[i]} for i in order[start : start + BATCH]]
+                batch = self._tokenizer.pad(chosen, return_tensors="pt")
+                outputs = self._model(**batch)
+                if "logits" in outputs:
+                    results.append(outputs.logits.softmax(-1).numpy())
+                else:
+                    weights = batch["attention_mask"][:, :, None].float()
+                    summed = (outputs.last_hidden_state * weights).sum(1)
+                    results.append((summed / weights.sum(1)).numpy())
+        return np.concatenate(results)[np.argsort(order, kind="stable")]
+
+
+def embedders(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
+    """Returns {contender: function from texts to mean-pooled vectors}."""
+    ours = load_pretrained(directory, None)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    return {
+        "bertjax": lambda texts: ours.embed(texts, pooling="mean", normalize=False),
+        "PyTorch, sorted": SortedPyTorch(
+            tokenizer, transformers.AutoModel.from_pretrained(directory)
+        ),
+    }
+
+
+def classifiers(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
+    """Returns {contender: function from texts to the probabilities of the classes}."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        ours = load_pretrained(folder)
+    pipeline = transformers.pipeline(
+        "text-classification", model=model, tokenizer=tokenizer, batch_size=BATCH, top_k=None
+    )
+    names = [model.config.id2label[i] for i in range(model.config.num_labels)]
+
+    def probabilities(answers: list[dict[str, float]]) -> np.ndarray:
+        return np.array([[answer[name] for name in names] for answer in answers])
+
+    def piped(texts: list[str]) -> np.ndarray:
+        answers = pipeline(texts, truncation=True, function_to_apply="softmax")
+        return probabilities([{x["label"]: x["score"] for x in answer} for answer in answers])
+
+    return {
+        "bertjax": lambda texts: probabilities([x["scores"] for x in ours.predict(texts)]),
+        "PyTorch, sorted": SortedPyTorch(tokenizer, model),
+        "transformers.pipeline": piped,
+    }
+
+
+def main() -> None:
+    """Reports texts per second of each contender, and their times as ratios of ours."""
+    parser = argparse.ArgumentParser(description="Compares inference with PyTorch.")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--task", choices=("embed", "classify"), default="embed")
+    parser.add_argument("--texts", type=int, default=2000)
+    parser.add_argument("--words", type=int, help="words per text; sentences if not given")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", help="file to which the results are appended, as JSON lines")
+    args = parser.parse_args()
+    texts = some_texts(args.texts, args.words)
+    sides = (classifiers if args.task == "classify" else embedders)(args.model)
+    first = {name: run(texts) for name, run in sides.items()}  # compiles, warms up
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(args.rounds):
+        for name, run in sides.items():
+            start = time.perf_counter()
+            run(texts)
+            seconds[name].append(time.perf_counter() - start)
+    ours = seconds.pop("bertjax")
+    report(
+        {
+            "task": args.task,
+            "texts": len(texts),
+            "words": args.words,
+            "texts_per_second": round(len(texts) / statistics.median(ours), 1),
+            "time_as_ratio_of_ours": {
+                name: round(statistics.median(b / a for a, b in zip(ours, times, strict=True)), 2)
+                for name, times in seconds.items()
+            },
+            "largest_difference": float(
+                max(np.abs(first["bertjax"] - first[name]).max() for name in seconds)
+            ),
+        },
+        args.output,
+    )
+
+
+if __name__ == "__main__":
+    main()
