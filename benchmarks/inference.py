@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -98,7 +99,7 @@ def classifiers(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
         return probabilities([{x["label"]: x["score"] for x in answer} for answer in answers])
 
     return {
-        "bertjax": lambda texts: probabilities([x["scores"] for x in ours.predict(texts)]),
+        "bertjax": lambda texts: probabilities([x["probabilities"] for x in ours.predict(texts)]),
         "PyTorch, sorted": SortedPyTorch(tokenizer, model),
         "transformers.pipeline": piped,
     }
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--words", type=int, help="words per text; sentences if not given")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", help="file to which the results are appended, as JSON lines")
+    parser.add_argument("--output", type=Path, help="file to which the results are appended")
     args = parser.parse_args()
     texts = some_texts(args.texts, args.words)
     sides = (classifiers if args.task == "classify" else embedders)(args.model)
@@ -139,6 +140,7 @@ def main() -> None:
             ),
         },
         args.output,
+        ("torch", "transformers"),
     )
 
 
