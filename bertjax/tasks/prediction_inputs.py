@@ -21,7 +21,9 @@ from bertjax.tasks.words import split_words
 
 
 def from_text(task: Task, text: str, pair: str | None) -> Example:
-    """Creates an example from `text` and `pair`; for a `TagTask`, splits `text` into words.
+    """Creates an example from `text` and, unless it is None, `pair`, the second text or passage.
+
+    For a `TagTask`, splits `text` into words.
 
     Raises:
         ValueError: the task is multiple choice, or is question answering and `pair` is None, or is
@@ -51,7 +53,9 @@ def from_text(task: Task, text: str, pair: str | None) -> Example:
 
 
 def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) -> list[list[str]]:
-    """Converts each text, pair or (if `choices`) tuple (text, choice, choice, ...) to a list.
+    """Converts each element of `texts` to a list [text] or [text, pair].
+
+    If `choices` is True, the elements become lists [text, choice, choice, ...] instead.
 
     Raises:
         ValueError: `texts` is a single string, a table or a dictionary, or an element has too few
@@ -126,27 +130,38 @@ def from_file(
 
     Args:
         task: the task that the model was fine-tuned on.
-        path: the file to read.
-        columns: the column names that the user sets. If the user sets none and the file has all
-            text columns used in training, the columns used in training are read. Otherwise, names
-            that the user does not set are guessed.
+        path: the file, or folder of files, to read.
+        columns: the column names that the user sets. A name that the user does not set is that of
+            the training, if the file has all text columns that are then read; otherwise, it is
+            guessed. Question answering has fixed column names, so that setting one is an error.
         label_separator: the string between the labels of an example with several labels; None: the
             separator used in training, if any.
-        description: the content of task.json, with the column names and separator used in training;
-            None: they are unknown.
-        bad_rows: what happens to rows that cannot be used; see `BadRows`.
+        description: the content of the saved model's file task.json, with the column names and
+            separator used in training; None: they are unknown.
+        bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
+            out; "report": each becomes an example whose `problem` says why.
 
     Returns:
         The task (for multiple choice, with the number of choices in the file), the examples, and a
         message that names the guessed columns ("" if no column was guessed).
+
+    Raises:
+        ValueError: the file cannot be read for the task, or column names are set for question
+            answering.
     """
     if isinstance(task, SpanTask):
+        if columns != Columns():
+            raise ValueError(
+                f"Column names ({', '.join(columns.named())}) are set, but question answering reads "
+                "the columns question, context and answers, as in SQuAD: rename the columns of the "
+                "file."
+            )
         return task, SquadSource({"test": path}, bad_rows).examples("test"), ""
     description = description or {}
     first = data_files(path, custom_kind(task))[0]
     conll = isinstance(task, TagTask) and has_columns(first, task.labels)
-    if not conll and columns == Columns():
-        columns = _as_trained(description.get("columns") or {}, Table(first).columns)
+    if not conll:
+        columns = _as_trained(columns, description.get("columns") or {}, Table(first).columns)
     label_separator = label_separator or description.get("label_separator")
     source = CustomSource(
         custom_kind(task),
@@ -164,14 +179,18 @@ def from_file(
     return task, source.examples("test"), source.note
 
 
-def _as_trained(trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
-    """Returns those columns of `trained`, used in training, that a file with columns `names` has.
+def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
+    """Fills the unset columns of `columns` with those of `trained`, which were used in training.
 
-    If the file lacks one of the text columns used in training, the result is `Columns()`. If it
-    lacks the label or id column, this column is None in the result.
+    `names` are the columns of the file. If the file lacks one of the text columns of the result,
+    `columns` is returned unchanged. A label or id column that the file lacks is not filled in.
     """
-    texts = [trained.get("text"), trained.get("pair"), *trained.get("choices", ())]
-    if texts[0] is None or any(name is not None and name not in names for name in texts):
-        return Columns()
-    optional = {key: trained[key] for key in ("label", "id") if trained.get(key) in names}
-    return Columns(text=texts[0], pair=texts[1], choices=tuple(texts[2:]), **optional)
+    filled = Columns(
+        text=columns.text or trained.get("text"),
+        pair=columns.pair or trained.get("pair"),
+        choices=columns.choices or tuple(trained.get("choices", ())),
+    )
+    if not set(filled.named()) <= set(names):
+        return columns
+    label, id = (trained.get(key) if trained.get(key) in names else None for key in ("label", "id"))
+    return dataclasses.replace(filled, label=columns.label or label, id=columns.id or id)

@@ -8,6 +8,7 @@ import pytest
 from bertjax.tasks.classification import ClassificationTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.prediction_inputs import from_file, from_text, from_texts, single_texts
+from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.saved import saved_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.tagging import TagTask
@@ -85,6 +86,32 @@ def test_a_model_of_single_texts_refuses_pairs_and_the_reverse(
     from_another_library = saved_task("sequence_classification", ("a", "b"), 2, {}, {}, longest=32)
     _, (example,) = from_texts(from_another_library, [text])
     assert from_another_library.features(example, tokenizer, 32)
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [
+        (Columns(), "a"),
+        (Columns(text="text"), "a"),
+        (Columns(id="row"), "a"),
+        (Columns(text="text", label="sentiment"), "b"),
+    ],
+)
+def test_columns_that_the_user_does_not_set_are_those_of_the_training(tmp_path, columns, label):
+    file = tmp_path / "a.csv"
+    file.write_text("row,text,verdict,sentiment\nr1,abc,a,b\n")
+    trained = {"text": "text", "pair": None, "label": "verdict", "id": None, "choices": []}
+    _, examples, _ = from_file(CLASSES, file, columns, description={"columns": trained})
+    (example,) = examples
+    assert (example.text, example.label) == ("abc", label)
+    assert example.id == ("r1" if columns.id else "0")
+
+
+def test_question_answering_refuses_names_of_columns(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "question": "Who?", "context": "Anna."}\n')
+    task = SpanTask(name="qa")
+    with pytest.raises(ValueError, match="story.*question, context and answers"):
+        from_file(task, tmp_path / "a.jsonl", Columns(pair="story"))
 
 
 def test_a_folder_of_files_to_predict(tmp_path):

@@ -1,5 +1,6 @@
 """Running text is split into words as in CoNLL, and entities are found again by their positions."""
 
+import csv
 import json
 import random
 
@@ -144,6 +145,36 @@ def test_a_wrong_entity_is_named_with_its_row(tmp_path, entity, message):
     path = write(tmp_path / "a.jsonl", [{"text": "Anna came", "entities": [entity]}])
     with pytest.raises(ValueError, match=f"row 1.*{message}"):
         list(CustomSource("tag", train=path).examples("train"))
+
+
+def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
+    rows = [
+        ("Anna left.", [{"start": 0, "end": 4, "label": "PER"}]),
+        ("[sic] To Bonn", [[9, 13, "LOC"]]),
+        ("[1]", []),
+    ]
+    with (tmp_path / "text.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("text", "entities"))
+        table.writerows((text, json.dumps(entities)) for text, entities in rows)
+    with (tmp_path / "words.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("words", "tags"))
+        table.writerow((json.dumps(["Anna", "left"]), json.dumps(["B-PER", "O"])))
+    examples = list(CustomSource("tag", train=tmp_path / "text.csv").examples("train"))
+    assert [example.text for example in examples] == [text for text, _ in rows]
+    assert [example.label for example in examples] == [
+        ("B-PER", "O", "O"),
+        ("O", "O", "O", "O", "B-LOC"),
+        ("O", "O", "O"),
+    ]
+    (example,) = CustomSource("tag", train=tmp_path / "words.csv").examples("train")
+    assert (example.words, example.label) == (("Anna", "left"), ("B-PER", "O"))
+    (tmp_path / "text.csv").write_text("text,entities\nAnna left.,\n")
+    with pytest.raises(ValueError, match="row 2 has no list of entities"):
+        list(CustomSource("tag", train=tmp_path / "text.csv").examples("train"))
+    (example,) = CustomSource("tag", test=tmp_path / "text.csv").examples("test")
+    assert example.label is None
 
 
 def test_an_entity_that_ends_within_a_word_is_counted_and_shown(tmp_path):

@@ -144,7 +144,10 @@ def format_help(task: str) -> str:
         lines = [f"    {line}" if line else "" for line in example.lines]
         parts.append("\n".join([f"{example.title} ({example.suffix}):", *lines]))
     if task != "qa":
-        others = "CSV, a JSON array or Parquet; other suffixes mean CoNLL's columns"
+        others = (
+            "a JSON array, Parquet, or CSV, in which the lists are written as in JSON; other "
+            "suffixes, also .tsv, mean CoNLL's columns"
+        )
         parts.append(
             _OTHERS.format(others=others if task == "tag" else "TSV, a JSON array or Parquet")
         )

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import json
+from typing import Any
 
 from bertjax.files import brief
 from bertjax.tasks.sources.columns import Columns, CustomKind
@@ -16,13 +18,13 @@ class RowExamples:
     """Converts rows to examples; every method raises ValueError for a bad row and names the row.
 
     Attributes:
-        kind: the kind of task.
+        kind: the kind of task: classify, regress, tag or choice.
         columns: the names of the columns.
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
         multi_label: whether an example may have several labels.
-        keeps_bad_labels: whether the label of a regression that is not a number is kept as a text,
-            so that the text can still be predicted.
+        keeps_bad_labels: whether, in regression, a label that is not a number is kept as a string
+            and not refused, so that a value can still be predicted for the row.
     """
 
     kind: CustomKind
@@ -61,6 +63,7 @@ class RowExamples:
         """
         columns = self.columns
         assert columns.text is not None
+        row = _with_lists(row, columns.text, columns.label)
         if isinstance(row.values.get(columns.text), str):
             sentence = text_sentence(row, columns.text, columns.label)
             if sentence.tags is None and labelled:
@@ -108,3 +111,26 @@ class RowExamples:
         if isinstance(value, str) and self.separator:
             value = [part for part in value.split(self.separator) if part.strip()]
         return tuple(row.names(value))
+
+
+def _with_lists(row: Row, text: str, label: str | None) -> Row:
+    """Converts the cells of CSV that hold JSON lists, of words, tags or entities, to lists.
+
+    `text` and `label` are the names of the two columns. An empty cell of the label becomes None.
+    Other values remain, among them texts that merely begin with "[".
+    """
+    values = dict(row.values)
+    words = _json_list(values.get(text))
+    if isinstance(words, list) and all(isinstance(word, str) for word in words):
+        values[text] = words
+    if label is not None and isinstance(values.get(label), str):
+        values[label] = _json_list(values[label]) if values[label].strip() else None
+    return row._replace(values=values)
+
+
+def _json_list(value: Any) -> Any:
+    """Converts a text that is a JSON list to that list; returns any other value unchanged."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
