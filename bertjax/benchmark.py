@@ -30,13 +30,14 @@ class BenchmarkFlags(command_line.ConfigFlags):
 
 
 def run(config: PretrainConfig, flags: BenchmarkFlags) -> dict[str, Any]:
-    """Measures the speed of the training step of one phase; prints and returns the results.
+    """Measures the training step of one phase; prints and returns speed, memory and other values.
 
-    If `flags.json` is set, the results are also written to this file as JSON.
+    The keys are names such as "step_seconds" and "tokens_per_second". If `flags.json` is set, the
+    values are also written to this file as JSON.
 
     Raises:
-        ValueError: the config has no phase `flags.phase`, or the config, the data and the devices
-            are incompatible.
+        ValueError: the config has no phase with the index `flags.phase`, counted from 0, or the
+            config, the data and the devices are incompatible.
     """
     from bertjax.training.throughput import measure
 

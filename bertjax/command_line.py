@@ -51,7 +51,7 @@ _TRUTH = {"true": "True", "false": "False"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigFlags:
-    """Base class of the flags of a command that can read a config file."""
+    """Base class of the flags of the commands that read a config file, named by `--config`."""
 
     config: str | None = None
     """Config file whose values are the defaults of the other flags: a Python file, in the current
@@ -89,8 +89,8 @@ def parse_both(
     """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
     `flags` is the dataclass of the command's own flags; `hidden` names fields of `config` that
-    have no flags. The other arguments are as in `parse`. The dataclasses of `flags` and
-    `config` must not have a field of the same name.
+    have no flags; `config`, `argv`, `command` and `description` mean the same as in `parse`. The
+    dataclasses of `flags` and `config` must not have a field of the same name.
 
     Returns:
         An instance of `flags`, and the config of the run.
@@ -126,13 +126,19 @@ def _parse(
 
 
 class _Group:
-    """Base class of the types that `_group` creates; each type is one group of fields for tyro."""
+    """Base class of the types that `_group` creates; each type tells tyro about a group of flags.
+
+    A group is a box of `--help`, or all boxes together.
+    """
 
     spec: StructConstructorSpec
 
 
 def _registry() -> ConstructorRegistry:
-    """Returns a tyro registry that parses `_Group` types and puts each help text on one line."""
+    """Returns a tyro registry that parses `_Group` types, which stand for groups of flags.
+
+    It also puts the help text of each flag on one line.
+    """
     registry, inside = ConstructorRegistry(), False
 
     @registry.struct_rule
@@ -170,7 +176,7 @@ def _group(instantiate: Callable[..., Any], fields: Sequence[StructFieldSpec]) -
 def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
     """Returns a type for tyro with the fields of all `configs`, grouped into the boxes of `--help`.
 
-    `tyro.cli` of this type parses the flags and returns the list of configs.
+    `tyro.cli` with this type parses the flags and returns the list of configs.
     """
     classes = [config if isinstance(config, type) else type(config) for config in configs]
     version = "Print the version and exit."
@@ -267,7 +273,7 @@ def arguments(argv: Sequence[str] | None) -> list[str]:
 
 
 def value_of(flag: str, argv: Sequence[str] | None) -> str | None:
-    """Returns the value of `flag` in the unparsed command line `argv`; None if `flag` is absent."""
+    """Returns the value of --`flag` in the unparsed command line `argv`; None if it is absent."""
     value = None
     words = arguments(argv)
     for word, following in itertools.zip_longest(words, words[1:], fillvalue="--"):
@@ -298,9 +304,10 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
         memory_remedy: a sentence that names the flags with which the command needs less memory.
 
     Returns:
-        0 for success, 1 for an expected error, 75 (`STOPPED`) if a signal raised `Interrupted` (the
-        same command then resumes the run), 130 if Ctrl-C raised `KeyboardInterrupt`, and 141 if the
-        reader of standard output ended, as in `bertjax predict ... | head`.
+        0 for success; 1 for an expected error; 75 (`STOPPED`) if SIGTERM, SIGHUP or, in training,
+        Ctrl-C stopped the command, which resumes its work if it is run again; 130 if Ctrl-C stopped
+        any other work; and 141 if the reader of standard output ended, as in
+        `bertjax predict ... | head`.
     """
     try:
         with signals_raise():

@@ -99,7 +99,7 @@ def run(config: ConvertConfig) -> None:
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:
-    """Yields (PyTorch name, tensor) of each weight of the model `loaded`.
+    """Yields (name, array) of each weight of `loaded`, both as in Hugging Face's PyTorch model.
 
     If the model's files contain a pooler, it is included even if the head does not use a pooler.
     """
@@ -120,7 +120,7 @@ def verify(model: "Pretrained", written: Path) -> None:
 
     `written` is the directory of the converted model; if it has the TF1 format, the comparison uses
     a temporary copy in Hugging Face's format. For each output, such as the logits, the largest
-    absolute difference on `SENTENCES` is printed.
+    absolute difference on `SENTENCES`, six texts and text pairs, is printed.
 
     Raises:
         ValueError: an output differs by more than 1e-4.
@@ -149,8 +149,8 @@ def verify(model: "Pretrained", written: Path) -> None:
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
     """Compares the outputs of `model` with the outputs of the PyTorch model in `directory`.
 
-    Returns {output name: largest absolute difference between the two models on `SENTENCES`}. The
-    outputs at padding tokens are not compared.
+    Returns {output name: largest absolute difference between the two models on `SENTENCES`, six
+    texts and pairs}. The outputs at padding tokens are not compared.
     """
     import numpy as np
 
@@ -200,7 +200,10 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
 def _torch_outputs(
     model: "Pretrained", torch_class: Any, directory: Path, inputs: dict[str, Any]
 ) -> Any:
-    """Returns the outputs of the PyTorch model in `directory`, including the pooler's output."""
+    """Returns {name: output} of the PyTorch model in `directory` for the arguments `inputs`.
+
+    The outputs include the hidden states and, if the model has a pooler, "pooler_output".
+    """
     import torch
 
     from bertjax.weights.families import family_of

@@ -133,9 +133,9 @@ def write_json(path: Path, content: Any) -> None:
 def explained(file: str | Path, remedy: str = "copy or download it again") -> Iterator[None]:
     """Converts errors that the content of `file` causes to a ValueError that names `file`.
 
-    Use this context to read files from other sources, whose content may have any structure: a
-    missing entry, a value of a wrong type and a number out of range all become a ValueError. A
-    ValueError of at most MAX_MESSAGE characters that already names `file` is raised unchanged.
+    Use this context to read files that other programs may have written: a missing entry, a value of
+    a wrong type and a number out of range all become a ValueError. A ValueError of at most
+    MAX_MESSAGE characters that already names `file` is raised unchanged.
 
     Args:
         file: the file that the `with` block reads.
@@ -284,7 +284,7 @@ def _check_replaceable(folder: Path, marks: Sequence[str]) -> None:
 
 
 def _tidy(folder: Path, scratch: Path) -> None:
-    """Restores a missing `folder` from its old content in `scratch`; then removes `scratch`."""
+    """If replacing `folder` was interrupted, restores it from `scratch`/old; removes `scratch`."""
     if (scratch / "old").exists() and not folder.exists():
         (scratch / "old").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -304,8 +304,8 @@ def brief(content: Any, limit: int = 120) -> str:
 def listed(names: Sequence[Any], limit: int = 70) -> str:
     """Joins `names` with commas, for an error message of about `limit` characters.
 
-    More than 9 names, or more characters, become the number of names and the first names; an empty
-    list becomes "nothing".
+    If there are more than 9 names, or the names have more than `limit` characters, the result is
+    the number of names, followed by the first names; for an empty list, it is "nothing".
     """
     if not names:
         return "nothing"

@@ -31,7 +31,10 @@ ATTEMPTS = 100
 
 
 class Locked(ValueError):
-    """Raised if another process holds a lock; the message names that process and its host."""
+    """Raised if another process holds the `Lock` of the file or folder that is to be written.
+
+    The message names the file or folder and, if known, the other process and its host.
+    """
 
 
 class Lock:
@@ -64,9 +67,10 @@ class Lock:
         """Takes the lock.
 
         Args:
-            wait: whether to wait, without `flock`, if there is a lock file that was touched less
-                than a minute ago. True: wait until the file is touched again (then raise Locked) or
-                is a minute old (then take the lock); False: raise Locked at once.
+            wait: whether to wait, on a file system without `flock`, if a lock file was touched less
+                than a minute ago, as a living process does every few seconds. True: wait until the
+                file is touched again (then raise Locked) or its last touch is a minute old (then
+                take the lock); False: raise Locked at once.
 
         Raises:
             Locked: another process holds the lock.

@@ -57,7 +57,7 @@ class PlanFlags(command_line.ConfigFlags):
 def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
     """Compiles the train step of every phase for every TPU slice; prints and returns the plans.
 
-    There is one plan per TPU slice and phase of the config.
+    There is one plan per TPU slice and phase; a phase is a part of the run with one row length.
 
     Raises:
         ValueError: the config has no phases or is incompatible with the number of devices, or a
@@ -148,7 +148,7 @@ def comparison(plans: "Sequence[Plan]") -> "Table":
 
 
 def as_json(plan: "Plan") -> dict[str, Any]:
-    """Converts a plan to a dict of JSON values, in the same units as in `Plan`."""
+    """Converts a plan to a dict of JSON values: its fields in their units, and step times in s."""
     values = dataclasses.asdict(plan)
     values["collectives"] = [c._asdict() | {"sent": c.sent} for c in plan.collectives]
     low, high = plan.step_seconds

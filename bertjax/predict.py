@@ -199,10 +199,10 @@ def _predictions(
 ) -> "Iterator[tuple[Example, Prediction]]":
     """Yields (example, prediction) for each of `examples`, and writes predictions to `lines`.
 
-    Predictions that an interrupted run has written are read from `lines` instead of computed. The
-    reasons why rows of --input cannot be predicted or scored are added to `problems`, and the
-    examples of these rows are yielded without labels. A --text that cannot be predicted raises
-    ValueError instead.
+    `lines` stands for --output or stdout. Predictions that an interrupted run has written are read
+    from `lines` instead of computed. The reasons why rows of --input cannot be predicted or scored
+    are added to `problems`, and the examples of these rows are yielded without labels. A --text
+    that cannot be predicted raises ValueError instead.
     """
 
     def pairs() -> "Iterator[tuple[Example, Prediction]]":
@@ -268,10 +268,10 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
 
 
 class _Printed:
-    """Writes JSON lines to standard output, with the interface of `PartialLines`."""
+    """Writes JSON lines to standard output, as `PartialLines` writes them to a file."""
 
     def finished(self) -> Iterator[dict[str, Any]]:
-        """Returns an empty iterator, because an earlier run left no lines on standard output."""
+        """Returns an empty iterator: no lines of an interrupted run can be read back."""
         return iter(())
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -314,7 +314,7 @@ def answer_task(config: PredictConfig) -> None:
 
 
 def run(config: PredictConfig) -> None:
-    """Runs the inference that the config selects, and prints or writes the results.
+    """Predicts, fills masks or embeds, as the config says; prints or writes the results.
 
     Raises:
         ValueError: the model lacks the required head, the input cannot be read, or a flag has a

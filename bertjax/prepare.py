@@ -34,13 +34,13 @@ SECONDS_BETWEEN_LOG_LINES = 15
 
 
 def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
-    """Prepares pretraining data and returns the metadata; called as `bertjax.prepare(...)`.
+    """Prepares pretraining data; returns its metadata, the content of metadata.json.
 
         bertjax.prepare(input="text/*", tokenizer="bert-base-uncased", output="data")
 
     A script must call this function under `if __name__ == "__main__":` unless `num_processes=1`,
-    because worker processes import the script. If `shard` selects one of several parts of the
-    input, the result is None as long as another part is not finished.
+    because worker processes import the script. If `shard` is "i/n", only part i of n of the input
+    is prepared, and the result is None as long as another part is not finished.
 
     Args:
         config: the config of the preparation; None: the default config.
@@ -55,10 +55,10 @@ def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | N
 
 
 def run(config: PrepareConfig) -> "Metadata | None":
-    """Prepares pretraining data, or continues an unfinished preparation; returns the metadata.
+    """Prepares pretraining data, or continues an unfinished preparation; returns its metadata.
 
-    If `config.shard` selects one of several parts of the input, the result is None as long as
-    another part is not finished.
+    The metadata is the content of metadata.json. If `config.shard` is "i/n", only part i of n of
+    the input is prepared, and the result is None as long as another part is not finished.
 
     Raises:
         ValueError: the input, the tokenizer or the output directory cannot be used.
@@ -81,7 +81,8 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
         metadata = prepared_dir.join_parts(directory)
         if metadata is None:
             raise ValueError(
-                f"{directory} lacks chunks of some parts: run prepare for these parts again."
+                f"{directory} lacks chunks of some parts: run prepare with --shard for each of "
+                "these parts again."
             )
         _print_summary(metadata, directory)
         return metadata
@@ -140,7 +141,7 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
 def _prepare_here(
     config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
-    """Prepares part `config.shard` of the input, or all of it, on this machine.
+    """Prepares part `config.shard` ("i/n"; None: all) of the input on this machine.
 
     Returns the metadata of the whole output, or None if another part is not finished.
     """
@@ -159,9 +160,9 @@ def _prepare_here(
 
 
 def _prepare_part(config: PrepareConfig, part: int) -> int:
-    """Prepares part `part` of `config.parts` in a Beam worker; returns the input's chunk count.
+    """Prepares part `part` of the input, from 0 to `config.parts` - 1, in a Beam worker.
 
-    The count is the number of chunks of the whole input, not only of this part.
+    Returns the number of chunks, which are groups of documents, in the whole input.
     """
     from bertjax.data.preparation import prepared_dir
 
@@ -177,10 +178,10 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
 
 
 def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
-    """Prepares the unfinished chunks of part `config.part()`; returns the input's chunk count.
+    """Prepares the unfinished chunks, which are groups of documents, of one part of the input.
 
-    Part i of n consists of the chunks whose index is i modulo n. The count is the number of chunks
-    of the whole input.
+    If `config.part()` is (i, n), the part consists of the chunks whose index is i modulo n. Returns
+    the number of chunks in the whole input.
     """
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
@@ -283,7 +284,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
         print(f"{name}: {count:,}")
     if "eval" in metadata.splits:
         entropy = metadata.splits["eval"].unigram_entropy_nats
-        print(f"unigram entropy of the held-out text: {entropy:.3f} nats")
+        print(f"unigram entropy of the held-out text: {entropy:.3f} nats per token")
     elif metadata.settings["eval_fraction"]:
         print("No document is held out for evaluation: the input is a single document.")
     for split, summary in metadata.splits.items():

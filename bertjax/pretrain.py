@@ -16,14 +16,14 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 
 def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
-    """Pretrains a model with `bertjax.training.pretraining.pretrain`.
+    """Pretrains a model and writes it to the Hugging Face directory `workdir`/model.
 
     The module `bertjax.pretrain` is callable: `bertjax.pretrain(...)` calls this function.
 
     Args:
         config: the config of the run, for example
             `load_config_file("configs/pretrain/bert_base.py", PretrainConfig)`; None: the default
-            config, which has no data and no phases.
+            config, which has no data and no phases (parts of a run, each with one row length).
         fields: values of `PretrainConfig` fields, which replace the values in `config`.
 
     Raises:
@@ -33,7 +33,14 @@ def pretrain(config: PretrainConfig | None = None, **fields: Any) -> None:
 
 
 def run(config: PretrainConfig) -> None:
-    """Pretrains a model; the errors are those of `bertjax.training.pretraining.pretrain`."""
+    """Pretrains a model and writes it to the Hugging Face directory `workdir`/model.
+
+    Raises:
+        Interrupted: a stop signal arrived; the state is saved.
+        NotFinite: too many consecutive updates were skipped.
+        ValueError: the config cannot be used with the data, the models or the devices, or the
+            workdir belongs to another run.
+    """
     from bertjax.training import pretraining
 
     pretraining.pretrain(config)

@@ -43,7 +43,7 @@ def read_run_file(path: Path) -> dict[str, Any]:
     config, fingerprint = content.get("config"), content.get("data_fingerprint")
     if not isinstance(config, dict) or not isinstance(fingerprint, str):
         raise ValueError(
-            f"{path} cannot be read, because it has no config and data_fingerprint: restore it "
+            f"{path} cannot be read, because it has no config or no data_fingerprint: restore it "
             "from a copy, or choose another --workdir."
         )
     return content

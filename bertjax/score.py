@@ -53,7 +53,7 @@ def score(config: ScoreConfig) -> dict[str, float]:
 
     Raises:
         ValueError: a file has the wrong format, or the predictions are not for the examples of
-            `config.gold`.
+            `config.gold`, the file with the correct answers.
         FileNotFoundError: a file that `config` names does not exist.
     """
     from bertjax.tasks import TASKS

@@ -44,10 +44,10 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_left_behind(root: Path) -> None:
-    """Removes the current user's scratch folders in `root` whose processes have ended.
+    """Removes the current user's scratch folders in `root` that no living process uses.
 
-    A process has ended if nobody holds the lock of its folder. A folder without a lock file is
-    removed at the age of `SECONDS_WITHOUT_LOCK`.
+    A process uses a folder as long as it holds the lock on the folder's lock file. A folder without
+    a lock file is removed if it has been unchanged for `SECONDS_WITHOUT_LOCK`.
     """
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Locked):

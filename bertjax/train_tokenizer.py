@@ -18,8 +18,8 @@ def run(config: TrainTokenizerConfig) -> None:
     """Trains a tokenizer on the corpus `config.input` and saves it in the folder `config.output`.
 
     Raises:
-        ValueError: the output directory is not empty, the corpus contains no word, or a unigram
-            vocabulary of `vocab_size` tokens is too small for the corpus.
+        ValueError: the output directory is not empty, the corpus contains no word, or `vocab_size`
+            is too small for the corpus (unigram) or for the 256 bytes (byte-level BPE).
     """
     from bertjax.data.text.corpus import Corpus, ReadOptions
 

@@ -77,7 +77,7 @@ def config_from(
         config: an instance of `config_class`; None: the default config.
         fields: {field name: value}, values that replace those of `config`. For a tuple field, a
             list or a single value is converted to a tuple. For a field that is a config itself,
-            such as `optimizer`, a dictionary replaces some fields of its present value.
+            such as `optimizer`, a dictionary replaces only the nested fields that it names.
 
     Raises:
         TypeError: `config` is not an instance of `config_class`, or a name in `fields` is unknown;
@@ -104,7 +104,11 @@ def config_from(
 
 
 def _suggested(config_class: type[Any], name: str, value: Any) -> str:
-    """Returns advice about the unknown field `name`, which may be a field of a nested config."""
+    """Returns advice about `name`, which is not a field of `config_class`.
+
+    The advice is to set the field of this name in a nested config, if there is one; else, it names
+    the most similar field of `config_class` and lists all fields.
+    """
     last = name.rsplit(".", 1)[-1]
     for field in dataclasses.fields(config_class):
         part = getattr(config_class, field.name, None)

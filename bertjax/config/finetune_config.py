@@ -167,7 +167,8 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(f"num_epochs={self.num_epochs}: it must be positive.")
         if self.seed + self.seeds > 2**32:
             raise ValueError(
-                f"seed={self.seed} with seeds={self.seeds}: the last seed must be below 2^32."
+                f"seed={self.seed} with seeds={self.seeds}: the last seed, seed + seeds - 1, "
+                "must be below 2^32."
             )
         if self.dev_fraction is not None:
             if not 0 <= self.dev_fraction < 1:
@@ -185,8 +186,9 @@ class FinetuneConfig(TrainingConfig):
             raise ValueError(f"max_length={self.max_length}: it must be at least {SHORTEST}.")
         if self.sweep and self.max_steps is not None:
             raise ValueError(
-                f"--sweep cannot be combined with --max_steps {self.max_steps}, with which all "
-                "numbers of epochs of the grid are the same: leave one of them out."
+                f"--sweep cannot be combined with --max_steps {self.max_steps}, which gives all "
+                "runs the same number of updates, although --sweep compares numbers of epochs: "
+                "leave one of them out."
             )
         if self.sweep and self.seeds > 1:
             raise ValueError(

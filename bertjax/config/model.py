@@ -195,7 +195,7 @@ class TaggerConfig:
 
     Attributes:
         layers: layers whose hidden states the tagger reads: 0 = embeddings, -1 = last layer.
-        join: whether the hidden states of several layers are concatenated or summed.
+        join: "concat": the hidden states of the layers are concatenated; "sum": they are added.
         kind: "linear": a linear classifier; "bilstm": a two-layer BiLSTM and a linear classifier.
         size: number of units of the BiLSTM in each direction.
     """

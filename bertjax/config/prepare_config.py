@@ -52,7 +52,10 @@ class TrainTokenizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Config of `bertjax.prepare`, which turns text into rows of token ids on disk."""
+    """Config of `bertjax.prepare`, which turns text into rows of token ids on disk.
+
+    A row is a training example or, with `pack`, several examples.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text_format text_field errors tfds_data_dir eval_fraction dupe_factor "
@@ -174,7 +177,7 @@ class PrepareConfig:
             )
 
     def part(self) -> tuple[int, int]:
-        """Returns (i, n) if `shard` is "i/n", or (0, 1) if `shard` is None.
+        """Returns (i, n), for part i of n, if `shard` is "i/n"; (0, 1), all data, if it is None.
 
         Raises:
             ValueError: `shard` is not i/n with 0 <= i < n.

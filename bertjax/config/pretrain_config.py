@@ -10,7 +10,7 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Config of one phase of a pretraining run; all rows of a phase have the same length."""
+    """Config of one phase of a pretraining run; in a phase, all batch rows have the same length."""
 
     num_steps: int
     """Number of updates in this phase."""
@@ -51,8 +51,8 @@ class Phase:
         ):
             raise ValueError(
                 f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps} of a phase "
-                "are only used by a new schedule: set learning_rate_curve='restart', or change "
-                "the optimizer config."
+                "have an effect only if the phase begins a new learning-rate schedule: set "
+                "learning_rate_curve='restart', or change the optimizer config."
             )
 
 

@@ -186,7 +186,8 @@ class TrainingConfig:
         if self.rollback_steps and not self.max_bad_steps:
             raise ValueError(
                 f"rollback_steps={self.rollback_steps} has no effect with max_bad_steps=0, which "
-                "sets no limit to skipped updates: set both above 0, or both to 0."
+                "sets no limit to the updates that are skipped because they are spikes or not "
+                "finite: set both above 0, or both to 0."
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")

@@ -89,9 +89,9 @@ class Remembered:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """A context that one process at a time can enter; reads the list from disk on entry.
+        """A `with` block that one process at a time can enter; reads the list from disk on entry.
 
-        Where files cannot be locked, several processes enter the context at the same time.
+        Where files cannot be locked, several processes enter the block at the same time.
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without locks, each process verifies by itself
@@ -121,7 +121,8 @@ def describe(path: Path, records: int) -> Shard:
 def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None = None) -> bool:
     """Returns whether the file of `shard` in `directory` has the size and SHA-256 in `shard`.
 
-    Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`.
+    Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`, the list
+    of the shards that were verified before.
     """
     if shard.sha256 is None or (remembered is not None and shard in remembered):
         return True
@@ -135,6 +136,7 @@ def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None
 def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
     """Compares the shards in `directory` with their sizes and SHA-256s in `metadata`.
 
+    Returns the numbers of shards and bytes that were read, and a warning if shards lack checksums.
     Shards that were verified on this machine before are not read. Shards in a bucket are never
     read, because the bucket has checksums of its own.
 

@@ -50,11 +50,10 @@ class LengthSummary:
         records: number of rows in all shards.
         sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.
-        labels: {label: number of sequences with this label}, with the labels of `Row` as strings:
-            "0", "1", or "-1" for no label.
-        random_from_same_document: number of sentence pairs whose random second segment is from the
-            same document as the first, because the chunk of text has only one document in the
-            split.
+        labels: {label: number of sequences with this label}: "1" for sentence pairs with a random
+            second segment or swapped segments, "0" for other sentence pairs, "-1" for no label.
+        random_from_same_document: number of NSP pairs whose random second segment is from the same
+            document as the first, because the chunk of text has only one document in the split.
         length_counts: number of sequences of each length, from 0 to the maximum length.
     """
 
@@ -102,9 +101,9 @@ class Metadata:
     Attributes:
         settings: values of the flags of `prepare` that determine the rows.
         inputs: names of the inputs with sizes and hashes or versions, see `Corpus.identity`.
-        tokenizer_fingerprint: `Tokenizer.fingerprint` of the tokenizer in the prepared directory.
+        tokenizer_fingerprint: hash of the vocabulary and the settings of the tokenizer.
         vocab_size: vocabulary size of the tokenizer.
-        objective: a key of `preparation.objectives.OBJECTIVES`.
+        objective: the pretraining objective: "nsp", "sop", "mlm" or "full_sentences".
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
         chunks: number of chunks that the input text was divided into.
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
@@ -180,8 +179,8 @@ def _check_summary(where: str, length: str, content: LengthSummary) -> None:
     """Checks the statistics of the rows of one maximum length; `where` names them in messages.
 
     Raises:
-        ValueError: `length` is not a row length, a shard's file name contains a folder, or the
-            shards do not have `content.records` records in total.
+        ValueError: `length` is not from 1 to MAX_ROW_LENGTH, a shard's file name contains a folder,
+            or the shards do not have `content.records` records in total.
     """
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")

@@ -39,8 +39,9 @@ class Row:
         a_lengths: number of tokens with token type 0 in each sequence: the first segment with its
             special tokens, or all tokens if the model family has only one token type. The
             tokens after these have token type 1.
-        labels: label of each sequence: 1 if its second segment is random (NSP) or its segments are
-            swapped (SOP), 0 for other sentence pairs, -1 for a sequence without a label.
+        labels: label of each sequence: 1 if its second segment is random (NSP; in SOP, only after a
+            single sentence) or its segments are swapped (SOP), 0 for other sentence pairs, -1 for a
+            sequence without a label.
     """
 
     input_ids: np.ndarray
@@ -53,16 +54,17 @@ def encode_row(row: Row) -> bytes:
     """Encodes a row as the bytes of a record.
 
     Raises:
-        ValueError: `row` has no sequence or different numbers of lengths, a_lengths and labels; the
-            lengths do not add up to the number of token ids; `row` has more than MAX_ROW_LENGTH
-            token ids; a token id is negative or at least 2^31; an a_length is negative or above the
-            length of its sequence; or a label is not an int16.
+        ValueError: `row` has no sequence, or different numbers of lengths, a_lengths and labels;
+            the lengths do not add up to the number of token ids; `row` has more than MAX_ROW_LENGTH
+            token ids; a token id is negative or at least 2^31; an a_length (number of tokens of a
+            sequence with token type 0) is negative or above the length of the sequence; or a label
+            is not an int16.
     """
     ids = np.asarray(row.input_ids)
     if not len(row.lengths) == len(row.a_lengths) == len(row.labels) > 0:
         raise ValueError(
-            f"A row needs one length, a_length and label per sequence, got {row.lengths}, "
-            f"{row.a_lengths} and {row.labels}."
+            "Each sequence of a row needs a length, an a_length (number of tokens with token type "
+            f"0) and a label, got {row.lengths}, {row.a_lengths} and {row.labels}."
         )
     if sum(row.lengths) != ids.size or ids.size > MAX_ROW_LENGTH:
         raise ValueError(
@@ -75,7 +77,8 @@ def encode_row(row: Row) -> bytes:
         if not 0 <= a_length <= length or not -(1 << 15) <= label < 1 << 15:
             raise ValueError(
                 f"A sequence of {length} tokens has a_length {a_length} and label {label}: "
-                f"a_length must be from 0 to {length}, and label a 16-bit integer."
+                f"a_length, its number of tokens with token type 0, must be from 0 to {length}, "
+                "and label a 16-bit integer."
             )
     width = 2 if ids.size == 0 or ids.max() < 1 << 16 else 4
     sequences = list(zip(row.lengths, row.a_lengths, row.labels, strict=True))
@@ -87,7 +90,8 @@ def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
 
     Args:
         width: number of bytes per token id, 2 or 4.
-        sequences: (length, a_length, label) of each sequence, as in `Row`.
+        sequences: (number of tokens, number of tokens with token type 0, label) of each sequence,
+            where the label -1 means none.
     """
     head = _HEAD.pack(FORMAT_VERSION, width, len(sequences))
     return head + b"".join([_SEQUENCE.pack(*sequence) for sequence in sequences])

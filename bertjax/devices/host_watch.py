@@ -44,8 +44,8 @@ def _client() -> Any:
 def announce(message: str) -> None:
     """Tells the other hosts by `message` why this host ends, which makes the other hosts end, too.
 
-    The exception is the message `_FINISHED`: this host has finished, or has agreed with the other
-    hosts to stop, and the other hosts go on until they end by themselves.
+    Only the message `_FINISHED` does not end them: this host has finished, or has agreed with the
+    other hosts to stop, and the other hosts go on until they end by themselves.
     """
     global _watching
     if _watching:
@@ -158,7 +158,10 @@ def _watch() -> None:
 
 
 def _values(client: Any, kind: str) -> dict[int, str]:
-    """Returns {rank: value} of the hosts that wrote a value for `kind` ("alive" or "ended")."""
+    """Returns {rank: text} of the texts of a `kind` that hosts wrote to the key-value store.
+
+    For "alive", it is a host's count of its signs of life; for "ended", its message to `announce`.
+    """
     try:
         pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")
     except Exception as error:

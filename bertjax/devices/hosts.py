@@ -72,7 +72,7 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
 
 
 def _in_a_cluster() -> bool:
-    """Returns whether this is a process on Cloud TPUs, or one of several of SLURM or Open MPI."""
+    """Returns whether this process has Cloud TPUs, or is one of several in SLURM or Open MPI."""
     env = os.environ
     many = int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env
     many |= int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
@@ -210,7 +210,8 @@ def on_all(action: Callable[[], Result]) -> Result:
 def on_first(action: Callable[[], object]) -> None:
     """Calls `action` on the first host; the other hosts wait until `action` has ended.
 
-    Every host must call this function. If `action` fails, all hosts raise an error, as in `on_all`.
+    Every host must call this function. If `action` fails, the first host raises the exception of
+    `action`, and the other hosts raise ValueError.
     """
     on_all(action if is_first() else lambda: None)
 

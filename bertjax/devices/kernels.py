@@ -24,10 +24,10 @@ def choose_attention(
 ) -> Choice:
     """Chooses the attention kernel of a model for the given row lengths and jax's `device_kind`.
 
-    `requested` is "xla", the name of a fused kernel in `FUSED`, or "auto": "splash" if the longest
-    row has at least `LONG_ROW` tokens and "splash" supports the device, the dtype and all row
-    lengths, otherwise "xla". No fused kernel supports attention dropout, so "xla" is chosen for a
-    model with attention dropout.
+    `requested` is "xla", one of the fused kernels "splash" (TPUs) and "cudnn" (GPUs), or "auto".
+    "auto" means "splash" if the longest row has at least `LONG_ROW` tokens and "splash" supports
+    the device, the dtype and all row lengths, and "xla" otherwise. No fused kernel supports
+    attention dropout, so "xla" is chosen for a model with attention dropout.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.

@@ -80,7 +80,10 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def state_sharding(mesh: Mesh, state: Any) -> Any:
-    """Applies PARTITION_RULES to a tree of arrays or shapes; returns a tree of NamedShardings.
+    """Returns a tree with the NamedSharding of each array or shape in the tree `state`.
+
+    The first pattern in PARTITION_RULES that is found in an array's path, such as
+    "bert/pooler/kernel", determines the PartitionSpec of the array.
 
     Raises:
         ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the

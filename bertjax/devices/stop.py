@@ -63,7 +63,7 @@ class StopSignal:
         return self.agreed
 
     def settle(self) -> bool:
-        """Returns whether any host has got a signal, after waiting for the answers of all hosts."""
+        """Returns whether any host has got a signal; waits until every host has called `settle`."""
         self()
         while self._unread:
             self.agreed = self.agreed or bool(self._unread.pop(0))

@@ -67,7 +67,7 @@ def write_table(lines: Path, output: Path, suffix: str) -> None:
     Args:
         lines: the JSON lines file of predictions.
         output: the table file to write, with a name of any suffix.
-        suffix: the format of the table, one of `TABLES`.
+        suffix: the format of the table: ".csv", ".tsv" or ".parquet".
     """
     numbers: dict[str, bool] = {}  # column -> whether all its values are numbers
     for row in _rows(lines):

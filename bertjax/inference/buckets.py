@@ -35,8 +35,8 @@ def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
     Args:
         length: number of tokens per row.
         batch_size: maximum number of rows per device; None: enough rows to keep the device busy.
-        share: divisor of the number of tokens that keeps the device busy, 4096 on CPUs and 65536 on
-            accelerators; above 1 for calls whose outputs take much memory.
+        share: divisor of 4096 tokens on CPUs and 65536 on accelerators, the numbers that keep these
+            devices busy; above 1 for calls whose outputs take much memory.
     """
     tokens = (4096 if jax.default_backend() == "cpu" else 65536) // share
     return tokens if batch_size is None else min(tokens, batch_size * length)

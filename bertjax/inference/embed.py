@@ -32,15 +32,16 @@ class Embedder:
     Args:
         loaded: the model, whose head is not used.
         pooling: "cls" for the hidden state of [CLS], or "mean" for the mean over all tokens; None:
-            as the files of sentence-transformers in the model directory say, or "mean".
+            as the files of sentence-transformers in the model directory say, or "mean" if there
+            are none. If `pooling` is set, these files are not read.
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
         batch_size: maximum number of texts that the device computes at once; None: chosen from the
             lengths of the texts, so that the device is kept busy.
         normalize: whether to divide each vector by its Euclidean length; None: as the files of
-            sentence-transformers say, or False.
+            sentence-transformers say, or False if they are not read.
         max_length: maximum number of tokens per text; None: as the files of sentence-transformers
-            say, or the maximum length of the model.
+            say, or the maximum length of the model if they are not read.
 
     Attributes:
         size: the dimension of the embedding vectors.
@@ -49,8 +50,8 @@ class Embedder:
 
     Raises:
         ValueError: `layers` is empty or contains a layer that the model does not have, `max_length`
-            exceeds the maximum length of the model, or `pooling` is None and the directory has
-            modules of sentence-transformers that bertjax lacks.
+            is below 2 or exceeds the maximum length of the model, or `pooling` is None and the
+            directory has modules of sentence-transformers that bertjax lacks.
     """
 
     def __init__(
@@ -140,8 +141,9 @@ def compiled_program(
 ) -> Callable[..., jax.Array]:
     """Returns a jitted function (params, ids [B, L], mask [B, L]) -> embeddings float32 [B, size].
 
-    `pooling`, `layers` and `normalize` are as in `Embedder`; the size of the embeddings is the
-    number of layers times the hidden size.
+    mask is 1 for tokens and 0 for padding. `pooling` is "cls" or "mean", `layers` are the indices
+    of the hidden states to pool, and `normalize` tells whether to divide each embedding by its
+    Euclidean length. The size of the embeddings is the number of layers times the hidden size.
     """
     depth = model.config.num_hidden_layers
     encoder = model.clone(unroll=depth)

@@ -83,7 +83,7 @@ def embed_file(
             _start_at(vectors, count, output)
         vectors.finish(count)
     if empty:
-        print(f"{empty:,} of the {count:,} texts are empty; their vectors are those of no words.")
+        print(f"{empty:,} of the {count:,} texts are empty; their vectors represent no words.")
     return count
 
 
@@ -109,7 +109,7 @@ def _text_column(source: Path, text_column: str | None) -> str | None:
             "with --text_column."
         )
     if text_column is None and note:
-        print(f"{source.name}: texts from column {columns.text!r}; --text_column names another")
+        print(f"{source.name}: texts from column {columns.text!r}; give --text_column for another")
     return columns.text
 
 

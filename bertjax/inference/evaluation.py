@@ -124,7 +124,11 @@ def task_of_file(
     label_separator: str | None = None,
     bad_rows: BadRows = "refuse",
 ) -> tuple[Task, Iterable[Example], str]:
-    """Reads the examples of `path` for the task of `model`; see `from_file` for the arguments.
+    """Reads the examples in the file `path` for the task of `model`.
+
+    `columns` are the column names that the user sets, `label_separator` is the string between the
+    labels of an example. `bad_rows`: rows that cannot be used raise ValueError ("refuse"), are left
+    out ("skip"), or become examples with a `problem` ("report").
 
     Returns (task, examples, message that names the guessed columns or "").
     """
@@ -136,7 +140,8 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     """Creates a benchmark task (GLUE, SQuAD, SWAG or CoNLL) for the evaluation of a model.
 
     The labels of the task are put in the order of the model's labels. A question answering task
-    takes the settings in `SPAN_OPTIONS` from the model's fine-tuning.
+    takes doc_stride, max_query_length, max_answer_length and null_threshold from the model's
+    fine-tuning.
 
     Raises:
         ValueError: no benchmark task has this `name`, or the model has another head or other labels

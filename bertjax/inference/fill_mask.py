@@ -61,10 +61,11 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 
 @cached_program
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, `MODEL_INPUTS`, positions [1, P]) -> logits [P, V].
+    """Returns a jitted function (params, inputs, positions [1, P]) -> logits [P, V].
 
-    The logits are those of the masked LM head, over a vocabulary of V tokens, at the P positions of
-    a single row.
+    `inputs` is a list of the arrays of a single row that `MODEL_INPUTS` names: input_ids [1, L]
+    etc. The logits are those of the masked LM head, over a vocabulary of V tokens, at the P
+    positions of the row.
     """
 
     def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:

@@ -137,7 +137,7 @@ class PartialVectors:
             self._file.writelines(lines)
 
     def finish(self, count: int) -> None:
-        """Writes `count`, the final number of vectors, into the header of a .npy file."""
+        """Writes `count`, the final number of vectors, into a .npy header; .jsonl has no header."""
         if self._is_npy:
             self._file.seek(0)
             self._file.write(self._header(count))

@@ -34,7 +34,7 @@ PACKED_TOGETHER = 256
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
-    """Returns the `Labels` of a task, which describe the label arrays of the task's batches."""
+    """Returns the label kind, number of classes, number of choices and class weights of a task."""
     return Labels(
         task.label_kind,
         num_classes=max(1, len(task.labels)),
@@ -50,7 +50,8 @@ class Predictor:
     compiled programs.
 
     Attributes:
-        truncated: counts the examples so far that may have been truncated.
+        truncated: the `TruncatedTexts` that counts the examples of `max_length` tokens, which may
+            have been truncated; in question answering, it counts none.
 
     Args:
         task: the task, which encodes examples and decodes the model's outputs.
@@ -137,7 +138,10 @@ class Predictor:
             return features, other or str(error)
 
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
-        """Computes the model's outputs for each feature; returns an iterator in input order."""
+        """Computes the model's outputs for features, encoded sequences or multiple-choice examples.
+
+        Returns an iterator over {name of an output: array} in the order of `features`.
+        """
         order = np.argsort([len(f.input_ids) for f in features], kind="stable")
         outputs: list[Any] = [None] * len(features)
 
@@ -187,9 +191,10 @@ class Predictor:
         placements: Sequence[Any],
         pieces: list[dict[str, jax.Array]],
     ) -> None:
-        """Copies the outputs of a packed batch to the host and splits the outputs by feature.
+        """Copies the outputs of a batch to the host and splits the outputs by feature.
 
-        For every index i in `members`, the model's outputs for `features[i]` become `outputs[i]`.
+        A row of the batch may hold several features, which are encoded examples. For every index i
+        in `members`, the model's outputs for `features[i]` become `outputs[i]`.
         """
         joined = {
             key: np.concatenate([np.asarray(piece[key]) for piece in pieces]) for key in pieces[0]

@@ -78,7 +78,9 @@ class Pretrained:
 
     @property
     def loaded(self) -> LoadedModel:
-        """The model as a `LoadedModel`, with its tokenizer and with its parameters on the device.
+        """The model as a `LoadedModel`, the named tuple that `bertjax.weights.load_model` returns.
+
+        Its `params` are on the device, and its `tokenizer` is that of this object.
 
         Raises:
             ValueError: the model has no tokenizer.
@@ -248,7 +250,8 @@ class Pretrained:
         """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
         Args:
-            texts: the texts; long texts are truncated to the maximum length of the model.
+            texts: the texts; long texts are truncated to the maximum length of the model or, if
+                `pooling` is None, to a smaller one in the files of sentence-transformers.
             pooling: "mean" for the mean over all tokens, or "cls" for the hidden state of [CLS];
                 None: as the files of sentence-transformers in the model directory say, or "mean" if
                 there are none.
@@ -286,7 +289,10 @@ class Pretrained:
         return loaded._replace(params=jax.device_put(head))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokenizes texts or pairs; returns input_ids, attention_mask, token_type_ids [B, L]."""
+        """Tokenizes texts or pairs of texts, truncated to the maximum length of the model.
+
+        Returns (input_ids, attention_mask, token_type_ids), int32 [B, L] each.
+        """
         tokenizer, limit = self.loaded.tokenizer, self.config.max_length
         rows = [tokenizer.encode_prompt(*parts, max_length=limit) for parts in text_tuples(texts)]
         length = max((len(ids) for ids, _ in rows), default=1)

@@ -20,16 +20,17 @@ DESCRIPTION = "task.json"
 
 
 def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
-    """Loads a fine-tuned model; returns the model, its task and the content of `task.json`."""
+    """Loads a fine-tuned model; returns model, task and the task's settings, `task.json`."""
     return with_task(load_model(model, None))
 
 
 def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """Restores the task of a loaded model; returns model, task and the content of `task.json`.
 
-    The content is {} if there is no `task.json`, or if the file describes a head other than the
-    loaded one. If the model directory contains a tagger on the frozen encoder (see
-    `FeatureTagger`), the tagger replaces the head of the returned model.
+    The content is {} if the model directory has no `task.json`, in which fine-tuning saves the
+    task's settings, or if the file describes a head other than the loaded one. If the directory
+    contains a `FeatureTagger`, a token classifier trained on hidden states of the frozen encoder,
+    the tagger replaces the head of the returned model.
 
     Raises:
         ValueError: no task uses the head of the model.
@@ -58,7 +59,8 @@ class TaskModel:
         name: the path of the model.
         task: the task that the model was fine-tuned on; `task.source` is None, so the task reads no
             examples.
-        description: the content of `task.json`; {} for models that other libraries saved.
+        description: the settings of fine-tuning in `task.json`; {} for models that other libraries
+            saved.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class TaskModel:
 
         Raises:
             ValueError: no task uses the head of the model, or `max_length` is less than `SHORTEST`
-                or more than the maximum length of the model.
+                (5, which a text pair needs) or more than the maximum length of the model.
         """
         self._loaded, self.task, self.description = with_task(loaded)
         self.name = str(loaded.source.where)
@@ -93,7 +95,8 @@ class TaskModel:
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) for each of `examples`, in the same order.
 
-        At the end, a message on stderr says how many texts were truncated, if any.
+        At the end, except in question answering, a message on stderr says how many examples, if
+        any, have the maximum number of tokens, so that their texts may have been truncated.
 
         Args:
             task: encodes the examples and decodes the model's outputs; its labels must be those of

@@ -1,4 +1,4 @@
-"""Multi-head self-attention, in which a token attends only to its own sequence of a packed row."""
+"""Multi-head self-attention within each sequence of a row that may hold several sequences."""
 
 import flax.linen as nn
 import jax
@@ -17,10 +17,11 @@ class SelfAttention(nn.Module):
 
     If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
-    `kernel` selects the attention kernel: "xla" or a key of `FUSED`. The module sows
-    `attention_probs` [B, N, L, L] into the collection "intermediates" if the collection is mutable.
-    The kernel "xla" replaces a fused kernel if the attention probabilities are sown or have
-    dropout, or if the fused kernel does not support the row length.
+    `kernel` selects the attention kernel: "xla", or the fused kernel "splash" or "cudnn". The
+    module sows `attention_probs` [B, N, L, L], for N attention heads, into the collection
+    "intermediates" if the collection is mutable. The kernel "xla" replaces a fused kernel if the
+    attention probabilities are sown or have dropout, or if the fused kernel does not support the
+    row length.
     """
 
     config: BertConfig
@@ -33,7 +34,8 @@ class SelfAttention(nn.Module):
     ) -> jax.Array:
         """Applies self-attention to x [B, L, D] -> [B, L, D].
 
-        `sequence_ids` int [B, L] and `dropout_rows` are explained in `BertModel.__call__`.
+        `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
+        `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
         """
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads

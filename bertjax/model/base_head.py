@@ -80,7 +80,8 @@ class BertWithHead(nn.Module):
     def for_pretraining(cls, config: PretrainConfig) -> Self:
         """Returns a model with the architecture `config.model` and default values of other fields.
 
-        `bertjax.training.setup.Program` replaces dtype, unroll, remat and attention kernel.
+        `bertjax.training.setup.Program` later clones the model with the dtype, unroll factor, remat
+        policy and attention kernel of the run.
         """
         return cls(config.model)
 
@@ -104,7 +105,7 @@ class BertWithHead(nn.Module):
 
     @property
     def present_parts(self) -> set[str]:
-        """The members of `parts` that this instance has; its config may exclude some of them."""
+        """The members of `parts` (keys of the head's parameters) that exist with this config."""
         return set(self.parts)
 
     def setup(self):
@@ -140,11 +141,17 @@ class BertWithHead(nn.Module):
             input_ids: int [B, L], the token ids.
             token_type_ids: int [B, L], the token type ids; None: all are 0.
             position_ids: int [B, L], the position of each token in its sequence, counted from 0;
-                None: positions in the row, see `default_inputs`.
-            sequence_ids, sequence_starts: the fields of `Rows`; None: a row is one sequence.
+                None: positions in the row, which do not count padding if `config.position_offset`
+                is set (RoBERTa).
+            sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
+                0 for padding.
+            sequence_starts: int [B, K], the position in the row of each sequence's [CLS] token.
             attention_mask: int [B, L], 1 for tokens and 0 for padding; unused if `sequence_ids` is
                 set, whose zeros mark the padding; None: there is no padding.
-            masked_positions, dropout_rows: the fields of `Rows`.
+            masked_positions: int [B, P], the positions of the tokens that an MLM head predicts;
+                None: all L positions.
+            dropout_rows: int [B], the index of each row in the global batch, on which its dropout
+                masks depend; None: see `deterministic`.
             deterministic: if False, dropout is applied with the PRNG key "dropout", even if
                 `dropout_rows` is None, which then means rows 0 to B - 1; if True, dropout is only
                 applied if `dropout_rows` is set.
@@ -184,7 +191,10 @@ class BertWithHead(nn.Module):
         return outputs
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Computes the outputs of the head; `encoded` holds the outputs of `BertModel`."""
+        """Returns {name: array} of the head's own outputs.
+
+        `encoded` holds the outputs of `BertModel`, and `rows` other arrays of the batch.
+        """
         return {}
 
     def classifier_layer(

@@ -30,14 +30,16 @@ def default_inputs(
 ) -> list[jax.Array]:
     """Replaces inputs of `BertModel` that are None by defaults for rows of one sequence each.
 
-    By default, token types are 0, and positions are counted from the start of the row; with a
-    `position_offset` (RoBERTa), only tokens that are not padding are counted, as in transformers.
+    By default, token types are 0, sequence ids are 1 for tokens and 0 for padding, sequences start
+    at 0, and positions are counted from the start of the row; with a `position_offset` (RoBERTa),
+    only tokens that are not padding are counted, as in transformers.
 
     Args:
         config: the config of the model.
         input_ids: int [B, L], the token ids.
         attention_mask: int [B, L], 1 for tokens and 0 for padding; None: there is no padding.
-        inputs: the arrays, or None for each, that `MODEL_INPUTS` names from `token_type_ids` on.
+        inputs: token_type_ids, position_ids, sequence_ids and sequence_starts; each is an array as
+            in `BertModel.__call__`, or None.
 
     Returns:
         `inputs`, in which every None is replaced by its default.
@@ -68,9 +70,10 @@ def default_inputs(
 class BertModel(nn.Module):
     """The BERT encoder: embeddings, transformer layers and pooler.
 
-    `dtype` is the dtype of the activations; parameters are always float32. `unroll`, `remat` and
-    `attention_kernel` are explained in `Encoder`. Heads that do not need the pooler set
-    `add_pooling_layer=False`.
+    `dtype` is the dtype of the activations; parameters are always float32. `unroll` is the unroll
+    factor of the scan over layers, `remat` ("none", "dots" or "full") decides what the backward
+    pass recomputes, and `attention_kernel` is "xla", "splash" or "cudnn". Heads that do not
+    need the pooler set `add_pooling_layer=False`.
     """
 
     config: BertConfig

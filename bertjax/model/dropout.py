@@ -28,7 +28,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """Applies dropout to x [B, ...], whose rows have the batch indices `rows`, int [B].
+        """Applies dropout to x [B, ...], whose rows have the indices `rows` in the global batch.
 
         If `rows` is None, x is returned unchanged.
         """
@@ -42,7 +42,10 @@ class Dropout(nn.Module):
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform 16-bit integers, uint32 [B, *shape], from a PRNG key and B batch indices."""
+    """Draws uniform integers in [0, 2**16), uint32 [B, *shape], for the B rows of an array.
+
+    They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
+    """
     *lead, last = shape
     if "rbg" in str(jax.random.key_impl(key)):  # vmap does not support these keys
         word_shape = (len(rows), *lead, -(-last // 2))

@@ -75,7 +75,10 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Computes embeddings [B, L, D]; the arguments are explained in `BertModel.__call__`."""
+        """Computes embeddings [B, L, D] from token ids, token types and positions, int [B, L] each.
+
+        `dropout_rows` int [B] is the index of each row in the global batch; None: no dropout.
+        """
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:

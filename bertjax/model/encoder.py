@@ -60,7 +60,11 @@ class EncoderLayer(nn.Module):
     def __call__(
         self, x: jax.Array, sequence_ids: jax.Array, dropout_rows: jax.Array | None
     ) -> jax.Array:
-        """Maps x [B, L, D] to [B, L, D]; for the other arguments, see `BertModel.__call__`."""
+        """Maps x [B, L, D] to [B, L, D].
+
+        `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
+        `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
+        """
         config = self.config
 
         rate = config.attention_output_dropout
@@ -85,9 +89,10 @@ class Encoder(nn.Module):
     the layers of a group.
 
     `unroll` is the unroll factor of the scan: a larger factor takes longer to compile and has less
-    loop overhead. `remat` is a key of `REMAT_POLICIES` and decides what the backward pass
-    recomputes. `attention_kernel` is the `kernel` of `SelfAttention`. `unroll`, `remat` and
-    `attention_kernel` do not affect the parameters, and change outputs by rounding errors only.
+    loop overhead. `remat` decides what the backward pass recomputes: nothing ("none"), all but the
+    results of matrix multiplications with parameters ("dots"), or everything ("full").
+    `attention_kernel` is "xla", "splash" or "cudnn". `unroll`, `remat` and `attention_kernel` do
+    not affect the parameters, and change outputs by rounding errors only.
     """
 
     config: BertConfig
@@ -105,7 +110,10 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Applies the layers to x [B, L, D]; for the other arguments, see `BertModel.__call__`.
+        """Applies the layers to x [B, L, D].
+
+        `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0.
+        `dropout_rows` int [B] are the rows' indices in the global batch; None: no dropout.
 
         Returns:
             The output of the last layer [B, L, D], and the outputs of all layers [layers, B, L, D]

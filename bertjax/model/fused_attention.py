@@ -1,7 +1,7 @@
 """Fused attention kernels, which never store the attention scores [B, N, L, L] (Dao et al. 2022).
 
 The kernels are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither kernel
-supports the dropout of `model.dropout`, whose mask depends on the batch index of each row.
+supports the dropout of `model.dropout`, whose mask depends on each row's index in the global batch.
 """
 
 import functools
@@ -54,6 +54,7 @@ def cudnn_attention(
 ) -> jax.Array:
     """Computes the same attention as `splash_attention` with cuDNN, which needs 16-bit arrays.
 
+    query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
     With implementation="xla", the function works on any device and with any float dtype.
     """
 
@@ -70,7 +71,10 @@ class Kernel(NamedTuple):
     """A fused attention kernel and its requirements.
 
     Attributes:
-        attend: (query, key, value, sequence_ids, causal=...) -> context [B, L, N, H].
+        attend: a function (query, key, value, sequence_ids, causal=...) -> context. query, key,
+            value and context are [B, L, N, H]: rows, tokens, heads, head size. sequence_ids is int
+            [B, L], the number (from 1) of each token's sequence in its row, or 0 for padding.
+            With causal=True, no token attends to later tokens.
         tokens: the row length in tokens must be a multiple of this number.
         devices: prefixes of jax's `device_kind` for the devices that the kernel runs on.
         types: the dtypes that the kernel supports.

@@ -68,7 +68,10 @@ class _SequenceClassifier(BertWithHead):
 
 
 class BertForSequenceClassification(_SequenceClassifier):
-    """Predicts one class, several classes or a number per sequence: logits [B, K, num_labels]."""
+    """Predicts one class, several classes or a number for each sequence.
+
+    The logits are [B, K, num_labels] for the K sequences of each row.
+    """
 
     class_suffix = "ForSequenceClassification"
     objectives = {
@@ -133,7 +136,10 @@ class BertForMultipleChoice(_SequenceClassifier):
         return 1
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, K]; the softmax in the loss runs over the C choices of an example."""
+        """Returns logits [B, K] for the K sequences of each row.
+
+        The softmax in the loss runs over the C consecutive sequences of an example.
+        """
         return {"logits": super().answer(encoded, rows)["logits"][..., 0]}
 
 

@@ -33,7 +33,8 @@ class Objective(NamedTuple):
             of weights)}.
         weights: a function batch -> {name of a loss: its total weight in the batch}.
         loss_weights: {name of a loss to minimise: the factor of this loss in the total loss}.
-        inputs: keys of the batch arrays that the model takes in addition to `MODEL_INPUTS`.
+        inputs: keys of the batch arrays, such as "masked_positions", that the model takes besides
+            the encoder's inputs, `MODEL_INPUTS`.
         min_weight: lower bound of the total weights that losses are divided by, so that a batch
             without labels has loss 0 and not NaN.
         soft_losses: a function (outputs of the student, outputs of the teacher, batch, temperature)
@@ -100,7 +101,8 @@ def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:
     Args:
         outputs: prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2]; or the logits
             [B, P, V] of a masked LM, which has no next sentence prediction.
-        batch: masked_labels int [B, P], masked_weights float [B, P], labels int [B, K].
+        batch: masked_labels int [B, P], the ids of the masked tokens; masked_weights float [B, P],
+            0 for an unused entry; labels int [B, K], the class of each sequence, -1 = no label.
     """
     mlm_loss, mlm_right = _cross_entropy(outputs[mlm_key(outputs)], batch["masked_labels"])
     mlm_weights = batch["masked_weights"]
@@ -143,7 +145,10 @@ def _soft_class_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: float
 
 
 def _multi_label_sums(outputs: Arrays, batch: Arrays) -> Sums:
-    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C]."""
+    """Sums the binary cross entropy, averaged over the classes, of logits and labels [B, K, C].
+
+    The cross entropies are weighted by label_weights [B, K].
+    """
     losses = optax.sigmoid_binary_cross_entropy(outputs["logits"], batch["labels"])
     return _weighted(losses.mean(-1), batch["label_weights"])
 
@@ -184,7 +189,7 @@ def _soft_choice_losses(outputs: Arrays, teacher: Arrays, batch: Arrays, t: floa
 
 
 def _tokens_of_sequences(batch: Arrays) -> jax.Array:
-    """Returns a bool mask [B, K, L]: whether token l of a row belongs to sequence k of the row."""
+    """Returns a bool mask [B, K, L]: whether token l has the sequence id k + 1 (k from 0)."""
     sequences = jnp.arange(1, batch["labels"].shape[1] + 1)
     return batch["sequence_ids"][:, None, :] == sequences[None, :, None]
 
@@ -196,8 +201,9 @@ def _span_sums(outputs: Arrays, batch: Arrays) -> Sums:
 
     Args:
         outputs: start_logits and end_logits [B, L].
-        batch: sequence_ids int [B, L]; labels int [B, K, 2], the positions in the row of the first
-            and last token of each answer; label_weights float [B, K].
+        batch: sequence_ids int [B, L], the number (1..K) of each token's sequence in its row, 0 for
+            padding; labels int [B, K, 2], the positions in the row of the first and last token of
+            each answer; label_weights float [B, K].
     """
     inside = _tokens_of_sequences(batch)
     losses = jnp.zeros(())

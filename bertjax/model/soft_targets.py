@@ -29,10 +29,11 @@ def _soft_targets(student: jax.Array, teacher: jax.Array, temperature: float) ->
 
 
 def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: float):
-    """Returns the loss, and the residuals for its gradient: the logits and their logsumexp.
+    """Returns the loss, and the residuals for its gradient: both logits, and logsumexp(logits / T).
 
-    Logits over a vocabulary are large. Apart from the logits, no array of their size is stored for
-    the backward pass; automatic differentiation of two log-softmaxes would store three such arrays.
+    T is the temperature. Logits over a vocabulary are large. Apart from the logits, no array of
+    their size is stored for the backward pass; automatic differentiation of two log-softmaxes would
+    store three such arrays.
     """
     s, t = student / temperature, teacher / temperature
     log_zs, log_zt = (jax.nn.logsumexp(x, axis=-1, keepdims=True) for x in (s, t))
@@ -42,9 +43,11 @@ def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: f
 
 
 def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
-    """Returns the student's gradient, T * (q - p) * `gradient`, and None for the teacher.
+    """Returns the gradient for the student's logits, T * (q - p) * `gradient`, and None for the teacher.
 
-    T is the temperature; q and p are the probabilities of student and teacher at temperature T.
+
+    T is the temperature; q and p are the probabilities of student and teacher at temperature T;
+    `gradient` is the incoming gradient with respect to the loss.
     """
     student, teacher, log_zs, log_zt = residuals
     p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)
@@ -59,7 +62,8 @@ def binary_soft_targets_loss(
 ) -> jax.Array:
     """Computes KL(teacher || student) * T^2 elementwise: each logit gives a Bernoulli distribution.
 
-    The arguments and the result have the same shape; T is the temperature.
+    The student's logits, the teacher's logits and the result have the same shape; T is
+    `temperature`.
     """
     teacher, student = teacher / temperature, student / temperature
     yes = jax.nn.log_sigmoid(teacher) - jax.nn.log_sigmoid(student)

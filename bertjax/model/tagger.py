@@ -35,7 +35,7 @@ class Lstm(nn.Module):
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """Applies the LSTM to x [B, L, D] -> [B, L, size].
 
-        sequence_ids, int [B, L], tell which sequence of its row each token belongs to.
+        sequence_ids, int [B, L], are 1, 2, ... for the sequences of a row, 0 for padding.
         """
         bound = self.size**-0.5
 
@@ -86,7 +86,10 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Applies the layers to x [B, L, D] -> [B, L, 2 size]; sequence_ids are as in `Lstm`."""
+        """Applies the layers to x [B, L, D] -> [B, L, 2 size].
+
+        sequence_ids, int [B, L], are 1, 2, ... for the sequences of a row, 0 for padding.
+        """
         for layer in range(LSTM_LAYERS):
             directions = [
                 Lstm(self.size, reverse, self.dtype, name=f"l{layer}{'_reverse' * reverse}")
@@ -99,11 +102,11 @@ class BiLstm(nn.Module):
 class FeatureTagger(BertWithHead):
     """Predicts the class of each token from hidden states of the frozen encoder.
 
-    The hidden states are those of the layers `tagger.layers`, concatenated or added up as
-    `tagger.join` says.
+    The hidden states are those of `tagger.layers` (0: embeddings, -1: last layer); they are
+    concatenated or, if `tagger.join` is "sum", added up.
 
-    The encoder has a pooler, although the tagger reads no pooler output, so that a saved tagger
-    contains the pooler's parameters.
+    The encoder has a pooler, whose output the tagger does not read, so that the pooler's parameters
+    are saved with those of the encoder.
     """
 
     tagger: TaggerConfig = TaggerConfig()
@@ -127,7 +130,7 @@ class FeatureTagger(BertWithHead):
         self.dropout, self.classifier = self.classifier_layer(self.num_labels)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, L, num_labels] for the L tokens of each row."""
+        """Returns {"logits": float32 [B, L, num_labels]}, from the hidden states in `encoded`."""
         states = encoded["hidden_states"]  # [layers + 1, B, L, D]
         chosen = [jax.lax.stop_gradient(states[layer]) for layer in self.tagger.layers]
         x = sum(chosen[1:], chosen[0])

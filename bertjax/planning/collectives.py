@@ -65,7 +65,7 @@ class Collective(NamedTuple):
 def collectives(text: str, num_devices: int) -> list[Collective]:
     """Returns the collectives in the HLO `text` of a program compiled for `num_devices` devices.
 
-    There is one `Collective` per kind and group size, in the order of kind and group size.
+    There is one `Collective` per kind and group size, sorted by kind and group size.
 
     Raises:
         ValueError: `text` is not the HLO text of a compiled program.

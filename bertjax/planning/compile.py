@@ -40,6 +40,8 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 class Plan:
     """The resources of the train step of one phase on a TPU slice; bytes and FLOP are per device.
 
+    A phase is a part of the run with its own row length and batch size.
+
     Attributes:
         phase: the index of the phase in the config.
         fits: whether the train step fits in the memory of a device.
@@ -47,12 +49,14 @@ class Plan:
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
             upper bound of the memory in use) and `available`. If the train step does not fit,
             `memory` has only the keys `peak` and `available`.
-        flops: the FLOP of a train step by the formula of `devices.flops`.
+        flops: the FLOP of a train step, computed from the shapes of its matrix multiplications,
+            without recomputation (remat).
         compile_seconds: the time that the compilation took.
         compute_seconds: `flops` over the peak FLOP/s of a device.
         communication_seconds: the bytes that a device sends per step, over its link bandwidth.
         advice: flags with which the train step would fit, each verified by compiling the step; or
-            one sentence that says that none of the tried flags suffices. Empty if the step fits.
+            one sentence that says that none of the tried flags suffices. Empty if the step fits,
+            or if no advice was requested.
     """
 
     topology: str
@@ -77,9 +81,9 @@ class Plan:
 
     @property
     def step_seconds(self) -> tuple[float, float]:
-        """The seconds per step: if communication and computation overlap fully, and if not at all.
+        """The seconds per step with full overlap of communication and computation, and with none.
 
-        Both step times are lower bounds, computed from the peak FLOP/s and the link bandwidth.
+        Both numbers are lower bounds, computed from the peak FLOP/s and the link bandwidth.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
         return max(compute, communication), compute + communication
@@ -148,9 +152,10 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
 
 
 def _program(config: PretrainConfig, mesh: Any) -> tuple[PretrainingProgram, tuple[Any, ...]]:
-    """Returns the `PretrainingProgram`, and the shapes of the constant arguments of its train step.
+    """Returns the program of the train step, and the shapes of the step's constant arguments.
 
-    These are ({TEACHER: shapes and shardings of the teacher's parameters},), or () if the config
+    The program holds the model, the optimizer and the step. The constant arguments, the same in all
+    steps, are ({TEACHER: shapes and shardings of the teacher's parameters},), or () if the config
     has no teacher.
     """
     # Without data, a model with two token types is assumed to be trained on sentence pairs.
@@ -219,10 +224,10 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
 def _first_that_fit(
     config: PretrainConfig, index: int, topology: Topology, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    """Yields (flags, plan) of the first change that fits, for each of the `_kinds_of_change`.
+    """For each kind of config change, yields (flags, plan) of the first change that fits.
 
-    A change fits if the train step of the changed config fits in device memory. A kind of change of
-    which no change fits yields nothing.
+    A kind is, for example, a smaller batch. A change fits if the train step of the changed config
+    fits in device memory. A kind of which no change fits yields nothing.
     """
     for changes in _kinds_of_change(config, index, plan):
         for flags, changed in changes:

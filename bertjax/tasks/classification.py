@@ -65,7 +65,10 @@ class TextTask(Task):
         ]
 
     def check_pairs(self, where: str, *, has_pair: bool) -> None:
-        """Raises ValueError, which begins with `where`, if inputs are pairs against `pairs`."""
+        """Raises ValueError if `has_pair`, whether an input is a pair, contradicts `pairs`.
+
+        The message begins with `where`.
+        """
         if self.pairs is False and has_pair:
             raise ValueError(
                 f"{where}: the model was fine-tuned on single texts, but this is a pair of texts: "
@@ -78,12 +81,12 @@ class TextTask(Task):
             )
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of task.json, including `pairs`."""
+        """Returns the content of a saved model's file task.json, including `pairs`."""
         return {**super().description(max_length), "pairs": self.pairs}
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Converts the label of the example to an array for `Feature.labels`."""
+        """Converts the label of the example to an array, the `labels` of the encoded example."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

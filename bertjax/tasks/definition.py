@@ -15,8 +15,8 @@ class TaskOptions:
     """The user's settings of a task: where the data of the task is and how to read it.
 
     Attributes:
-        data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets or
-            the Hugging Face hub (see `DatasetSource`).
+        data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets if
+            `tfds_data_dir` is set or TFDS has already prepared it, else from the Hugging Face hub.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
         train, dev, test: path of the user's own file for the split; None if there is no file.
         dev_fraction: fraction of the user's train file to hold out if there is no dev file; if
@@ -67,9 +67,9 @@ class TaskDefinition:
         submission: whether the task's predictions can be submitted to GLUE's server.
         score_files: function (gold file, predictions file) -> official metrics; None if the task
             has no official file format.
-        scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the odds that
-            each question has no answer, and `na_prob_thresh`: a question with higher odds counts
-            as predicted to have no answer.
+        scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the
+            probability or log-odds that each question has no answer, and `na_prob_thresh`: a
+            question with a higher value counts as predicted to have no answer.
     """
 
     name: str

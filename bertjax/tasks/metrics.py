@@ -170,7 +170,7 @@ def entity_f1(
     A predicted entity is correct if its first word, last word and type are those of a gold entity.
 
     Args:
-        golds: the correct tags of each sentence, one per word.
+        golds: the correct tags of each sentence, one per word, in IOB1 or IOB2.
         predictions: the predicted tags of each sentence, one per word.
 
     Raises:

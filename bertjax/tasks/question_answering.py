@@ -38,10 +38,11 @@ LARGEST = 1e6
 
 
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
-    """Yields `pairs` unchanged and writes two JSON files for SQuAD's official scripts to `folder`.
+    """Writes two JSON files for SQuAD's official scripts to `folder`.
 
-    SPLIT_answers.json maps each question id to the predicted answer, and SPLIT_null_odds.json to
-    `null_odds`, the log-odds that the question has no answer.
+    Yields `pairs`, each (example, prediction), unchanged. SPLIT_answers.json maps each question id
+    to the predicted answer, and SPLIT_null_odds.json to `null_odds`, the log-odds that the question
+    has no answer.
     """
     answers, null_odds = {}, {}
     for example, prediction in pairs:
@@ -65,7 +66,8 @@ class SpanTask(Task):
         doc_stride: maximum number of tokens between the starts of two consecutive windows.
         max_query_length: maximum number of question tokens; a longer question is truncated.
         max_answer_length: maximum number of tokens of an answer.
-        n_best: maximum number of candidate answers in the list `nbest` of a prediction.
+        n_best: maximum number of candidate answers in the list `nbest` of a prediction; if
+            `with_impossible`, the candidate "" (no answer) may be one more.
         with_impossible: whether a question may have no answer, as in SQuAD 2.0; the correct
             prediction for such a question is "".
         null_threshold: if `with_impossible`, the prediction is "" if the logit of no answer exceeds
@@ -86,7 +88,7 @@ class SpanTask(Task):
     label_kind: ClassVar[LabelKind] = "span"
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of task.json, including settings such as `doc_stride`."""
+        """Returns the content of a saved model's task.json, with settings such as `doc_stride`."""
         return super().description(max_length) | {
             "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
@@ -112,7 +114,8 @@ class SpanTask(Task):
         each passage token in the passage, and -1 for all other tokens. The label of a window is the
         positions, among the tokens of the feature, of the first and last token of the answer: the
         first accepted answer that occurs in the passage. The label is (0, 0) if the window does not
-        contain the whole answer, and None if the question is unlabelled.
+        contain the whole answer or the question has no answer, and None if the question is
+        unlabelled or no accepted answer occurs in the passage.
 
         Raises:
             ValueError: the question or the passage is empty, or `max_length` leaves no room for the
@@ -200,8 +203,9 @@ class SpanTask(Task):
     ) -> list[dict[str, Any]]:
         """Returns up to `n_best` answers with the highest logits and distinct texts, best first.
 
-        A span is a candidate only in the window in which its first token has the most context; see
-        `widest_contexts`. An answer is a dict as in the list `nbest` of `predict`.
+        A span is a candidate only in the window in which its first token has the most context, the
+        smaller of the numbers of passage tokens before and after it. An answer is a dict of text,
+        answer_start, start_logit and end_logit.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
@@ -234,7 +238,7 @@ class SpanTask(Task):
         return [*(squad2(golds, answers, odds) if self.with_impossible else squad1(golds, answers))]
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes SQuAD's metrics of the labelled questions; {} if no question is labelled."""
+        """Computes SQuAD's metrics, such as F1, of the labelled questions; {} if there are none."""
         golds, answers, null_odds = {}, {}, {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:
@@ -364,7 +368,7 @@ def _cut(passage: str, begin: int, end: int) -> str:
 
 
 def _finite(logits: np.ndarray) -> np.ndarray:
-    """Converts logits to float64; +inf becomes `LARGEST`, -inf and NaN become -`LARGEST`."""
+    """Converts logits to float64; +inf becomes `LARGEST` (1e6), -inf and NaN -`LARGEST`."""
     return np.nan_to_num(logits.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

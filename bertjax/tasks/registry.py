@@ -17,7 +17,7 @@ TASKS: Mapping[str, TaskDefinition] = {
 
 
 def check_task(name: str) -> str:
-    """Returns the name of a task in lower case, as in `TASKS`, and checks that it is known.
+    """Checks that the registry has a task named `name`; returns the name in lower case.
 
     Raises:
         ValueError: the registry has no task named `name`; the message suggests the nearest name.

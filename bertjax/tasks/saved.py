@@ -51,7 +51,8 @@ def saved_task(
         num_labels: number of classes.
         config: the content of config.json, where problem_type tells whether a sequence classifier
             predicts one class, any number of classes, or a real number.
-        description: the content of task.json; empty for a model from another library.
+        description: the content of the model's file task.json, which describes the task; empty for
+            a model from another library.
         longest: maximum input length of the model, in tokens.
 
     Raises:
@@ -84,9 +85,10 @@ def saved_task(
 
 
 def _pairs(description: Mapping[str, Any]) -> bool | None:
-    """Returns `TextTask.pairs` according to task.json; None if the file does not tell it.
+    """Returns whether inputs are pairs of texts according to task.json; None if it does not say.
 
-    Versions that did not write the entry "pairs" wrote the columns of a user's own file.
+    If an old version wrote no entry "pairs", the entry "columns", the columns of the user's own
+    training file, tells whether there was a second text.
     """
     columns = description.get("columns") or {}
     of_columns = columns.get("pair") is not None if columns.get("text") is not None else None
@@ -108,7 +110,7 @@ def _check(description: Mapping[str, Any]) -> None:
 def _kind_of(
     head: str, num_labels: int, config: Mapping[str, Any], description: Mapping[str, Any]
 ) -> type[Task]:
-    """Selects the subclass of `Task` by the entry label_kind of task.json.
+    """Selects the subclass of `Task` by the entry label_kind of a saved model's task.json.
 
     If task.json has no label_kind, a subclass that uses the head `head` is selected: the one with
     the problem_type in config.json; else `RegressionTask`, if it uses this head and `num_labels` is

@@ -24,7 +24,7 @@ def normalize_answer(text: str) -> str:
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """Computes the F1 of the bags of words `gold` and `answer`; 0.0 if no word is in both."""
+    """Computes the F1 of two lists of words, taken as bags; 0.0 if they have no word in common."""
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
@@ -69,6 +69,7 @@ def squad2(
         golds: the accepted answers of each question.
         predictions: the predicted answer of each question.
         null_odds: a score for each question; a high score means that there is probably no answer.
+            None: no prediction is replaced.
         threshold: value of `null_odds` above which the prediction for a question counts as "".
 
     Returns:
@@ -141,10 +142,10 @@ def _best_threshold(
 
     `scores` holds the exact match or F1 of the predicted answer to each question.
 
-    The candidates for the threshold are the values of `null_odds` in ascending order. Raising
-    the threshold to the next candidate replaces "no answer" by the predicted answer for one more
-    question. As in evaluate-v2.0.py, this holds even for questions with equal odds, although no
-    threshold separates them.
+    The candidates for the threshold are 0.0, for which no question has an answer, and the values of
+    `null_odds` in ascending order, each of which replaces "no answer" by the predicted answer for
+    one more question. As in evaluate-v2.0.py, even questions with equal odds are replaced one by
+    one, although no threshold separates them.
     """
     score = best = float(sum(not texts for texts in golds.values()))
     best_threshold = 0.0

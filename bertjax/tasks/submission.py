@@ -17,7 +17,7 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Formats {id: class or score} as a TSV file of a submission: header, one row per prediction.
+    """Formats {id: class name or score} as the text of a submission's TSV file, with a header.
 
     Scores are limited to the range of STS-B's gold scores, 0 to 5.
 
@@ -40,7 +40,9 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Reads {id: class or score} from a TSV file with class names, GLUE's label codes or scores.
+    """Reads {id: class name or score} from a TSV file of predictions.
+
+    The file may also give the codes of GLUE's files, such as "1", for classes.
 
     Raises:
         ValueError: a row does not consist of an id and a prediction, an id occurs twice, or a
@@ -95,12 +97,13 @@ def _check_zip(path: Path) -> None:
 
 
 def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
-    """Returns a `Task.export` function that writes test predictions to a TSV file and to a zip.
+    """Returns a function that writes test predictions to a TSV file and to a zip.
 
-    The function writes no file for splits that are not part of a submission, such as dev.
+    The function takes (folder, split, pairs) and yields the (example, prediction) pairs unchanged.
+    It writes no file for splits that are not part of a submission, such as dev.
 
     Args:
-        spec: the `GlueSpec` of the task.
+        spec: the description of the task, with the class names and the names of the TSV files.
         zip_path: path of the zip; if None, submission.zip in the folder of the predictions.
     """
 

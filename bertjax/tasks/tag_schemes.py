@@ -1,4 +1,4 @@
-"""Tag schemes that mark entities word by word, their conversion to IOB2, and tags to entities.
+"""Tag schemes that mark entities word by word: conversion to IOB2, and reading of entities.
 
 The words of an entity of type X, here of three words, have these tags in each scheme:
 
@@ -16,7 +16,7 @@ _ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?")
 
 
 def scheme_of(sentences: Iterable[tuple[str, ...]]) -> Scheme | None:
-    """Detects the tag scheme of tagged sentences; returns None if the tags mark no entities.
+    """Detects the tag scheme, "IOB1", "IOB2" or "IOBES"; None if the tags mark no entities.
 
     BILOU is reported as IOBES. Sentences in IOB2 are taken for IOB1 if an entity begins with I-X by
     mistake.

@@ -59,7 +59,7 @@ class TagTask(Task):
         return cls(labels=labels, **fields)
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the sentence as one `Feature`, `[CLS] pieces of all words [SEP]`.
+        """Encodes the sentence as one input of the model, `[CLS] pieces of all words [SEP]`.
 
         `Feature.origins` holds the index of a word at the first piece of the word, and -1 at all
         other tokens. Every word, including the first, is encoded as if a space preceded the word,
@@ -102,10 +102,11 @@ class TagTask(Task):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Returns a dict of the words, the most probable tag of each word, and its probability.
+        """Returns a dict of the lists words, labels (tags) and probabilities, one entry per word.
 
-        If the labels mark entities, the dict also holds the predicted entities. The keys of the
-        dict and of an entity are listed at `Prediction` in `bertjax.tasks.task`.
+        The tag of a word is the most probable one; a truncated word has probability 0. If the
+        labels mark entities, the key entities holds a list of dicts with the keys type, text,
+        probability, first_word, last_word and, for a running text, start and end (in characters).
         """
         probabilities = softmax(outputs[0]["logits"])  # [n, C]
         truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
@@ -141,13 +142,13 @@ def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -
 def _tag_symbols_within_entities(
     read: Sequence[int], tags: list[str], probabilities: list[float]
 ) -> None:
-    """Tags words within entities that the model did not read, by changing `tags` in place.
+    """Tags words that are within entities but not in the model's input; changes `tags` in place.
 
-    Such a word, which `features` left out between words of an entity, gets the tag I-X of the
-    entity and the probability of the entity's first tag.
+    Such a word, a symbol unknown to the vocabulary, gets the tag I-X of the entity around it and
+    the probability of the entity's first tag.
 
     Args:
-        read: the indices of the words that the model read.
+        read: the indices of the words in the model's input.
         tags: the predicted tag of each word.
         probabilities: the probability of each tag, which is changed in place as well.
     """

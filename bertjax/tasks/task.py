@@ -51,7 +51,7 @@ class Example:
         choices: in multiple choice, the continuations of `text` to choose from.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
-        row: the row of the user's file, {column: value}; empty for official tasks and texts.
+        row: the row of a user's file with named columns, {column: value}; else empty.
         problem: why the example could not be read, if the source reports bad rows; all other fields
             but `id`, `where` and `row` are then empty.
         answers: (text, start) for each accepted answer, where start is the index of the text's
@@ -95,8 +95,8 @@ class Task(abc.ABC):
         name: the name of the task on the command line.
         source: reads the examples; None if the task only predicts examples that the caller passes.
         labels: class names in the order of their ids; empty if there are no classes.
-        metric: function (labels, predicted labels) -> metrics; unused by `SpanTask`, which computes
-            SQuAD's metrics.
+        metric: function (labels, predicted labels) -> metrics; unused in question answering, where
+            SQuAD's metrics are computed.
         best_metric: name of the metric that selects the best checkpoint.
         max_length: default of the maximum number of tokens per sequence.
         export: function (folder, split, pairs) that yields the (example, prediction) pairs
@@ -124,7 +124,9 @@ class Task(abc.ABC):
     def features(
         self, example: Example, tokenizer: Tokenizer, max_length: int
     ) -> Sequence[Feature]:
-        """Encodes an example as one feature, or as one feature per window of a long passage.
+        """Encodes an example as features, each with the token ids and labels of a model input.
+
+        A long passage has one feature per window, any other example one.
 
         Raises:
             ValueError: the label is unknown or a text is empty; the message names the row.
@@ -134,7 +136,10 @@ class Task(abc.ABC):
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
-        """Converts the model's outputs for one example, one dict per feature, to a prediction."""
+        """Converts the outputs for one example to a prediction, a dict of JSON values.
+
+        `outputs` holds the model's outputs for each of `features`, the encoded example.
+        """
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the metrics of the labelled examples, as fractions; {} if none is labelled."""

@@ -21,7 +21,8 @@ class TrainingData(NamedTuple):
     """The file with the encoded train split, and its statistics.
 
     Attributes:
-        path: the path of the file, which has one record, an encoded `Feature`, per feature.
+        path: the path of the file, which has one record per feature, the token ids and labels of an
+            input of the model.
         sizes: number of tokens of each feature, int [number of features].
         class_counts: number of examples (in tagging, words) of each class, int [number of classes];
             empty unless every example or word has exactly one class.
@@ -37,7 +38,7 @@ class TrainingData(NamedTuple):
 def write_training_data(
     task: Task, tokenizer: Tokenizer, max_length: int, path: Path
 ) -> TrainingData:
-    """Encodes the train split and writes the features to `path`, one at a time.
+    """Encodes the train split and writes it to `path`, one input of the model at a time.
 
     Raises:
         ValueError: the train split does not exist or is empty, or an example in the train split is
@@ -85,13 +86,14 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
 def _features(
     task: Task, split: str, tokenizer: Tokenizer, max_length: int
 ) -> Iterator[tuple[Example, Feature]]:
-    """Yields (example, feature) for each feature of a split; then prints how many are truncated.
+    """Yields (example, feature) for each feature, an encoded input of the model, of a split.
 
-    The message is that of `TruncatedTexts`.
+    At the end, the number of texts with `max_length` tokens or more is printed, if there are any
+    (not in question answering).
 
     Raises:
-        ValueError: examples cannot be read or encoded, and bad rows are not skipped; raised at the
-            end about all of them.
+        ValueError: the file cannot be read, or rows cannot be encoded and the source does not skip
+            such rows; the error about the rows comes at the end and describes all of them.
     """
     source = task.source
     assert source is not None

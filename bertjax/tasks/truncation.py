@@ -1,4 +1,4 @@
-"""Counts the texts that are truncated, to tell the user about them."""
+"""Counts the texts that may be truncated, to tell the user about them."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from bertjax.tasks.task import Example, Task
 
 
 class TruncatedTexts:
-    """Counts the examples with the maximum number of tokens, whose texts may be longer.
+    """Counts the examples encoded as `max_length` tokens, whose texts may have been truncated.
 
     In question answering no example is counted, because long passages are split into windows.
 
@@ -29,7 +29,7 @@ class TruncatedTexts:
 
     @property
     def message(self) -> str:
-        """A sentence with the number of examples and the place of the first one, or ""."""
+        """A sentence with the number of counted examples and the row of the first; "" if none."""
         if not self._count:
             return ""
         return (

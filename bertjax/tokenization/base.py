@@ -94,9 +94,9 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        """Builds a `tokenizers.Tokenizer` that encodes "[MASK]" in a text as the mask token.
+        """Builds a `tokenizers.Tokenizer` that reads special tokens written in a text as such.
 
-        All other special tokens of the layout are encoded as their ids, too.
+        For example, "[MASK]" in a text (RoBERTa: "<mask>") becomes the id of the mask token.
         """
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
@@ -134,7 +134,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the vocabulary and settings that determine the ids of a text."""
+        """A hash (16 hex digits) of the vocabulary and settings that determine a text's ids."""
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -38,9 +38,10 @@ _ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The files of a tokenizer: `json` (tokenizer.json), `bare` (such as vocab.txt), or both.
+    """The files of a tokenizer: `json` (tokenizer.json), `bare`, or both.
 
-    `config` holds the fields of tokenizer_config.json; it is empty if that file does not exist.
+    `bare` is the path of another vocabulary file, such as vocab.txt. `config` holds the fields of
+    tokenizer_config.json; it is empty if that file does not exist.
     """
 
     directory: Path
@@ -58,7 +59,7 @@ class _Source:
 
     @property
     def vocabulary_file(self) -> Path:
-        """The path of tokenizer.json, or of `bare` if the tokenizer has no tokenizer.json."""
+        """The path of tokenizer.json; if it is missing, of a file such as vocab.txt."""
         file = self.json.file if self.json else self.bare
         assert file is not None
         return file
@@ -240,7 +241,7 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
 
 
 def _prefix_space_of(read: TokenizerJson) -> bool:
-    """Returns the setting `add_prefix_space` in the tokenizer.json `read` of a byte-level BPE.
+    """Returns the setting `add_prefix_space` of a byte-level BPE from its tokenizer.json, `read`.
 
     Raises:
         ValueError: the preprocessing steps in the file differ from those of RoBERTa.
@@ -293,7 +294,7 @@ def _load_unigram(source: _Source, do_lower_case: bool | None) -> UnigramTokeniz
 
 
 def _unigram_class(source: _Source) -> str:
-    """Returns the transformers class of the unigram tokenizer `source`, such as AlbertTokenizer."""
+    """Returns the transformers class, such as AlbertTokenizer, of a unigram tokenizer's files."""
     if source.tokenizer_class:
         return source.tokenizer_class
     if source.json:
@@ -354,10 +355,11 @@ def _refuse_added_tokens(read: TokenizerJson, vocab: dict[str, Any]) -> None:
 def _with_config(
     source: _Source, settings: dict[str, Any], names: tuple[str, ...], do_lower_case: bool | None
 ) -> dict[str, Any]:
-    """Merges the `settings` in tokenizer.json with the fields `names` of tokenizer_config.json.
+    """Returns the settings {name: value} of a tokenizer from both of its files.
 
-    The values in `settings` take precedence over those in tokenizer_config.json. The argument
-    `do_lower_case`, unless None, overrides the value in both files.
+    These are `settings`, which were read from tokenizer.json, and for names that `settings` lacks,
+    the fields `names` of tokenizer_config.json. The argument `do_lower_case`, unless None,
+    overrides the value in both files.
     """
     configured = {name: source.config[name] for name in names if name in source.config}
     for name, value in configured.items():

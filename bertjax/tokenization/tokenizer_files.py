@@ -142,9 +142,9 @@ def _lines(file: Path) -> list[str]:
 
 
 def _check_texts(values: Iterable[Any], what: str) -> None:
-    """Raises ValueError if a value is not a string or cannot be encoded in UTF-8.
+    """Raises ValueError if one of `values` is not a string or cannot be encoded in UTF-8.
 
-    `what` describes one of the values in the error message, such as "a piece of a merge".
+    `what` describes such a value in the error message, for example "a piece of a merge".
     """
     for value in values:
         if not isinstance(value, str):
@@ -156,7 +156,7 @@ def _steps(step: dict[str, Any] | None, members: str) -> list[dict[str, Any]]:
     if not step:
         return []
     if not isinstance(step["type"], str):
-        raise ValueError(f"a step has the type {brief(step['type'])}")
+        raise ValueError(f"a normalizer or pre-tokenizer has the type {brief(step['type'])}")
     if step["type"] == "Sequence":
         return [inner for member in step[members] for inner in _steps(member, members)]
     return [step]

@@ -129,9 +129,9 @@ def train_wordpiece(
     """Learns a WordPiece vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
-    is too small for all characters in the texts, the rarest are left out. The vocabulary does not
-    depend on the order of the texts, unless `counting.count_words` drops rare words to bound
-    memory; `report` is then called with a message.
+    is too small for all characters in the texts, the rarest characters are left out. The vocabulary
+    does not depend on the order of the texts, unless `counting.count_words` drops rare words to
+    bound memory; `report` is then called with a message.
 
     Raises:
         ValueError: the texts contain no word.

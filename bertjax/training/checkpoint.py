@@ -25,9 +25,9 @@ class Checkpointer:
     """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
     The best checkpoint is the one with the lowest `metric` (with the highest one if
-    `higher_is_better`) among the evaluated checkpoints of the run's latest phase; a phase is a part
-    of a pretraining run with its own sequence length. A checkpoint whose metric is missing, NaN or
-    infinite is never the best.
+    `higher_is_better`) among the checkpoints of the latest phase that has evaluated ones; a phase
+    is a part of a pretraining run with its own sequence length. A checkpoint whose metric is
+    missing, NaN or infinite is never the best.
 
     If a save in the background fails, the next method call raises an OSError, so that a run does
     not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
@@ -68,7 +68,10 @@ class Checkpointer:
             self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def _seal(self) -> None:
-        """Writes checksums into a checkpoint's temporary folder before Orbax renames the folder."""
+        """Writes the checksums of a checkpoint's files into its folder, before Orbax renames it.
+
+        By these checksums, `restore` detects damaged files.
+        """
         if hosts.is_first():
             for folder in self._directory.glob(f"*{TEMPORARY}*"):
                 add_checksums(folder)
@@ -86,7 +89,10 @@ class Checkpointer:
         return self._sign * value - 1e3 * metrics.get("phase", 0)
 
     def _graded(self) -> list[tuple[float, int]]:
-        """Returns a pair (result of `_badness`, -step) for each checkpoint with a finite metric."""
+        """Returns (badness, -step) for each checkpoint with a finite metric; the least is the best.
+
+        The badness is a number that is lower for a better checkpoint.
+        """
         with self._explained():
             self._manager.wait_until_finished()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
@@ -105,10 +111,10 @@ class Checkpointer:
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
         """Returns whether a new checkpoint would be at least as good as all stored checkpoints.
 
-        `metrics` holds its metrics and "phase", the index of its phase. As the class docstring
-        says, checkpoints are compared by one metric, and later phases are always better. The result
-        is False if that metric is missing, NaN or infinite in `metrics`; else, it is True if no
-        stored checkpoint has a finite metric.
+        `metrics` holds the new checkpoint's metrics and "phase", the index of its phase (part of
+        the run). Later phases are always better; within a phase, checkpoints are compared by one
+        metric, the constructor's `metric`. The result is False if this metric is missing, NaN or
+        infinite in `metrics`; else, it is True if no stored checkpoint has a finite metric.
         """
         badness = self._badness(metrics)
         return badness < math.inf and all(badness <= other for other, _ in self._graded())
@@ -179,9 +185,9 @@ class Checkpointer:
     ) -> None:
         """Replaces the newest checkpoint, which is that of `step`, by one that stores `metrics`.
 
-        The arguments are those of `save`; the method returns when the new checkpoint is written.
-        The old checkpoint is kept until then, so that no checkpoint is lost if the process is
-        killed.
+        The new checkpoint also stores `state`, a pytree of arrays, and `progress`, JSON values. The
+        method returns when the new checkpoint is written; the old one is kept until then, so that
+        no checkpoint is lost if the process is killed.
 
         Raises:
             OSError: the new checkpoint cannot be written.

@@ -67,8 +67,8 @@ class ClassReport:
     def _count(self, labels: list[tuple], predicted: list[tuple]) -> None:
         """Counts the labels, predicted labels and right predictions of one example.
 
-        Both lists contain tuples, whose last element is the class or the entity type by which they
-        are counted. A label is predicted right if `predicted` contains an equal tuple.
+        `labels` and `predicted` contain tuples, which are counted by their last element, the class
+        or the entity type. A label is predicted right if `predicted` contains an equal tuple.
         """
         self._labels.update(entry[-1] for entry in labels)
         self._predicted.update(entry[-1] for entry in predicted)

@@ -16,11 +16,13 @@ from bertjax.training.objective import TEACHER
 
 
 def distilled_pretraining(config: DistillationConfig) -> Objective:
-    """Returns the objective of DistilBERT's pretraining (Sanh et al. 2019, section 2).
+    """Returns the objective, a set of losses, of DistilBERT's pretraining (Sanh et al. 2019, 2).
 
     The total loss is the weighted sum of the soft-target, masked-LM, cosine and NSP losses, with
-    the weights in `config`; each loss is a mean over the whole batch. The student has the head
-    "masked_lm" or "pretraining"; the teacher has the head "masked_lm".
+    the weights in `config`. The losses are means over a whole batch: masked-LM over masked tokens,
+    NSP over labelled sequences, cosine over all tokens but padding, and soft-target over the former
+    or the latter tokens, as `config.soft_targets_on` says. The student has the head "masked_lm" or
+    "pretraining"; the teacher has the head "masked_lm".
     """
     everywhere = bool(config.soft_targets) and config.soft_targets_on == "all"
 
@@ -66,8 +68,9 @@ def distilled_task(hard: Objective, temperature: float, soft_weight: float) -> O
 
     The total loss is (1 - soft_weight) * label loss + soft_weight * distillation loss. The label
     loss and the distillation loss are means over the labelled sequences or tokens, weighted by the
-    array "label_weights" of the batch. `temperature` divides the logits of student and teacher in
-    the distillation loss; regression has no temperature.
+    array "label_weights" of the batch. The distillation loss is KL(teacher || student) * T^2, where
+    `temperature`, T, divides the logits of both; in regression, it is the squared difference of the
+    logits, without a temperature.
     """
     assert hard.soft_losses is not None
     soft_losses = hard.soft_losses

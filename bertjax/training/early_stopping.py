@@ -11,7 +11,7 @@ class EarlyStopping:
             should stop; 0: the run never stops early.
         metric: the name of the metric that should improve.
         higher_is_better: whether a higher value of the metric is an improvement.
-        state: the value of the attribute `state` that a checkpoint stored; None: a new run.
+        state: the best value and the count (attribute `state`) at a checkpoint; None: a new run.
     """
 
     def __init__(

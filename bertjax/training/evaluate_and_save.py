@@ -42,10 +42,11 @@ def check_stop(stop: StopSignal | None) -> None:
 class EvaluateAndSave:
     """A training hook that evaluates every `eval_every` and saves every `save_every` steps.
 
-    At `last_step`, the last step of the phase, the hook both evaluates and saves; if `eval_every`
-    is 0, this is the only evaluation. A checkpoint is also saved after each evaluation that is the
-    best so far. After a stop signal, the state of the current step is saved without an evaluation;
-    if an evaluation was due at that step, the evaluation runs when training resumes.
+    At `last_step`, the last step of the phase (a part of the run with its own row length), the hook
+    both evaluates and saves; if `eval_every` is 0, this is the only evaluation. A checkpoint is
+    also saved after each evaluation that is the best so far. After a stop signal, the state of the
+    current step is saved without an evaluation; if an evaluation was due at that step, the
+    evaluation runs when training resumes.
 
     If an evaluation and a save are due at the same step, the evaluation comes first, so that the
     checkpoint stores its metrics. If the evaluation is not compiled yet, the state is saved before
@@ -54,7 +55,8 @@ class EvaluateAndSave:
     Args:
         checkpointer: writes the checkpoints.
         logger: logs the metrics; the training time that it measures excludes evaluations and saves.
-        skipped: reports skipped updates; raises NotFinite after too many consecutive skipped ones.
+        skipped: reports updates that were skipped because the loss or the gradient norm was NaN,
+            infinite or a spike; raises NotFinite after too many in a row.
         evaluate: a function params -> {metric: value}.
         progress: a function step -> the JSON values that the checkpoint of the step stores, such as
             the position in the data.

@@ -116,7 +116,10 @@ class FinetuningRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as stored in run.json, with a hash of the weights of the teacher, if any."""
+        """The config as stored in run.json, with a hash of the weights of the teacher, if any.
+
+        When a run resumes, this is compared with run.json.
+        """
         return identity_of(self.config, self.teacher)
 
     @property
@@ -125,9 +128,10 @@ class FinetuningRun(Run):
         return self.data.fingerprint
 
     def claim_workdir(self) -> None:
-        """Does what `Run.claim_workdir` does, and writes bad_rows.jsonl if there are bad rows.
+        """Locks the workdir, and writes the config, the tokenizer and bad_rows.jsonl to it.
 
-        bad_rows.jsonl names the rows of the user's data files that cannot be used and are left out.
+        bad_rows.jsonl names the rows of the user's data files that cannot be used and are left out;
+        it is not written if there are no such rows.
         """
         super().claim_workdir()
         source = self.task.source
@@ -140,7 +144,10 @@ class FinetuningRun(Run):
         return self.loaded.params
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields global training batches on the devices, from the run's batch `first_batch` on."""
+        """Yields training batches on the devices of all hosts, from batch `first_batch` on.
+
+        Batches are counted from 0, through all epochs.
+        """
         del phase_index
         source = FeatureBatches(
             str(self.data.path),
@@ -160,9 +167,9 @@ class FinetuningRun(Run):
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
         """Returns (index of the first feature, index of the last feature) of a batch.
 
-        Features are encoded examples. They are numbered from 0 in the order of training, through
-        the shuffled features of all epochs, one epoch after the other. The last batch of an epoch
-        may be smaller than the other batches.
+        Features are encoded examples or windows. They are numbered from 0 in the order of training,
+        through the shuffled features of all epochs, one epoch after the other. The last batch of an
+        epoch may be smaller than the other batches.
         """
         del phase_index
         count, size = len(self.data.sizes), self.config.batch_size
@@ -174,7 +181,7 @@ class FinetuningRun(Run):
         """Returns the number of microbatches per update, `accumulation_steps` of the config.
 
         `phase.accumulation_steps` is not used: it would have to divide `phase.batch_size`, a number
-        of examples, but microbatches split packed rows, each with several examples.
+        of examples, but microbatches consist of rows, into which several examples each are packed.
         """
         del phase
         return self.config.accumulation_steps
@@ -198,10 +205,11 @@ class FinetuningRun(Run):
             self.early_stopping.state = dict(progress["patience"])
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns all of `changed`, because any difference from the saved config prevents resuming.
+        """Returns all of `changed`, because each of these changes prevents the run from resuming.
 
-        If `num_epochs` or `max_steps` differs, the returned list ends with the reason why this
-        difference prevents resuming.
+        `changed` describes the config fields, without those that may always change, that differ
+        from `saved`. If `num_epochs` or `max_steps` differs, the returned list ends with the reason
+        why this difference prevents resuming.
         """
         refused = super().refused_changes(changed, saved, step)
         if any(change.startswith(("num_epochs:", "max_steps:")) for change in refused):

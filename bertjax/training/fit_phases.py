@@ -85,12 +85,12 @@ class FitPhases:
         """Returns the index, within the data of phase `index`, of the batch after step `step`.
 
         Phase `index` begins after step `start`. The returned index also counts the batches that
-        rollbacks left out.
+        were left out when the run was returned to an earlier step (rollback).
         """
         return step - start + self._run.rollbacks.left_out(index, step)
 
     def _saving(self, index: int, start: int) -> EvaluateAndSave:
-        """Returns the evaluate-and-save hook of phase `index`, which begins after step `start`."""
+        """Returns the `EvaluateAndSave` hook of phase `index`, which begins after step `start`."""
         run = self._run
         phase = run.phases[index]
         eval_every, save_every = run.eval_and_save_every()

@@ -22,7 +22,10 @@ def _shows_bars(console: Console) -> bool:
 
 
 class MetricLogger:
-    """Logs the mean of each training metric over every `every` steps, to files and the terminal.
+    """Logs the training metrics every `every` steps, to files and the terminal.
+
+    Losses and accuracies are means since the last log line; the learning rate and the gradient norm
+    are those of the last step.
 
     Args:
         writer: writes the metric files; None on hosts other than the first.
@@ -30,7 +33,7 @@ class MetricLogger:
         num_steps: the number of steps of the whole run, for the progress bar.
         name: the name of the run, for the progress bar.
         step: the step at which the run starts or resumes.
-        pending: the value of the property `pending` that a checkpoint stored; None: a new run.
+        pending: the sums of metrics not yet logged, from a checkpoint; None: a new run.
         loss_weights: {name of a loss: its factor in the total loss}; if the train step returns no
             metric "loss", this metric is the sum of the losses times these factors. None: {}.
     """
@@ -66,9 +69,9 @@ class MetricLogger:
         self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Sets the FLOP per step of a new phase and the peak FLOP/s of all devices together.
+        """Sets the FLOP per step and the peak FLOP/s of all devices, from which the MFU follows.
 
-        The first step of the phase is not timed, because that step includes compilation.
+        A phase is a part of the run; its first step includes compilation and is not timed.
         """
         self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops

@@ -11,7 +11,7 @@ HISTORY = 128
 
 
 class LossHistory(NamedTuple):
-    """The losses and gradient norms of the last `HISTORY` steps in which both were finite.
+    """The losses and gradient norms of the last 128 (`HISTORY`) steps in which both were finite.
 
     The history is a part of the train state, so checkpoints store it.
 

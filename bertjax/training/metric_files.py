@@ -106,10 +106,10 @@ def _in_json(value: Any) -> Any:
 
 
 def _is_written_again(names: Iterable[str], at: int, step: int, evaluation_due: bool) -> bool:
-    """Whether a run that resumes from `step` writes metrics named `names` of step `at` again.
+    """Whether a run that resumes from `step` writes an entry, of step `at`, once more.
 
-    The result is True for all steps `at` after `step`, and for an evaluation of `step` itself if
-    `evaluation_due` is True.
+    The result is True for all steps `at` after `step`, and for an evaluation of `step` itself (one
+    of `names`, the metrics of the entry, begins with "eval/") if `evaluation_due` is True.
     """
     is_evaluation = any(name.startswith("eval/") for name in names)
     return at > step or (at == step and evaluation_due and is_evaluation)
@@ -148,12 +148,12 @@ def _say_damaged(path: Path) -> None:
 
 
 def scalar_event(step: int, tag: str, value: float, wall_time: float) -> bytes:
-    """Returns the TFRecord of a TensorBoard event with one scalar, as bytes."""
+    """Returns a TensorBoard event with one scalar as bytes, in event files' TFRecord format."""
     return to_record(Event(wall_time=wall_time, step=step, summary=scalar(tag, value)))
 
 
 def to_record(event: Any) -> bytes:
-    """Returns the TFRecord of a TensorBoard event, as bytes.
+    """Returns a TensorBoard event as bytes, in the TFRecord format of event files.
 
     A TFRecord consists of the length of the event (8 bytes), the CRC of the length (4 bytes), the
     serialized event, and the CRC of the event (4 bytes).
@@ -169,7 +169,13 @@ def _masked_crc(data: bytes) -> bytes:
 
 
 class EventRecord(NamedTuple):
-    """A TensorBoard event: its step, wall time, the tags of its scalars, and its TFRecord."""
+    """An event in a TensorBoard event file.
+
+    Attributes:
+        step, wall_time: the step and the time, in seconds since 1970, of the event.
+        tags: the names of the scalars in the event.
+        content: the bytes in the file: the serialized event with its length and CRCs (TFRecord).
+    """
 
     step: int
     wall_time: float
@@ -278,9 +284,9 @@ def _tag_of(key: str) -> str:
 
 
 def _in_order(events: list[EventRecord]) -> Iterator[bytes]:
-    """Yields the TFRecords of events, sorted by step.
+    """Yields events as bytes in the TFRecord format, sorted by step.
 
-    An event whose wall time is 0 gets the wall time of the preceding event.
+    A wall time of 0, that of a restored event, is replaced by that of the preceding event.
     """
     events = sorted(events, key=lambda event: event.step)
     last = next((event.wall_time for event in events if event.wall_time), time.time())

@@ -1,4 +1,7 @@
-"""Combines a model and an objective into the loss function of the train and evaluation steps."""
+"""Combines a model and an objective into the loss function of the train and evaluation steps.
+
+An objective computes the losses and metrics of a batch from the model's outputs.
+"""
 
 from typing import Any
 
@@ -18,9 +21,10 @@ def make_loss_fn(
 ):
     """Returns the loss function `loss_fn(params, batch, weights, dropout) -> (loss, sums)`.
 
-    In the returned function, `weights` maps each loss to its total weight in the global batch,
-    `dropout` is a `step.DropoutKey` or None (no dropout), and `sums` maps each loss or metric to
-    (sum of weighted values, sum of weights).
+    In the returned function, `weights` maps each loss to its total weight in the global batch, such
+    as the number of masked tokens, by which the sum of the loss is divided. `dropout` is a
+    `step.DropoutKey`, a PRNG key with the indices of the rows, or None (no dropout). `sums` maps
+    each loss or metric to (sum of weighted values, sum of weights).
 
     Args:
         model: the model to train.

@@ -23,8 +23,9 @@ Schedule = Callable[[Any], jax.Array]
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
     """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
-    The optimizer clips the gradients, computes Adam's update and adds the weight decay to this
-    update; the sum is multiplied by LAMB's trust ratio (for LAMB only) and by the learning rate.
+    The optimizer clips the gradients by global norm, computes Adam's update and adds the weight
+    decay to this update; the sum is multiplied by LAMB's trust ratio (for LAMB only) and by the
+    learning rate.
     """
     clip = optax.clip_by_global_norm(config.max_grad_norm)
     mask = None if config.decay_all else decay_mask
@@ -39,7 +40,7 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.Gradien
 
 
 def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Returns the transformation of clipped gradients into updates of learning rate 1."""
+    """Returns Adam's transformation of gradients, without weight decay and learning rate."""
     if config.recipe in ("adamw", "lamb"):
         return optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
     return scale_by_uncorrected_adam(b1=config.b1, b2=config.b2, eps=config.eps)

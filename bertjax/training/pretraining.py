@@ -86,11 +86,11 @@ class PretrainingRun(Run):
         self._eval_step = program.eval_step()
 
     def _with_model_of_init(self, config: PretrainConfig, resumes: bool) -> PretrainConfig:
-        """Returns the config with the architecture of the model that --init names.
+        """Returns `config` with the architecture of the model `config.init` (not None).
 
-        The dropout rates in `DROPOUT_OF_THE_RUN` remain those of the config. If the run resumes
-        from a checkpoint, the model config in run.json replaces that of `config`, including the
-        dropout rates.
+        The rates of hidden, attention and classifier dropout remain those of `config`. If the run
+        resumes from a checkpoint, `config.model` becomes the model config stored in run.json in the
+        workdir, including the dropout rates.
         """
         if resumes:
             saved = Workdir(Path(config.workdir)).read()["config"]["model"]
@@ -111,10 +111,10 @@ class PretrainingRun(Run):
 
     @contextlib.contextmanager
     def _explained_head(self) -> Iterator[None]:
-        """Converts a `MissingHead` error in the block to a ValueError that suggests a --head.
+        """A context that replaces `MissingHead` if transformers lacks the sentence-pair head.
 
-        The message is replaced if the head for sentence pairs is missing, because --head does not
-        accept all heads that the message of `MissingHead` suggests.
+        The new ValueError suggests --head masked_lm, because --head does not accept all heads that
+        the message of `MissingHead` suggests.
         """
         try:
             yield
@@ -157,7 +157,7 @@ class PretrainingRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json.
+        """The config as it is stored in run.json in the workdir.
 
         The entry "distillation" also contains a hash of the teacher's weights; this entry is None
         if there is no teacher.
@@ -176,7 +176,7 @@ class PretrainingRun(Run):
         """Returns the parameters to start from; None: the run starts from random parameters.
 
         The parameters are those of the model that --init names, or those copied from the teacher.
-        To free memory, the attribute `initial` is set to None.
+        The first call drops them to free memory; later calls return None.
         """
         initial, self.initial = self.initial, None
         if initial is None:
@@ -187,7 +187,10 @@ class PretrainingRun(Run):
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields the global batches of a phase on the devices, from index `first_batch` on."""
+        """Yields the global batches of a phase on the devices, from batch `first_batch` on.
+
+        The batches of a phase are counted from 0.
+        """
         phase = self.config.phases[phase_index]
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
@@ -204,7 +207,10 @@ class PretrainingRun(Run):
             yield self._to_devices(batch, host_rows, phase.batch_size)
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns the position in the data: {"phase": index, "row": index of its next row}."""
+        """Returns the position in the data: {"phase": index, "row": index within the phase}.
+
+        The row is the first one of the batch `next_batch`.
+        """
         row = next_batch * self.config.phases[phase_index].batch_size
         return {"phase": phase_index, "row": row}
 
@@ -213,10 +219,10 @@ class PretrainingRun(Run):
         return self.config.eval_every, self.config.save_every
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences in `changed` that prevent the run from resuming.
+        """Returns those differences from the saved config that prevent the run from resuming.
 
-        The phases may differ if the rows and learning rates of all finished steps stay the same; if
-        not, the returned list ends with the reason.
+        `changed` describes each difference. The phases may differ if the rows and learning rates of
+        all finished steps stay the same; if not, the returned list ends with the reason.
         """
         refused = [change for change in changed if not change.startswith("phases.")]
         if len(refused) < len(changed):
@@ -226,7 +232,7 @@ class PretrainingRun(Run):
         return refused
 
     def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
-        """Returns the masking settings and the format of the rows of `phase`."""
+        """Returns the masking settings and the row format (length, padding) of `phase`."""
         max_sequences = self.metadata.max_sequences
         masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
@@ -316,8 +322,9 @@ def pretrain(config: PretrainConfig) -> Path:
         The path of the model directory.
 
     Raises:
-        Interrupted: a stop signal arrived; the state is saved.
-        NotFinite: too many consecutive updates were skipped.
+        Interrupted: a stop signal (such as SIGTERM) came; the same call resumes the run.
+        NotFinite: in too many consecutive steps, the loss or gradient was not finite or a spike; or
+            the model is not finite.
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """

@@ -29,8 +29,9 @@ class PretrainingProgram(Program):
     """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
 
     Raises:
-        ValueError: a batch cannot be split equally over the devices and microbatches, or the config
-            cannot be used for a reason that `Program` documents.
+        ValueError: a batch cannot be split equally over the devices and microbatches, or a
+            parameter over the devices; or the config's attention kernel, warm-up or `unroll`
+            cannot be used.
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
@@ -120,7 +121,7 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
     """Returns the arrays of a phase's global batch as `jax.ShapeDtypeStruct`s.
 
-    Each array has the sharding `rows`. The shapes are those of batches with one sequence per row.
+    `rows` is the sharding of each array. The shapes are those of batches with one sequence per row.
     """
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)
@@ -129,12 +130,13 @@ def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, A
 
 
 def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
-    """Returns the config with the field `head` set to "pretraining" or "masked_lm".
+    """Returns the config with `head` "pretraining" (MLM and sentence pairs) or "masked_lm".
 
     Args:
         config: the config of the run. Without a teacher, the head is `config.head`; if it is None,
             the head is "pretraining" if `has_pairs` is True, else "masked_lm". With a teacher, the
-            head is "pretraining" if `config.distillation.nsp` is above 0, else "masked_lm".
+            head is "pretraining" if `config.distillation.nsp`, the weight of the sentence-pair
+            loss, is above 0, else "masked_lm".
         has_pairs: whether the data has sentence pairs.
 
     Raises:

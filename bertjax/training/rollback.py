@@ -1,5 +1,6 @@
 """Rollback: resumes a run from an earlier checkpoint without the batches that led to bad steps.
 
+A step is bad if its loss or gradient is not finite or a spike; its update is then skipped.
 PaLM was trained with rollbacks (Chowdhery et al. 2022, section 5.1): after a spike of the loss,
 training was restarted from a checkpoint about 100 steps earlier, and the batches around the spike
 were skipped.
@@ -20,11 +21,14 @@ MAX_ROLLBACKS = 20
 
 
 class RolledBack(Exception):
-    """Raised after a rollback; a new `Run` must resume from the newest remaining checkpoint."""
+    """Raised after a return of the run to an earlier step, from which a new `Run` must resume."""
 
 
 class Rollbacks:
     """The rollbacks of a run, which are stored in `rollbacks.json` in the workdir.
+
+    After too many consecutive bad steps (whose updates were skipped), a rollback returns the run to
+    an earlier checkpoint and leaves out the batches from there to the last bad step.
 
     Attributes:
         count: the number of rollbacks so far.
@@ -32,7 +36,7 @@ class Rollbacks:
             batches. A rollback replaces the dictionaries of all earlier rollbacks to the same or a
             later step. The keys of each dictionary are:
             to_step: the step of the checkpoint that the run returned to (0: the start).
-            from_step: the last bad step, whose update was skipped.
+            from_step: the last of the consecutive bad steps.
             phase: the index of the phase whose batches are left out.
             batches: the number of batches of phase `phase` that are left out when training
                 continues from `to_step`.
@@ -60,15 +64,14 @@ class Rollbacks:
     ) -> int | None:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
-        `first_bad` and `last_bad` are the first and the last of the consecutive skipped steps.
-        Checkpoints newer than that one are moved from the folder `checkpoints` to the folder
+        `first_bad` and `last_bad` are the first and the last of the consecutive steps whose updates
+        were skipped. Newer checkpoints are moved from the folder `checkpoints` to the folder
         `rolled_back` in the workdir. Every host must call this method; only the first host changes
         files.
 
         Returns:
-            The step of the checkpoint that the run returns to, or 0 if training restarts from the
-            beginning; None, and nothing is changed, if the run has already been rolled back
-            `MAX_ROLLBACKS` times.
+            The step of the checkpoint that the run returns to (0: the start of the run); None,
+            and nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS` times.
         """
         if self.count >= MAX_ROLLBACKS:
             return None
@@ -91,12 +94,12 @@ class Rollbacks:
         return target
 
     def _leave_out(self, phases: Sequence[Phase], last_bad: int, target: int) -> int:
-        """Adds the records of a rollback from step `last_bad` to step `target`.
+        """Adds to `records` the dictionaries of a rollback from step `last_bad` to step `target`.
 
-        The new records replace those of earlier rollbacks to `target` or later steps. In the phase
-        of `last_bad`, the new records leave out all batches after `target` up to the batch of
-        `last_bad`; in each other phase with a replaced record, all batches after `target` up to the
-        last batch that the replaced record left out.
+        They replace the dictionaries of earlier rollbacks to `target` or later steps. In the phase
+        of `last_bad`, all batches after step `target` up to the batch of `last_bad` are left out;
+        in each other phase with a replaced dictionary, all batches after `target` up to the last
+        batch that the replaced dictionary left out.
 
         Returns:
             The number of batches that are left out of the phase of `last_bad`.

@@ -74,8 +74,8 @@ def selected_by(task: Task, metric: str | None) -> Task:
 def best_run(scores: Scores, metric: str | None) -> str:
     """Returns the name of the run whose score `metric`, such as "dev/accuracy", is the best.
 
-    The best score is the highest or, for losses and errors, the lowest. If `metric` is None, or
-    several runs are equally good, the first of them is returned.
+    The best score is the highest or, for losses and errors, the lowest. If several runs are equally
+    good, the first of them is returned; if `metric` is None, the first run.
     """
     sign = 1 if metric is None or higher_is_better(metric) else -1
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
@@ -110,7 +110,7 @@ def print_scores(scores: Scores, task: Task) -> None:
 
 
 def _shown(key: str, value: float) -> str:
-    """Formats the score `value` of the metric `key`: fractions in percent, others unscaled."""
+    """Formats the score `value` of the metric `key`: fractions and correlations in percent."""
     if is_fraction(key):
         return f"{100 * value:.2f}"
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"

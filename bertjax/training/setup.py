@@ -24,10 +24,11 @@ class Program:
     """The model, the optimizer and the compiled steps of a run, for the devices of a mesh.
 
     Args:
-        config: the config, which sets the precision, kernels and optimizer of the run.
-        model: the model to train; the config replaces the model's precision and kernels.
+        config: the config, which sets the optimizer, dtype, unroll, remat and attention kernel.
+        model: the model to train; its dtype, unroll, remat and attention kernel are replaced.
         objective: the objective to minimise.
-        phases: the phases, which determine the learning-rate schedule and the row lengths.
+        phases: the phases, whose steps and row lengths determine the learning-rate schedule and
+            the attention kernel.
         mesh: a mesh of the run's devices, or of a device topology for which programs are compiled
             ahead of time and not run.
         teacher: the teacher for distillation; None: no distillation.
@@ -38,9 +39,9 @@ class Program:
         state_sharding, state_shapes: the shardings and the shapes of the `TrainState`.
 
     Raises:
-        ValueError: the attention kernel, unroll factor or warm-up of the config cannot be used with
-            the model, phases and devices, or the size of a parameter axis is not a multiple of the
-            size of the mesh axis over which it is sharded.
+        ValueError: the attention kernel, unroll factor of the layer scan or warm-up of the config
+            cannot be used with the model, phases and devices, or the size of a parameter axis is
+            not a multiple of the size of the mesh axis over which it is sharded.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class Program:
 
         Args:
             accumulation_steps: the number of microbatches per update.
-            constants: the shardings of the arguments `constants` of the train step: for a run with
-                a teacher, {TEACHER: the shardings of the teacher's parameters}.
+            constants: the shardings of the arguments `constants` of the train step: with a teacher,
+                one dict {"teacher": the shardings of the teacher's parameters}, else nothing.
         """
         train_step = make_train_step(
             self.loss_fn,
@@ -122,7 +123,10 @@ class Program:
         return compile_train_step(within, self.state_sharding, self.rows, *constants)
 
     def eval_step(self) -> Any:
-        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}."""
+        """Returns the jitted eval step (params, batch, *constants) -> {metric: (sum, weight)}.
+
+        The mean of a metric over batches is total sum / total weight.
+        """
         eval_step = make_eval_step(self.loss_fn, self.objective.weights)
         return jax.jit(sharding.within(self.mesh, eval_step))
 

@@ -1,8 +1,8 @@
 """The hook that reports skipped updates, and the check that arrays to be saved are finite.
 
-The compiled train step skips an update whose loss or gradient norm is not finite or, with
-`skip_spikes`, a spike: far above the mean of the last steps. To report skipped updates, the host
-reads the metric "skipped" of each step a few steps later.
+The compiled train step skips an update whose loss or gradient norm is not finite or a spike: more
+than `skip_spikes` (if above 0) standard deviations above the mean of the last steps. To report
+skipped updates, the host reads the metric "skipped" of each step a few steps later.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ from bertjax.training.loop import STEPS_AHEAD
 class NotFinite(ValueError):
     """Raised if too many consecutive updates were skipped, or arrays to be saved are not finite.
 
+    An update is skipped if its loss or gradient is not finite or a spike.
+
     Attributes:
         first_step, last_step: the first and the last of the consecutive steps whose updates were
             skipped; 0 and None if the cause of the error is an array that is not finite.
@@ -28,10 +30,11 @@ class NotFinite(ValueError):
 
 
 class SkippedUpdates:
-    """A training hook that reports skipped updates, and ends the run after too many in a row.
+    """A training hook that reports skipped updates, and raises NotFinite after too many in a row.
 
-    The hook reads the metrics of a step up to `STEPS_AHEAD` steps later, when the device has
-    computed the step, so that the device never waits for the host.
+    An update is skipped if its loss or gradient is not finite or a spike. The hook reads the
+    metrics of a step up to `STEPS_AHEAD` steps later, when the device has computed the step, so
+    that the device never waits for the host.
 
     Args:
         report: a function (step, {metric: value}) that logs the metrics of a step.

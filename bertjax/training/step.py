@@ -23,7 +23,7 @@ class DropoutKey(NamedTuple):
 
     Attributes:
         key: the PRNG key of the train step.
-        rows: the index of each row in the global batch, int [B], which is folded into `key`.
+        rows: the index of each of the B rows in the global batch, int [B], folded into `key`.
     """
 
     key: jax.Array
@@ -61,9 +61,9 @@ def make_train_step(
     or, in distillation, one dictionary with the frozen parameters of the teacher, which the state
     does not contain.
 
-    If the loss or the gradient norm is not finite or a spike (see `loss_history.is_spike`), the
-    update is skipped: the parameters and the optimizer state, except for the step count of the
-    learning-rate schedule, stay the same, and the metric "skipped" is true.
+    If the loss or the gradient norm is not finite or a spike (far above the mean of the last
+    steps), the update is skipped: the parameters and the optimizer state, except for the step count
+    of the learning-rate schedule, stay the same, and the metric "skipped" is true.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -116,9 +116,10 @@ def _where(condition: jax.Array, new: Any, old: Any) -> Any:
 def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> RowGrads:
     """Extends `row_grads` from one microbatch to a global batch on all devices of the mesh.
 
-    The losses, metric sums and gradients of all microbatches are added up. If only the "data" axis
-    of the mesh has more than one device, each device first adds up the gradients of its own
-    microbatches, and then one all-reduce sums the gradients over devices.
+    The losses, metric sums and gradients from `row_grads` are added up. If only the "data" axis of
+    the mesh has more than one device, each device first adds up the gradients of its own
+    microbatches, and then one all-reduce sums the gradients over devices; on other meshes, the
+    compiler chooses the communication.
     """
 
     def accumulate(params, batch: Batch, weights, key, rows):
@@ -162,7 +163,8 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
     def row_grads(params, batch: Batch, weights, key, rows):
         """Computes the loss, metric sums and gradients of a batch of b rows.
 
-        `rows`, int [b], holds the indices of these rows in the global batch (see `DropoutKey`).
+        `rows`, int [b], holds the indices of these rows in the global batch, which determine the
+        dropout masks.
         """
         trained, fixed = split_params(params, frozen)
 
@@ -178,7 +180,10 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 
 
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
-    """Returns `eval_step(params, batch, *constants) -> {metric: (sum, weight)}` without dropout."""
+    """Returns `eval_step(params, batch, *constants) -> {metric: (sum, weight)}` without dropout.
+
+    The mean of a metric over batches is total sum / total weight.
+    """
 
     def eval_step(params, batch: Batch, *constants: dict[str, Any]):
         return loss_fn(with_constants(params, *constants), batch, weights_fn(batch), None)[1]
@@ -197,8 +202,8 @@ def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[s
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
     """Applies `jax.jit` to a train step, with the shardings of its state, batch and constants.
 
-    The sharding of the batch is `rows`; `constants` are the shardings of the arguments of that name
-    of the train step. The jitted function donates its argument `state`.
+    `rows` is the sharding of the batch. `constants` are the shardings of the arguments `constants`
+    of the train step (the teacher's parameters, if any). The argument `state` is donated.
     """
     return jax.jit(
         train_step,

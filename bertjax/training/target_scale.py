@@ -18,10 +18,10 @@ def to_standardized(params: Any, task: Task) -> Any:
     """Converts a head that predicts targets to one that predicts the standardised targets.
 
     Args:
-        params: parameters of a model with the head of `task`, with the `class_part` of the head at
-            the top level.
-        task: the task, whose mean and standard deviation are used; all tasks but regression leave
-            the parameters unchanged.
+        params: parameters of a model with the head of `task`; the last layer of the head, its
+            `class_part`, is an entry of the top level.
+        task: the task, whose `mean` and `std` standardise the targets; for tasks other than
+            regression, `params` is returned unchanged.
     """
     if not isinstance(task, RegressionTask):
         return params

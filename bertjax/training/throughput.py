@@ -50,8 +50,8 @@ def measure(
         profile: the directory for a profiler trace of one additional round; None: no trace.
 
     Returns:
-        {name: value}, where times and rates, such as "tokens_per_second", are medians over the
-        rounds, and other entries describe the config, the device and the library versions.
+        {name: value}, where times and rates, such as "tokens_per_second", come from medians over
+        the rounds, and other entries describe the config, the device and the library versions.
 
     Raises:
         ValueError: the config has no phase `index`, or cannot be used with the data and devices.
@@ -168,7 +168,10 @@ def _figures(
     rounds: list[dict[str, Any]],
     first: float,
 ) -> dict[str, Any]:
-    """Returns the result of `measure`; `first`: seconds of the first step and its compilation."""
+    """Returns the dictionary that `measure` returns.
+
+    `first` is the time in seconds of the first step with its compilation.
+    """
 
     def median(key: str) -> float:
         return statistics.median(values[key] for values in rounds)

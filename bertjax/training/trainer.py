@@ -97,14 +97,14 @@ class Run(abc.ABC):
         The names of the metrics begin with "eval/".
 
         Raises:
-            EvaluationStopped: a stop signal came during the evaluation (see `interruptible`).
+            EvaluationStopped: a stop signal (such as SIGTERM) came during the evaluation.
         """
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
         """Compiles the evaluation of a phase before the phase begins; here, does nothing.
 
-        When a phase begins, the newest checkpoint is usually that of the last step done; if so, a
-        stop signal ends the process at once, even during the compilation, and no step is lost.
+        When a phase begins, the newest checkpoint is usually that of the last step, so a stop
+        signal can end the process at once, even during compilation, without loss.
 
         Returns:
             True if evaluations of the phase need no more compilation; False if nothing was
@@ -144,7 +144,7 @@ class Run(abc.ABC):
         return False
 
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
-        """Returns the indices (first row, last row) of a batch; 0 is the first row of the phase."""
+        """Returns (first row, last row), both inclusive, of a batch; row 0 is the phase's first."""
         batch_size = self.phases[phase_index].batch_size
         return batch * batch_size, (batch + 1) * batch_size - 1
 
@@ -225,8 +225,10 @@ class Run(abc.ABC):
         """Trains from the newest checkpoint, or from the start, and returns the state to export.
 
         Raises:
-            Interrupted: a stop signal arrived; a checkpoint of the last step was saved.
-            NotFinite: too many consecutive updates were skipped, or the state is not finite.
+            Interrupted: a stop signal arrived; a checkpoint of the last step was saved, unless a
+                second signal came.
+            NotFinite: in too many consecutive steps, the loss or gradient was not finite or a
+                spike; or the state is not finite.
             RolledBack: the run was rolled back to an earlier step; continue with a new `Run`.
             ValueError: the workdir belongs to another run.
         """
@@ -281,7 +283,7 @@ class Run(abc.ABC):
     def _fit_phases(
         self, checkpointer: Checkpointer, stop: StopSignal
     ) -> tuple[TrainState, int, bool]:
-        """Trains all phases; returns (last state, its step number, whether the run is complete)."""
+        """Trains all phases; returns (last state, its step, whether no stop signal ended it)."""
         progress: Mapping[str, Any] = {}
         if checkpointer.latest_step is None:
             # The step is not read from the state, because that would wait for its computation.

@@ -106,11 +106,14 @@ class FinetuneResult:
 
 
 def finetune(config: FinetuneConfig) -> FinetuneResult:
-    """Fine-tunes a model in a single run, once per seed, or once per configuration of the sweep.
+    """Fine-tunes a model in a single run, in one run per seed, or in a sweep.
+
+    A sweep has one run per combination of batch size, learning rate and epochs in BERT's grid.
 
     Raises:
-        Interrupted: a stop signal arrived; a checkpoint of the last step was saved.
-        NotFinite: too many consecutive updates were skipped, or the model is not finite.
+        Interrupted: a stop signal arrived; the same call resumes the run.
+        NotFinite: in too many consecutive steps, the loss or gradient was not finite or a spike; or
+            the model is not finite.
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """

@@ -66,9 +66,12 @@ class Workdir:
         return self.newest_step > 0
 
     def read(self) -> dict[str, Any]:
-        """Reads run.json or, if it is damaged or missing, its spare copy.
+        """Returns the content of run.json or, if that is damaged or missing, of its spare copy.
 
-        `bertjax.run_file.read_run` documents the errors.
+        The content is {"config": config of the run, "data_fingerprint": hash of its data}.
+
+        Raises:
+            FileNotFoundError, ValueError: both files are missing or damaged.
         """
         return read_run(self.path)
 
@@ -93,10 +96,10 @@ class Workdir:
     ) -> None:
         """Checks that the run in this workdir has the given config and training data.
 
-        Config fields in `MAY_CHANGE` are not compared.
+        Config fields in `MAY_CHANGE`, such as paths and kernels, are not compared.
 
         Args:
-            config: the config of the run, as `trainer.Run.identity` returns it.
+            config: {field: value} of the run's config, as run.json stores it.
             data_fingerprint: a hash of the training data; None: the data is not checked.
             defaults: {config field: value} of the fields that a run.json of an older version lacks.
             allow: a function (differences, saved config, step of the newest checkpoint) that
@@ -118,7 +121,8 @@ class Workdir:
             raise ValueError(
                 f"{self.path} holds a run of another config: {'; '.join(changed)}. Resume with the "
                 "old config, or choose another --workdir, or delete that run with --overwrite; to "
-                f"start a new run from the model of this one, also give --init {self.path}."
+                "start a new run from the model of this one, choose another --workdir and give "
+                f"--init {self.path}."
             )
 
     def _holds_something(self) -> bool:
@@ -153,7 +157,7 @@ class Workdir:
         no work is lost.
 
         Args:
-            config: the config of the run, as `trainer.Run.identity` returns it.
+            config: {field: value} of the run's config, as run.json will store it.
             data_fingerprint: a hash of the training data.
             overwrite: whether to delete a run in this workdir that has another config or data.
             checks: the keyword arguments `defaults` and `allow` of the method `check`.

@@ -42,7 +42,7 @@ def model_card(
         config: the architecture of the model.
         do_lower_case: whether the tokenizer lower-cases texts; None: the model has no tokenizer.
         facts: (name, value) pairs that describe the training; the card shows them as a table.
-        tagger: the config of a tagger trained on the frozen encoder; None: there is no tagger.
+        tagger: the config of a tagger (classifier of words) on the frozen encoder; None: no tagger.
     """
     text = _HEAD.format(
         title=title,

@@ -253,8 +253,8 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
     """Returns `config` with `pad_token_id` and the `position_offset` that follows from it.
 
-    For RoBERTa, XLM-RoBERTa and CamemBERT, the offset is pad_token_id + 1 (1 if `pad_token_id` is
-    None); for other families, it stays the same.
+    `position_offset` is the position id of the first token: for RoBERTa, XLM-RoBERTa and CamemBERT,
+    pad_token_id + 1 (1 if `pad_token_id` is None); for other families, it stays the same.
     """
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
     if not family_of(config).positions_after_padding:

@@ -60,9 +60,9 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 
 
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
-    """Adds to `params` newly initialised parameters of `model.training_parts`.
+    """Returns `params` with newly initialised parameters under the keys `model.training_parts`.
 
-    These parts of the model exist only during training, so loaded parameters lack them.
+    These parameters exist only during training, so loaded parameters lack them.
     """
     if not model.training_parts:
         return params
@@ -190,7 +190,7 @@ def _place(
     Args:
         filled: {path: parameter}, to which the converted values are written.
         like: the shape and dtype of the parameter that the tensor becomes or is a part of.
-        mapped: the path of the parameter, and the conversion of the tensor.
+        mapped: the path of the parameter, and the conversion from PyTorch's layout.
         tensor: the tensor, in PyTorch's layout.
 
     Returns:

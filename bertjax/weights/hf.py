@@ -67,7 +67,7 @@ class SafetensorsFiles(Mapping[str, np.ndarray]):
 
 @contextlib.contextmanager
 def _opening(file: Path) -> Iterator[None]:
-    """Converts errors that safetensors raises in the block to a ValueError that names `file`."""
+    """A context in which errors of safetensors become a ValueError that names `file`."""
     try:
         yield
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -162,8 +162,8 @@ def save_hf(
         extra: additional fields of `config.json`, such as id2label; None: no additional fields.
         card: the text of the model card, README.md; None: no model card.
         files: additional text files to write, {file name: text}; None: no additional files.
-        tagger: the parameters of a tagger (`model.tagger`), written to `tagger.safetensors`; None:
-            the model has no tagger.
+        tagger: the parameters of a tagger (classifier of words on the frozen encoder), written to
+            `tagger.safetensors`; None: the model has no tagger.
 
     Raises:
         ValueError: `directory` holds files but no model, or transformers does not support the head

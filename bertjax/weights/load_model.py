@@ -311,7 +311,7 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
 def _task_head(source: Source) -> str:
     """Returns the name of the source's head if it is a head for a task, else "encoder".
 
-    The result is "encoder" for a pretraining head, and if `find_head` fails.
+    The result is "encoder" for a pretraining head, and if no head has exactly the stored layers.
     """
     with contextlib.suppress(ValueError):
         head = find_head(source)

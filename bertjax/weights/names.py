@@ -63,8 +63,8 @@ def _layer_norm(hf_name: str, path: str) -> list[Rule]:
 def _lstm(cell: str) -> list[Rule]:
     """Returns the `Rule`s for one layer and direction of a BiLSTM, such as `cell="l0_reverse"`.
 
-    The name `cell` ends the names of torch.nn.LSTM's parameters: the index of the layer, and
-    "_reverse" for the backward direction.
+    `cell` is the suffix of torch.nn.LSTM's parameter names, as in `weight_ih_l0_reverse`: "l", the
+    index of the layer and, for the backward direction, "_reverse".
     """
     return [
         rule

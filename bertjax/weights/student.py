@@ -18,7 +18,7 @@ _SAME_FIELDS = ("hidden_act", "mlm_activation", "layer_norm_eps", "position_offs
 def student_params(
     teacher: LoadedModel, model: BertWithHead, layers: Sequence[int], seed: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Initialises a student with parameters of its teacher (Sanh et al. 2019, 3).
+    """Initialises a student with parameters of its teacher (Sanh et al. 2019, section 3).
 
     Args:
         teacher: the teacher, loaded with the head of the student.

@@ -27,7 +27,7 @@ MAX_UNITS = 1 << 13
 def with_new_tagger(
     encoder: LoadedModel, tagger: TaggerConfig, num_labels: int, seed: int
 ) -> LoadedModel:
-    """Adds a randomly initialised tagger with `num_labels` classes to an encoder.
+    """Adds a randomly initialised tagger (classifier of words, `num_labels` classes) to `encoder`.
 
     Raises:
         ValueError: the tagger uses an encoder layer twice, or a layer that the encoder lacks.
@@ -37,7 +37,7 @@ def with_new_tagger(
 
 
 def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> LoadedModel:
-    """Adds the tagger that an encoder's model directory holds to the encoder.
+    """Adds the tagger (classifier of words) in the model directory of `encoder` to `encoder`.
 
     If the directory holds no tagger, `encoder` is returned unchanged.
 

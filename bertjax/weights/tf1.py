@@ -100,7 +100,8 @@ def _reading(tf: ModuleType, prefix: Path) -> Iterator[None]:
 def find_tf1(path: str | Path) -> Path:
     """Returns the prefix of a TF1 checkpoint's files, without importing TensorFlow.
 
-    The argument `path` has the same meaning as `prefix` in `open_tf1`.
+    `path` is the prefix itself, one of the files, or a directory with one checkpoint or with a file
+    `checkpoint` that names the latest checkpoint.
     """
     path = Path(path)
     if path.is_dir():

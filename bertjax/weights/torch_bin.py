@@ -60,7 +60,7 @@ def _shown(error: Exception) -> str:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """The arrays of a file by name; `starts` holds the byte offset of each storage in `data`."""
+    """The arrays of the file `data` by name; `starts` holds each storage's byte offset in it."""
 
     def __init__(self, data: mmap.mmap, tensors: dict[str, Tensor], starts: dict, byteorder: str):
         self._data = data
@@ -181,7 +181,7 @@ def _entry_span(data: mmap.mmap, entry: zipfile.ZipInfo, free_from: int, end: in
 
     Raises:
         ValueError: the entry is compressed, encrypted or damaged, or does not lie between the byte
-            offsets `free_from`, the end of the previous entry, and `end`, that of all entries.
+            offsets `free_from`, the end of the previous entry, and `end`, the end of the last one.
     """
     shown = entry.orig_filename[:80]
     at = entry.header_offset

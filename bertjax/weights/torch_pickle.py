@@ -69,7 +69,7 @@ class Storage:
         return self.numel * np.dtype(STORED_AS.get(self.dtype, self.dtype)).itemsize
 
     def placed(self, start: int, end: int) -> int:
-        """Checks that the storage fits between byte offsets `start` and `end`; returns `start`."""
+        """Returns the byte offset `start`; raises ValueError if the storage ends after `end`."""
         if self.nbytes > end - start:
             raise ValueError(
                 f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
@@ -99,7 +99,10 @@ class Label:
 
 
 class OrderedDict(dict):
-    """A dict from `collections.OrderedDict()` in a pickle; only such dicts may get attributes."""
+    """A dict from `collections.OrderedDict()` in a pickle.
+
+    Only of such a dict may a pickle set an attribute, `_metadata`.
+    """
 
 
 def _is_count(value: Any) -> bool:

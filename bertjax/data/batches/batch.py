@@ -1,17 +1,17 @@
 """The format of a batch: the arrays that every model, loss and task of bertjax takes.
 
-A batch has B rows; L tokens, P predictions and K sequences per row; C classes or choices per
-example:
+A batch has B rows. A row holds one or several sequences, followed by padding: L tokens, with places
+for P predictions and K sequences. An example has C classes or choices:
 
     input_ids         [B, L] int32    token ids, [PAD] where empty
     token_type_ids    [B, L] int32    0 for segment A, 1 for segment B; only 0 in some families
     position_ids      [B, L] int32    position of each token in its sequence, from 0 on
     sequence_ids      [B, L] int32    1..K: the token's sequence, for the attention mask; 0: padding
-    masked_positions  [B, P] int32    positions of the tokens to predict, 0 where unused
+    masked_positions  [B, P] int32    positions in the row of the tokens to predict, 0 where unused
     masked_labels     [B, P] int32    ids of the tokens to predict, 0 where unused
     masked_weights    [B, P] float32  1, or 0 where unused
-    sequence_starts   [B, K] int32    positions of the [CLS] tokens, 0 where unused
-    example_ids       [B, K] int32    index of each sequence's example in the batch, -1 = none
+    sequence_starts   [B, K] int32    positions in the row of the [CLS] tokens, 0 where unused
+    example_ids       [B, K] int32    index of the sequence's example in all hosts' batch, -1 = none
     labels            targets, by kind: NSP and classes [B, K] int32, -1 = none; multi_label
                       [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32; span
                       [B, K, 2] int32, positions in the row; choice [B, K/C] int32
@@ -42,6 +42,10 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
     """Returns position_ids [L], sequence_ids [L] and sequence_starts [K] of a packed row.
 
+    For each token, these are its position in its sequence, from 0 on, and the number of its
+    sequence, from 1 on; for each sequence, the position of its first token in the row. Unused
+    elements are 0.
+
     Args:
         sequence_lengths: the number of tokens of each sequence in the row.
         row_length: L, the number of tokens of the row, padding included.
@@ -63,5 +67,5 @@ def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int)
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
-    """Stacks rows, dicts of arrays of equal shapes, into one batch."""
+    """Stacks B rows, dicts of arrays, into one batch; each array gets the new first axis B."""
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}

@@ -1,4 +1,4 @@
-"""Fine-tuning batches: the features of a task, shuffled with (seed, epoch) and packed into rows.
+"""Fine-tuning batches: the features of a task, shuffled in each epoch and packed into rows.
 
 A `Feature` holds the token ids and labels of an example (of one window in question answering).
 Several features are put into one row, so that rows have little padding. Every batch of an epoch
@@ -69,9 +69,9 @@ class Placement(NamedTuple):
 
 
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
-    """Returns the `RowShape` of rows with `row_length` tokens.
+    """Returns a `RowShape` with the given `row_length` and `row_counts`, and sets `max_sequences`.
 
-    A row may have one sequence per `TOKENS_PER_SLOT` tokens; this maximum is rounded down to a
+    A row may have one sequence per `TOKENS_PER_SLOT` (8) tokens; this maximum is rounded down to a
     multiple of `num_choices`, the number of sequences per feature, but not below `num_choices`.
     """
     slots = max(1, row_length // TOKENS_PER_SLOT)
@@ -129,7 +129,10 @@ def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> li
 def make_batch(
     features: Sequence[Feature], shape: RowShape, labels: Labels, pad_token_id: int
 ) -> tuple[Batch, list[Placement]]:
-    """Packs features into one batch; returns the batch and the `Placement` of each feature."""
+    """Packs features into one batch; returns the batch and the `Placement` of each feature.
+
+    The batch has the arrays of `batch.py`, except those for masked tokens.
+    """
     sizes = [len(feature.input_ids) for feature in features]
     rows = pack_features(sizes, shape, labels.num_choices)
     placements: list[Any] = [None] * len(features)
@@ -167,7 +170,10 @@ def _make_row(
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
-    """Returns the arrays labels and label_weights of one row, shaped as described in `batch.py`."""
+    """Returns the arrays labels and label_weights of the row with the features `chosen`.
+
+    The shapes are those in the table of `batch.py`, without the axis B.
+    """
     if labels.kind == "tokens":
         joined = [
             np.full(len(f.input_ids), -1, np.int32) if f.labels is None else f.labels
@@ -275,6 +281,9 @@ class FeatureBatches(grain.MapDataset):
 
 
 def feature_batches(batches: FeatureBatches, num_threads: int) -> Iterator[tuple[int, Batch]]:
-    """Returns an endless iterator over the elements of `batches`, read by `num_threads` threads."""
+    """Returns an endless iterator over (number of rows, local rows) of each batch, in order.
+
+    The rows are read ahead by `num_threads` threads.
+    """
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))

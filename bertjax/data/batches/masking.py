@@ -16,10 +16,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Settings of masking: masking probability, limits, and properties of the vocabulary.
+    """Settings of masking: how many tokens are predicted, which ones, and what replaces them.
 
     Raises:
-        ValueError: `max_ngram` is above 1, but `word_starts` is None.
+        ValueError: n-grams are to be masked (`max_ngram` is above 1), but `word_starts`, which
+            tells which tokens begin a word, is None.
     """
 
     probability: float
@@ -108,9 +109,9 @@ def _draw_sizes(
 ) -> np.ndarray:
     """Draws, for each of W words, the size of the n-gram that starts with this word.
 
-    `candidates` are the positions that may be predicted; word i + 1 begins at candidate
-    `first_of_word[i]`. Returns the sizes in words, int [W]. No n-gram extends beyond a special
-    token.
+    `candidates` are the positions that may be predicted, in ascending order. The first word begins
+    at candidates[0], the next ones at candidates[first_of_word], where `first_of_word` is int
+    [W - 1]. Returns the sizes in words, int [W]. No n-gram extends beyond a special token.
     """
     heads = np.concatenate([[0], first_of_word])
     # Number of words from each word to the end of its segment.

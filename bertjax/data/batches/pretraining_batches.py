@@ -76,7 +76,10 @@ def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generat
 
 
 class _Rows(grain.MapDataset):
-    """Dataset of masked rows, which with `shuffle` is endless and reshuffled in every epoch."""
+    """Dataset of masked rows: with `shuffle`, endless and shuffled anew in every epoch.
+
+    Without `shuffle`, the dataset is one epoch in the order of the records.
+    """
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = Rows(paths)
@@ -186,7 +189,7 @@ class HeldOutRows:
 
     @functools.cached_property
     def unigram_entropy(self) -> float:
-        """Entropy, in nats, of the frequencies of the maskable tokens in the sampled rows.
+        """Entropy, in nats, of the token frequencies in the sampled rows, without [CLS] and [SEP].
 
         A model that ignores the context cannot have a loss below the unigram entropy. To compute
         the entropy, every host reads all sampled rows.

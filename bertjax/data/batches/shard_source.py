@@ -68,10 +68,11 @@ class Records(grain.sources.ArrayRecordDataSource):
         )
 
     def _place(self, key: int | None) -> tuple[str, str]:
-        """Returns (path of the shard that caused an error, name of the place for the message).
+        """Returns the path of the shard that caused an error, and its name in the error message.
 
-        The shard is the first shard that cannot be opened. If all shards can be opened, it is the
-        shard that contains record `key`; if `key` is None or no shard contains it, the first shard.
+        The name is the path, or words such as "Row 5 of PATH" or "One of 3 shards, ...". The shard
+        is the first shard that cannot be opened. If all shards can be opened, it is the shard that
+        contains record `key`; if `key` is None or no shard contains it, the first shard.
         To count the records, this method opens all shards.
         """
         counts = [count_or_none(path) for path in self._shards]
@@ -98,7 +99,7 @@ def _read_all(path: str) -> None:
 
 
 class Rows(Records):
-    """Data source of the rows in several shards of prepared data (see `decode_row`)."""
+    """Data source of the rows, as `Row` objects, in several shards of prepared data."""
 
     def decoded(self, record: bytes) -> Row:
         """Returns the `Row` that the bytes `record` encode."""

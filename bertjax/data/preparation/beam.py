@@ -1,9 +1,9 @@
 """Data preparation as an Apache Beam pipeline (extra `beam`) on Dataflow, Spark, Flink or locally.
 
-Each element of the pipeline is the index of one part of the data, as with `--shard i/n`: a worker
-reads the whole input, divides the input into chunks of documents, which are the same on all
-workers, and prepares the chunks of one part. No text goes through Beam, so memory does not grow
-with the corpus, and the examples do not depend on the runner.
+Each element of the pipeline is the index i of one of n parts of the data: a worker reads the whole
+input, divides the input into chunks of documents, which are the same on all workers, and prepares
+the chunks i, i + n, i + 2n, ..., as `--shard i/n` does. No text goes through Beam, so memory does
+not grow with the corpus, and the examples do not depend on the runner.
 """
 
 import shlex
@@ -61,5 +61,5 @@ def run_parts(prepare_part: Callable[[int], Any], parts: int, *, runner: str, op
         gist = str(error).strip().splitlines()
         raise OSError(
             f"A part failed on {name}: {gist[0] if gist else type(error).__name__}. Run the same "
-            "command again; finished chunks are kept."
+            "command again; finished work is kept."
         ) from error

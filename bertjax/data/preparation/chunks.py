@@ -41,7 +41,8 @@ class Chunk(NamedTuple):
 
     Attributes:
         number: index of the chunk, counted from 0.
-        documents: (UTF-8 text, layout) of each document; see `Layout` in `text.documents`.
+        documents: (UTF-8 text, layout) of each document; the layout tells whether a line is a
+            sentence ("lines"), a paragraph ("paragraphs") or running text ("prose").
         text_bytes: total size of the texts in bytes.
     """
 
@@ -84,7 +85,11 @@ class ChunkSettings:
 
 
 class _Sequence(NamedTuple):
-    """A sequence: all its token ids as bytes, and its length, a_length and label as in `Row`."""
+    """A sequence: its token ids as bytes, its length and a_length in tokens, and its label.
+
+    `a_length` is the number of tokens with token type 0; the label is 1 for a random or swapped
+    sentence pair, 0 for other sentence pairs, else -1.
+    """
 
     ids: bytes
     length: int
@@ -94,7 +99,7 @@ class _Sequence(NamedTuple):
 
 @dataclass
 class _Tokens:
-    """Token ids of a chunk's documents, the boundaries of sentences, and statistics of the text."""
+    """Token ids of a chunk's documents as bytes, positions of sentences, and text statistics."""
 
     ids: bytes
     documents: list[list[int]]  # boundaries of sentences in `ids`, see `segments.py`
@@ -173,7 +178,7 @@ class ChunkPreparer:
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
         """Returns the token ids, as bytes, of each sentence of all documents, in order.
 
-        A sentence that follows another sentence of its document is encoded as after a space.
+        Unless a sentence is the first of its document, it is encoded as if a space preceded it.
         """
         following = [number > 0 for sentences in documents for number in range(len(sentences))]
         return self._encoder.encode(list(chain.from_iterable(documents)), following)
@@ -217,7 +222,7 @@ class ChunkPreparer:
         }
 
     def _rows(self, sequences: Iterator[_Sequence], length: int) -> Iterator[list[_Sequence]]:
-        """Yields the sequences of each row; packed rows are sorted by the row's first sequence."""
+        """Yields each row's sequences; packed rows are in the order of their first sequences."""
         if not self._settings.pack:
             for sequence in sequences:
                 yield [sequence]

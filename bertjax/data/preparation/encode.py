@@ -37,9 +37,9 @@ class SentenceEncoder:
 
         Args:
             sentences: sentences whose words are separated by single spaces.
-            following: for each sentence, whether another sentence and a space precede the sentence
-                in the text, on which its token ids depend unless the tokenizer is WordPiece; None:
-                False for all sentences.
+            following: for each sentence, whether it follows another sentence and a space, which
+                byte-level BPE encodes with the sentence's first word; None: False for all
+                sentences.
         """
         if not isinstance(self._tokenizer, WordPieceTokenizer):
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.

@@ -1,6 +1,6 @@
 """The pretraining objectives for which `prepare` makes examples.
 
-A new objective needs a name in `ObjectiveName`, an entry in OBJECTIVES, and a function in
+A new objective needs a name in the type `ObjectiveName`, an entry in OBJECTIVES, and a function in
 `segments.py` that makes the examples.
 """
 
@@ -19,11 +19,12 @@ class Objective:
     """A pretraining objective: the function that makes examples, and the structure of examples.
 
     Attributes:
-        make_examples: function `(documents, options, rng)` -> iterator of examples; see
-            `segments.py`.
+        make_examples: function of the documents, the `ExampleOptions` and a NumPy random generator
+            that returns an iterator of examples; see `segments.py`.
         has_sentence_pairs: True if an example is a `Pair` with a label to predict; False if an
             example is a list of segments, which becomes `[CLS] segment [SEP] segment [SEP] ...`.
-        needs_second_document: whether some segments are drawn at random from another document.
+        needs_second_document: whether the input must have at least two documents, as for NSP, which
+            draws random segments from other documents.
     """
 
     make_examples: Callable[..., Iterator[Any]]

@@ -188,9 +188,10 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
 
 
 def _may_replace_errors(old: Any, plan: dict[str, Any]) -> bool:
-    """Returns whether `plan` differs from `old` only by --errors replace instead of strict.
+    """Returns whether `plan` differs from `old`, now in prepare.json, only by --errors replace.
 
-    The error message about bytes that are not UTF-8 advises to set --errors replace.
+    A run may continue after this change, because the error message about bytes that are not UTF-8
+    advises it.
     """
     try:
         strict = old["settings"]["errors"] == "strict"
@@ -371,7 +372,7 @@ def _check_enough(
         left_out = f" Left out: {dict(counts)}." if counts else ""
         raise TooLittleText(
             f"The input contains no text: it consists of {len(inputs)} files or data sets, the "
-            f"first of which is {inputs[0][0]} (size {inputs[0][1]}).{left_out} "
+            f"first of which is {inputs[0][0]} (bytes or examples: {inputs[0][1]}).{left_out} "
             "Use files with text."
         )
     documents = sum(summary.documents for summary in splits.values())

@@ -102,9 +102,9 @@ def _random_segment(
 ) -> tuple[int, int]:
     """Draws a random segment of a document other than documents[number].
 
-    The segment comes from documents[number] only if all of REDRAWS draws give that document. The
-    segment begins at a random sentence, and has the fewest sentences that reach `wanted` tokens or
-    the end of the document.
+    A document is drawn up to REDRAWS (10) times; if every draw gives documents[number], the segment
+    comes from this document. The segment begins at a random sentence, and has the fewest sentences
+    that reach `wanted` tokens or the end of the document. Returns its start and end.
     """
     other = number
     for _ in range(REDRAWS):

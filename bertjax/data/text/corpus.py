@@ -30,7 +30,11 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options for reading text; `PrepareConfig` has fields of the same names and meanings."""
+    """Options for reading text, with the names and meanings of fields of `PrepareConfig`.
+
+    They concern the layout of the text, the field that holds it in JSON, Parquet and TFDS, bytes
+    that are not UTF-8, and the folder of TensorFlow Datasets.
+    """
 
     text_format: str = "auto"
     text_field: str = "text"

@@ -185,7 +185,7 @@ class Decompressed(io.RawIOBase):
                 return block
 
     def _step(self) -> bytes | None:
-        """Returns the next decompressed bytes, possibly b"", or None at the end of the stream."""
+        """Returns the next decompressed bytes, possibly b"", or None at the end of all streams."""
         current = self._decompressor
         if current is None or current.eof:
             if current is not None:

@@ -18,14 +18,21 @@ WRAPPED_FILL = 0.6
 
 
 class Document(NamedTuple):
-    """A document: its text, not yet split into sentences, and what a line is (see `Layout`)."""
+    """A document: its text, not yet split into sentences, and its layout.
+
+    The layout tells whether a line is a sentence ("lines"), a paragraph ("paragraphs"), or running
+    text, possibly wrapped at a fixed width ("prose").
+    """
 
     text: str
     layout: Layout
 
 
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
-    """Joins the lines of a document with newlines; yields a very long one as several documents."""
+    """Joins the lines of a document with newlines, and yields it as one or several documents.
+
+    A document of over LONG_DOCUMENT_CHARACTERS characters may be split between lines.
+    """
     held: list[str] = []
     size = 0
     for line in lines:

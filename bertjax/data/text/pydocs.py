@@ -1,8 +1,8 @@
 """An English corpus that needs no download: the docstrings of Python and installed packages.
 
 Source files are parsed, never imported. Each Python module gives one document that consists of the
-docstrings, long strings and long comments of the module in source order, without code, tables,
-markup and repeated sentences.
+docstrings and of the strings and comments of several lines in the module, in source order, without
+code, tables, markup and repeated sentences.
 """
 
 import ast
@@ -60,7 +60,7 @@ _LEGAL = re.compile(r"copyright|licen[cs]e|warranty|redistribut", re.IGNORECASE)
 
 
 def package_roots() -> list[tuple[str, str]]:
-    """Returns (name and version, folder) of the standard library and the installed `PACKAGES`."""
+    """Returns ("NAME VERSION", folder) pairs of the standard library and installed `PACKAGES`."""
     roots = [(f"python {platform.python_version()}", sysconfig.get_paths()["stdlib"])]
     for package in PACKAGES:
         # find_spec of a top-level name locates it without importing it.
@@ -81,8 +81,8 @@ def _version(package: str) -> str:
 def read_pydocs(roots: list[tuple[str, str]]) -> Iterator[str]:
     """Yields one text per Python module in the folders of `roots`, with one paragraph per line.
 
-    A sentence that occurs several times in the modules is yielded only the first time. `roots` is
-    a result of `package_roots`.
+    A sentence that occurs several times in the modules is yielded only the first time. `roots` are
+    ("NAME VERSION", folder) pairs from `package_roots`.
     """
     seen: set[int] = set()
     for _, root in roots:
@@ -129,7 +129,11 @@ def hash_of(sentence: str) -> int:
 
 
 def _long_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) of the docstrings and other long strings of a module."""
+    """Yields (line number, text) of a module's string statements (docstrings) and long strings.
+
+    A long string has at least _LONG_STRING_LINES line breaks and is in a statement outside
+    functions and classes.
+    """
     # A syntax tree has a million objects and no cycles; garbage collection takes 20 % of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -216,8 +220,8 @@ def clean(text: str) -> Iterator[str]:
 def _read_line(line: str, following: list[str]) -> tuple[bool, bool, str | None]:
     """Classifies a line of a docstring by its text and by the next line.
 
-    `following` is a list of the next line; it is empty for the last line. Returns (whether the
-    paragraph before the line ends, whether indented lines may continue the paragraph of the line,
+    `following` is [next line], or [] for the last line. Returns (whether the line ends the
+    paragraph of the lines above it, whether indented lines may continue the paragraph of the line,
     the text of the line or None if the line contains no prose).
     """
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):

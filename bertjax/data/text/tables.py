@@ -102,7 +102,9 @@ def explained_parquet(path: str) -> Iterator[None]:
 
 
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`; returns (full name, data source).
+    """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`.
+
+    Returns ("tfds:NAME[/CONFIG]/VERSION", data source: a random-access sequence of examples).
 
     Raises:
         ValueError: the dataset is unknown, cannot be downloaded or read, or must be prepared with
@@ -115,7 +117,7 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
 def is_prepared(name: str, data_dir: str | None) -> bool:
     """Returns whether TensorFlow Datasets has prepared NAME[/CONFIG][:VERSION] in `data_dir`.
 
-    If `data_dir` is None, its default folder is meant.
+    If `data_dir` is None, the default folder of TensorFlow Datasets is searched.
     """
     from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.registered import DatasetNotFoundError
@@ -134,7 +136,9 @@ def open_tfds_splits(
     *,
     hint: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """Opens a TensorFlow Dataset; returns (full name, {split: data source}).
+    """Opens a TensorFlow Dataset; returns ("tfds:NAME[/CONFIG]/VERSION", {split: data source}).
+
+    A data source is a random-access sequence of examples.
 
     A dataset already prepared as ArrayRecord is read from its folder. A dataset not yet prepared is
     first downloaded and prepared, which needs TensorFlow for many datasets.

@@ -22,8 +22,8 @@ LONGEST = 380
 def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
     """Returns one ValueError about several bad rows.
 
-    Rows with the same problem are listed together, also if the problem quotes another value of each
-    row; the value of the first row is shown then. The message has at most `LONGEST` characters,
+    Rows with the same problem are listed together. Problems that differ only in quoted values count
+    as the same; the value of the first row is shown. The message has at most `LONGEST` characters,
     unless `where` is very long.
 
     Args:

@@ -115,13 +115,13 @@ def find_columns(
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
     The message is "" if no column is guessed. A column that the user does not name is guessed by
-    usual names, such as "text" or "label". Except in tagging, the last unused column is taken as
-    the label if `labelled` and no column has a usual label name. If no column has a usual text
-    name, the first unused column that holds texts is taken as the text, else the first unused one.
+    usual names, such as "text" or "label". Except in tagging, the position decides if no column has
+    a usual name: the last unused column is taken as the label if `labelled`, and the first unused
+    column that holds texts, else the first unused one, as the text.
 
     Args:
         table: the train file, or another file of the user if there is no train file.
-        kind: the kind of task.
+        kind: the kind of task: classify, regress, tag or choice.
         named: the column names that the user sets.
         labelled: whether the file must have labels.
 

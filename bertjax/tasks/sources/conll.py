@@ -1,7 +1,7 @@
 """Reads named entities from CoNLL-2003 (Tjong Kim Sang and De Meulder 2003) and similar files.
 
 A line begins with a word and ends with the tag of the word; blank lines separate sentences, and
--DOCSTART- lines separate documents. Tags in any scheme of `tag_schemes` are converted to IOB2.
+-DOCSTART- lines separate documents. Tags in IOB1, IOBES or BILOU are converted to IOB2.
 """
 
 import itertools
@@ -85,7 +85,8 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
     """Converts a sentence of the file `path` to an example, and its tags from `scheme` to IOB2.
 
-    If `scheme` is None, the tags do not mark entities and are kept.
+    `scheme` is "IOB1", "IOB2" or "IOBES". If it is None, the tags do not mark entities and are
+    kept.
     """
     tags = sentence.tags
     return Example(

@@ -93,12 +93,14 @@ class CustomSource(OwnFiles):
                 else of dev, or else of test.
             label_separator: the string between the labels of an example with several labels; None:
                 a text is one label.
-            bad_rows, can_skip: as for `OwnFiles`.
+            bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are
+                left out; "report": each becomes an example whose `problem` says why.
+            can_skip: whether errors about bad rows recommend --skip_bad_rows.
 
         Raises:
             FileNotFoundError: a file does not exist.
-            ValueError: no file is given, a file lacks a column, a column cannot be guessed, or
-                `Table` cannot read the format of a file.
+            ValueError: no file is given, a file lacks a column or has an unknown suffix, or a
+                column cannot be guessed.
         """
         super().__init__(bad_rows, can_skip=can_skip)
         files = {"train": train, "dev": dev, "test": test}
@@ -129,7 +131,7 @@ class CustomSource(OwnFiles):
 
     @property
     def description(self) -> dict[str, Any]:
-        """The fields of task.json with the column names and label separator used in training."""
+        """The column names and label separator used in training, for a saved model's task.json."""
         return {
             "columns": dataclasses.asdict(self.columns),
             "label_separator": self._separator,
@@ -182,7 +184,7 @@ class CustomSource(OwnFiles):
         return self._usable(split, self._converted(split, tagged))
 
     def _tags(self, split: str, rows: RowExamples) -> Iterator[tuple[str, ...]]:
-        """Yields the tags of the sentences in the good rows of a split."""
+        """Yields the tags of each sentence of a split, without malformed rows; () if untagged."""
         for _, row, problem in self._rows(split):
             with contextlib.suppress(ValueError):
                 if not problem:
@@ -252,7 +254,8 @@ class CustomSource(OwnFiles):
 def data_files(path: Path, kind: CustomKind) -> list[Path]:
     """Returns [`path`] or, if `path` is a folder, its files that tasks of the kind `kind` read.
 
-    The suffixes of the files decide; only tagging reads CoNLL's columns.
+    In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet, .txt and similar and, for
+    tagging, .conll, .iob and similar.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
@@ -267,8 +270,8 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
 
     Raises:
-        ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or almost as
-            many as examples, which have one label each.
+        ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
+            classification with one label per example, almost as many labels as examples.
     """
     seen: set[str] = set()
     count = 0
@@ -361,7 +364,7 @@ def _regression(source: CustomSource) -> RegressionTask:
 
 
 def _stratum(source: CustomSource, example: Example) -> Any:
-    """Returns the label by which held-out examples are chosen in classification and regression.
+    """Returns the label of `example`, by which classification and regression choose a dev split.
 
     For other kinds of task, the result is None, so that examples are chosen regardless of labels.
     """
@@ -389,5 +392,5 @@ CUSTOM_TASKS = tuple(
 
 
 def custom_kind(task: Task) -> CustomKind:
-    """Returns the kind of a task on the user's own files: classify, regress, tag or choice."""
+    """Returns the kind of `task` as a task on own files: classify, regress, tag or choice."""
     return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

@@ -44,7 +44,7 @@ class Row(NamedTuple):
         return self._checked(self.values[column], column)
 
     def texts(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the text in each column or, if there is one column, the texts in its list."""
+        """Returns the text in each of `columns` or, if it is one column, the texts in its list."""
         if len(columns) == 1:
             return self.listed(columns[0])
         return tuple(self.text(column) for column in columns)

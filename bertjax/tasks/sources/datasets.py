@@ -38,8 +38,8 @@ class DatasetSource:
     """Reads a dataset, in the order of its files, from TFDS or from the Hugging Face hub.
 
     A dataset that TFDS has prepared as ArrayRecord is read from its folder. Otherwise the Parquet
-    files of the Hugging Face hub are downloaded or, if `data_dir` is set, TFDS downloads and
-    prepares the dataset, which requires TensorFlow for glue and conll2003.
+    files of the Hugging Face hub are downloaded or, if `data_dir`, TFDS's data folder, is
+    set, TFDS downloads and prepares the dataset, which requires TensorFlow for glue and conll2003.
 
     Attributes:
         name: name of the dataset in TFDS with its version, or its name on the hub.

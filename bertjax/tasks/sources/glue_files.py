@@ -89,7 +89,10 @@ class GlueSource(OfficialFiles):
         return read_glue_file(self.spec, path, split, self.counts)
 
     def _read_msr(self, split: str, path: Path) -> Iterator[Example]:
-        """Reads those rows of a Microsoft MRPC file that belong to the split `split` of GLUE."""
+        """Reads those rows of a Microsoft MRPC file that belong to the split `split` of GLUE.
+
+        GLUE's dev split consists of listed rows of Microsoft's train file.
+        """
         examples = read_glue_file(self.spec, path, split, self.counts)
         ids = existing(self.folder, MRPC_DEV_IDS)
         if split == "test" or ids is None:

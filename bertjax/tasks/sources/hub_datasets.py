@@ -33,7 +33,7 @@ _SPLIT = re.compile(r"([a-z_]+)(?:-\d+-of-\d+|/\d+)\.parquet")
 
 
 class ParquetRows:
-    """The rows of Parquet files with the interface of the data sources of TFDS."""
+    """The rows of Parquet files, read like a data source of TFDS: by `len` and `__getitems__`."""
 
     def __init__(self, paths: Iterable[Path]):
         """Reads the files into memory; raises ValueError if a file is damaged."""

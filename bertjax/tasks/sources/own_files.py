@@ -13,7 +13,8 @@ class OwnFiles(abc.ABC):
     """Base class of the sources that read the user's own files, one file or folder per split.
 
     Args:
-        bad_rows: what happens to rows that cannot be used; see `BadRows`.
+        bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
+            out; "report": each becomes an example whose `problem` says why.
         can_skip: whether errors about bad rows recommend --skip_bad_rows.
 
     Attributes:
@@ -42,7 +43,11 @@ class OwnFiles(abc.ABC):
         """Returns the path of the file of a split; raises ValueError if there is none."""
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Reads the examples of a split lazily; the errors are those of `read`."""
+        """Reads the examples of a split lazily, without those that `leave_out` left out.
+
+        Raises:
+            ValueError: the split has no file, or a row is malformed; the message names the row.
+        """
         held_out = self._held_out
         if held_out is None or split not in ("train", "dev"):
             examples = self.read(split)
@@ -53,11 +58,11 @@ class OwnFiles(abc.ABC):
         return (e for e in examples if e.where not in left_out) if left_out else examples
 
     def _usable(self, split: str, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples without a problem; treats those with a problem as `BadRows` says.
+        """Yields the examples without a problem and, if `bad_rows` is "report", all others.
 
         Raises:
-            ValueError: examples have a problem and `bad_rows` is "refuse". The error is raised at
-                the end and names the rows with a problem.
+            ValueError: examples have a problem and `bad_rows` is "refuse". After the first problem,
+                nothing is yielded; the error is raised at the end and names the rows.
         """
         self._bad_rows[split] = problems = []
         for example in examples:

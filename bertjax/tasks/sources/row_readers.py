@@ -297,7 +297,7 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
 
 
 class _Text(io.TextIOWrapper):
-    """A text stream that closes the file under it."""
+    """A text stream whose `close` also closes the file from which the stream reads."""
 
     def __init__(self, stream: BinaryIO, file: BinaryIO, **options: Any):
         super().__init__(stream, **options)

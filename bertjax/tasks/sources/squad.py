@@ -36,7 +36,7 @@ FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 
 
 class SquadSource(OwnFiles):
-    """Reads SQuAD's official JSON files, or a user's files in the same format.
+    """Reads SQuAD's official JSON files, or a user's files: the same format or tables of questions.
 
     Attributes:
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
@@ -54,7 +54,9 @@ class SquadSource(OwnFiles):
 
         Args:
             files: {split: path of the file or folder}.
-            bad_rows, can_skip: as for `OwnFiles`; what is called a row there is a question here.
+            bad_rows: "refuse": one ValueError names the malformed questions; "skip": they are left
+                out; "report": each becomes an example whose `problem` says why.
+            can_skip: whether errors about malformed questions recommend --skip_bad_rows.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -146,8 +148,8 @@ class SquadSource(OwnFiles):
     ) -> Iterator[Example]:
         """Yields the questions of a paragraph.
 
-        A malformed paragraph or question becomes an example whose `problem` says what is wrong. If
-        it has no id, the id is the number of the question in the file, from `count`.
+        A malformed paragraph or question becomes an example whose `problem` says what is wrong.
+        Without an id, the example gets its number in the file, which `count` counts from 0.
         """
         try:
             context = _text(paragraph, "context", place)

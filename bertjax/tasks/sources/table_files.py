@@ -1,4 +1,4 @@
-"""`Table`, a user's file with named columns, in one of several formats."""
+"""`Table`, a file with named columns, in one of several formats."""
 
 import json
 import math
@@ -67,18 +67,18 @@ class Table:
 
     Attributes:
         path: the path of the file.
-        columns: names of the columns; in JSON, the keys of the first object.
+        columns: names of the columns; in JSON, the keys of the first object; "text" if `is_text`.
         is_text: whether the file has one text per line; blank lines are rows with an empty text.
         is_typed: whether the file is JSON or Parquet, in which values need not be strings.
     """
 
     def __init__(self, path: Path | str):
-        """Reads the column names from the first row of the file.
+        """Reads the column names, unless the file has one text per line.
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the suffix is unknown, the file has no rows, or a column name is empty
-                (except that of the first column) or occurs twice.
+            ValueError: the suffix is unknown, the row that names the columns is missing or
+                malformed, or a column name is empty (except the first one) or occurs twice.
         """
         self.path = Path(path).expanduser()
         suffix = suffix_of(self.path)
@@ -125,6 +125,8 @@ class Table:
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields (row number, {column: value}) for each row of the table, without the header.
 
+        Rows are counted from 1, and the header and blank rows count.
+
         Raises:
             ValueError: a row is malformed, or does not have as many fields as the header.
         """
@@ -134,7 +136,7 @@ class Table:
             yield number, row
 
     def rows_and_errors(self) -> Rows:
-        """Yields what `rows` yields, but (row number, ValueError) for a malformed row.
+        """Yields (row number, {column: value}), or (row number, ValueError) for a malformed row.
 
         Raises:
             ValueError: a row is malformed in such a way that the rows after it cannot be read, for

@@ -1,8 +1,9 @@
 """Running text for tagging: texts whose entities are marked by the positions of their characters.
 
-A row holds a text and a list of entities, each of which is {"start": 0, "end": 4, "label": "PER"}
-or [0, 4, "PER"], such that text[start:end] is the entity. Texts without such a list can be given to
-a model for prediction, but not for training or evaluation.
+A row of a user's file holds a text and a list of entities, each of which is
+{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], such that text[start:end] is the entity.
+Texts without such a list can be given to a model for prediction, but not for training or
+evaluation.
 """
 
 import re
@@ -25,7 +26,7 @@ _KINDS = ("label", "type", "tag", "entity", "entity_group", "category")
 
 
 class Span(NamedTuple):
-    """An entity of type `kind`, such as "PER", which is text[start:end]."""
+    """An entity in a text: the characters text[start:end], of type `kind`, such as "PER"."""
 
     start: int
     end: int
@@ -33,11 +34,12 @@ class Span(NamedTuple):
 
 
 def has_columns(path: Path, labels: Collection[str]) -> bool:
-    """Returns whether a file has CoNLL's columns, and not one text per line.
+    """Returns whether a file has CoNLL's columns, one word per line, and not one text per line.
 
-    CSV, JSON and Parquet files never have. Any other file has, if its first lines all have the same
-    number of fields, at most `_MOST_COLUMNS`, and one of these conditions holds: there is one field
-    per line, the last fields are all in `labels` or all entity tags, or there are blank lines.
+    CSV, JSON and Parquet files never have CoNLL's columns. Any other file has them if its first 200
+    lines that are not blank all have the same number of fields with spaces between, at most 6, and
+    one of these conditions holds: the number is 1; the last fields are all in `labels`, the tags of
+    the task, or are all entity tags, such as B-PER; or there are blank lines.
     """
     if suffix_of(path) in NAMED_COLUMNS or not path.is_file():
         return False
@@ -58,7 +60,7 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
 
 
 def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sentence:
-    """Converts a row with a running text to a sentence, whose tags are in IOB2.
+    """Converts a row with a running text to a `Sentence`: its words and their IOB2 tags.
 
     A word in which an entity starts or ends is split there. If the row has no list of entities, the
     tags of the sentence are None.
@@ -80,7 +82,10 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
 
 
 def _cut_word(text: str, spans: Iterable[Span]) -> str:
-    """Returns the first word of `text` with a span's edge between two letters or digits, or ""."""
+    """Returns the first word of `text` within which an entity starts or ends; "" if none does.
+
+    Starts and ends that are not between two letters or digits are ignored.
+    """
     edges = {edge for span in spans for edge in span[:2] if 0 < edge < len(text)}
     edges = {edge for edge in edges if text[edge - 1].isalnum() and text[edge].isalnum()}
     if not edges:
