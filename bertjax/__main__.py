@@ -15,7 +15,7 @@ COMMANDS = {
     "predict": "Predict with a fine-tuned model, fill masks, or compute embeddings.",
     "score": "Compute the official metrics of a task from files of predictions.",
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
-    "plan": "Predict the memory and the speed of a pretraining on TPUs that are not at hand.",
+    "plan": "Predict the memory and the least step time of a pretraining on TPUs not at hand.",
     "benchmark": "Measure the speed of a training step on this machine.",
 }
 
@@ -33,7 +33,8 @@ def usage() -> str:
             *lines,
             "",
             "`bertjax COMMAND --help` lists the flags of a command; `bertjax --version` prints the "
-            "version.",
+            "version. --flag alone means --flag True, and --no_flag means --flag False; None is "
+            "written None.",
         ]
     )
 

@@ -54,9 +54,11 @@ class ConfigFlags:
     """Base class of the flags of the commands that read a config file, named by `--config`."""
 
     config: str | None = None
-    """Config file whose values are the defaults of the other flags: a Python file, in the current
-    folder or in the package, that defines the variable `config`; None: no config file, or in
-    bertjax.finetune, configs/finetune/TASK.py."""
+    """Config file whose values are the defaults of the other flags: a Python file that defines the
+    variable `config`; a path such as configs/pretrain/bert_base.py that the current folder does not
+    have is looked up among the configs that come with bertjax; None: in bertjax.finetune,
+    configs/finetune/TASK.py; bertjax.pretrain, plan and benchmark require --config, because there
+    are no default phases."""
 
 
 def parse(

@@ -47,7 +47,8 @@ class PredictConfig:
     checkpoint or a hub name."""
     input: str | None = None
     """File of examples to predict, or a folder of files, in the form that the model's task needs:
-    CSV, TSV, JSON, Parquet, one text per line (.txt), SQuAD's JSON or CoNLL's columns, all but
+    CSV, TSV, JSON, Parquet, one text per line (.txt), SQuAD's JSON or CoNLL's columns, which a
+    tagging model also recognises in a .txt file, all but
     Parquet also compressed."""
     text: str | None = None
     """Single text to predict; for question answering, the question."""
@@ -55,7 +56,9 @@ class PredictConfig:
     """Second text of a pair whose first text is --text; for question answering, the passage, which
     is required; None: --text is a single text."""
     task: str | None = None
-    """Benchmark task whose dev and test splits are predicted, such as ax with an MNLI model."""
+    """Official task whose dev and test splits are predicted: cola, sst2, mrpc, stsb, qqp, mnli,
+    qnli, rte, wnli, ax, squad, squad2, swag or conll; its labels must be those of the model, such
+    as ax with an MNLI model."""
     data_dir: str | None = None
     """Folder with the official files of --task; None: the data is downloaded from the Hugging Face
     hub, unless TensorFlow Datasets has prepared it."""
@@ -64,18 +67,19 @@ class PredictConfig:
     default folder of TensorFlow Datasets, which is used only if it has the task already."""
     submission: str | None = None
     """Zip file to upload to GLUE's server, to which the predictions of --task are added; None: the
-    file submission.zip in --output."""
+    file submission.zip in the folder of the predictions."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: with --input, the column used in
-    fine-tuning if no column flag is set and the file has all text columns used in fine-tuning; else
-    a column that is guessed and printed."""
+    """Column of the text, of the first text of a pair or, in tagging, of the words or the running
+    text; not for question answering, whose columns are named as in SQuAD; None: with --input, the
+    column used in fine-tuning if the file has all text columns used in fine-tuning; else a column
+    that is guessed and printed."""
     pair_column: str | None = None
     """Column of the second text of a pair or, in multiple choice, of a text that is put before
     every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
     """Column of the labels, with which the predictions are compared to compute metrics; None: the
-    label column used in fine-tuning, else a column with a usual name, such as label or score. If
-    --input has no labels, no metrics are computed."""
+    label column used in fine-tuning if the file has it and all text columns, else a column with a
+    usual name, such as label or score. If --input has no labels, no metrics are computed."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""
@@ -99,7 +103,9 @@ class PredictConfig:
     .parquet file for --embed, a folder for --task; None: standard output for --input and --text,
     the folder predictions/TASK for --task; --embed requires it."""
     max_length: int | None = None
-    """Maximum number of tokens per sequence; None: the value used in fine-tuning; with --embed, the
+    """Maximum number of tokens per sequence; None: the value used in fine-tuning (for a model that
+    another library fine-tuned, the maximum length of the model; question answering: 384); with
+    --embed, the
     value in the files of sentence-transformers in --model, or the maximum length of the model if
     there are no such files or --pooling is given."""
     pooling: Literal["mean", "cls"] | None = None

@@ -20,7 +20,8 @@ class ScoreConfig:
     }
 
     task: str
-    """Name of the task: squad, squad2, conll, or a GLUE task such as mnli."""
+    """Name of the task: squad, squad2, conll, cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or
+    wnli."""
     gold: str
     """Official file with the correct answers: JSON of SQuAD, TSV of GLUE or columns of CoNLL."""
     predictions: str

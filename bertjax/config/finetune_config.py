@@ -42,12 +42,12 @@ class FinetuneConfig(TrainingConfig):
     """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: the
     default folder of TensorFlow Datasets, which is used only if it has the task already."""
     train: str | None = None
-    """File of your own with the train split, or a folder of files: CSV, TSV, JSON, Parquet, SQuAD's
-    JSON or CoNLL's columns, all but Parquet also compressed; None: the train split of the official
-    task."""
+    """classify, regress, tag, qa and choice, which require it: file with the train split, or a
+    folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
+    compressed; official tasks have their own train split and do not accept it."""
     dev: str | None = None
-    """File of your own with the dev split; None: the dev split of an official task, or
-    --dev_fraction of --train if the task reads files of your own."""
+    """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
+    --train. Official tasks have their own dev split and do not accept it."""
     dev_fraction: float | None = None
     """Tasks on files of your own without --dev: fraction of --train that is held out as the dev
     split (classify: the same fraction of every class; qa: all questions on a passage together); 0:
@@ -57,23 +57,26 @@ class FinetuneConfig(TrainingConfig):
     out and listed in WORKDIR/bad_rows.jsonl; if False, such rows end the command with an error;
     lines in CoNLL's format with too few or too many columns always end the command."""
     test: str | None = None
-    """File of your own with the test split, which is predicted after training; None: the test split
-    of an official task, or no predictions if the task reads files of your own."""
+    """Tasks on files of your own: file or folder with the test split, which is predicted after
+    training; None: nothing is predicted. Official tasks have their own test split, which is
+    predicted as well, and do not accept it."""
     text_column: str | None = None
-    """Column of the text, or of the first text of a pair; None: the column is guessed from the
-    names and positions of the columns, and the guess is printed."""
+    """Column of the text, of the first text of a pair or, in tagging, of the words or the running
+    text; neither for qa, whose columns are named as in SQuAD, nor for official tasks; None: the
+    column is guessed from the names and positions of the columns, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair, or in multiple choice, of a text that is put before
     every choice; None: the column is guessed from the column names, or if --text_column is given,
     there is no second text."""
     label_column: str | None = None
-    """Column of the label; None: the column is guessed from the names and positions of columns."""
+    """Column of the label or, in tagging, of the tags or entities; None: the column is guessed from
+    the names and positions of the columns."""
     id_column: str | None = None
     """Column of the example id, which is written to the predictions; None: the column is guessed
     from the column names; if no column is named like an id, the row index is the id."""
     choice_columns: tuple[str, ...] = ()
-    """Multiple choice: columns of the choices, or the one column of JSON lines that holds a list of
-    choices; empty: the columns are guessed from the column names."""
+    """Multiple choice: columns of the choices, or the one column of JSON or Parquet that holds a
+    list of choices; empty: the columns are guessed from the column names."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON lines."""
@@ -132,24 +135,30 @@ class FinetuneConfig(TrainingConfig):
     dropout: float | None = None
     """Dropout rate of hidden states, attention and classifier; None: as in the model's config."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
-    """Loss weight of each class, in the order of the labels; balanced: weights inversely
+    """Loss weight of each class, in the order of the class ids (id2label in config.json), which are
+    sorted: numbers by value, other labels alphabetically, entity tags as O, B-X, I-X, B-Y, I-Y and
+    so on; balanced: weights inversely
     proportional to class frequency; None: all weights are 1. Only tasks with one class per example
     or word can use class weights."""
     evals_per_epoch: int = 1
     """Number of evaluations on the dev split per epoch; each evaluation saves a checkpoint, and the
     best checkpoint becomes the final model."""
     select_by: str | None = None
-    """Metric on the dev split by which the best checkpoint is selected, such as macro_f1; None: the
-    main metric of the task."""
+    """Metric on the dev split by which the best checkpoint is selected. classify: accuracy,
+    macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
+    regress: pearson, spearman, pearson_spearman, mae, rmse, r2; tag: f1, precision, recall,
+    accuracy; qa: f1, exact_match; choice: accuracy; official tasks: see scores.json; None: the main
+    metric of the task."""
     patience: int = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its
     best value, after which training stops early; 0: no early stopping."""
     seeds: int = 1
-    """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported."""
+    """Number of runs, with seed, seed + 1, ...; their mean and standard deviation are reported, and
+    the model of the run that is best on the dev split is exported; not with --sweep."""
     sweep: bool = False
-    """Train on the grid of Devlin et al. 2018 (batches of 16 and 32, learning rates 5e-5, 3e-5 and
-    2e-5, 2 to 4 epochs), which replaces batch_size, learning_rate and num_epochs; the model of the
-    run that is best on the dev split is exported."""
+    """Train 18 times, on the grid of Devlin et al. 2018 (batches of 16 and 32, learning rates 5e-5,
+    3e-5 and 2e-5, 2 to 4 epochs), which replaces batch_size, learning_rate and num_epochs; the
+    model of the run that is best on the dev split is exported."""
     submission: str | None = None
     """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None:
     submission.zip in the folder of the predictions."""

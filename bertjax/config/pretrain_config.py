@@ -24,9 +24,11 @@ class Phase:
     max_predictions: int | None = None
     """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up; for
     packed rows, max_length * mlm_probability + max_sequences / 2, rounded down, where max_sequences
-    is the --max_sequences with which bertjax.prepare packed the rows."""
+    is the --max_sequences with which bertjax.prepare packed the rows; must be None with predict
+    next_token."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
-    """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase;
+    """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase or, in
+    the first phase, that of the optimizer config;
     restart begins a new schedule with its own warm-up. The optimizer state of the previous phase is
     always kept."""
     learning_rate: float | None = None
@@ -71,18 +73,21 @@ class PretrainConfig(TrainingConfig):
     }
 
     data: str = ""
-    """Directory with training data that bertjax.prepare wrote (required by bertjax.pretrain); if
-    empty, bertjax.benchmark measures with rows of random tokens."""
+    """Directory with training data that bertjax.prepare wrote (required to train with
+    bertjax.pretrain); if empty, bertjax.benchmark measures with rows of random tokens, which a
+    distillation does not allow."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
-    run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except the
-    dropout rates; None: random weights."""
+    run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except
+    hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which are those of
+    this run; None: random weights."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
     """Heads of the model: pretraining has a masked LM head and a sentence-pair head; masked_lm has
-    only a masked LM head; None: pretraining if the sentence-pair loss is trained, else
-    masked_lm."""
+    only a masked LM head; None: pretraining if the data has labels of sentence pairs
+    (bertjax.prepare --objective nsp or sop) or, with a teacher, if --distillation.nsp is above 0;
+    without data, if --model.type_vocab_size is above 1; in all other cases masked_lm."""
     phases: tuple[Phase, ...] = ()
     """Phases of the run, in order. Flags can change the phases of the config file, but not the
     number of phases."""
@@ -101,7 +106,8 @@ class PretrainConfig(TrainingConfig):
     Google's BERT; ordinary excludes special tokens, as in fairseq."""
     predict: Literal["masked", "next_token"] = "masked"
     """Tokens that the model predicts: masked predicts masked tokens; next_token predicts every
-    token from the tokens before it, without masking, and requires is_decoder."""
+    token from the tokens before it, without masking, and requires --model.is_decoder, which masked
+    does not allow; with next_token, the options of masking must keep their defaults."""
     eval_every: int = 1_000
     """Number of steps between evaluations on the held-out rows; 0: evaluate only at the end of each
     phase."""

@@ -43,11 +43,11 @@ def _soft_targets_forward(student: jax.Array, teacher: jax.Array, temperature: f
 
 
 def _soft_targets_gradient(temperature: float, residuals, gradient: jax.Array):
-    """Returns the gradient for the student's logits, T * (q - p) * `gradient`, and None for the teacher.
+    """Returns the gradient for the student's logits, T * (q - p) * `gradient`, and None.
 
-
-    T is the temperature; q and p are the probabilities of student and teacher at temperature T;
-    `gradient` is the incoming gradient with respect to the loss.
+    The teacher's logits receive no gradient, hence None. T is the temperature; q and p are the
+    probabilities of student and teacher at temperature T; `gradient` is the incoming gradient with
+    respect to the loss.
     """
     student, teacher, log_zs, log_zt = residuals
     p, q = jnp.exp(teacher / temperature - log_zt), jnp.exp(student / temperature - log_zs)

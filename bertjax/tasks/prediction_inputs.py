@@ -152,9 +152,9 @@ def from_file(
     if isinstance(task, SpanTask):
         if columns != Columns():
             raise ValueError(
-                f"Column names ({', '.join(columns.named())}) are set, but question answering reads "
-                "the columns question, context and answers, as in SQuAD: rename the columns of the "
-                "file."
+                f"Column names are set ({', '.join(columns.named())}), but question answering "
+                "reads the columns question, context and answers, as in SQuAD: rename the columns "
+                "of the file."
             )
         return task, SquadSource({"test": path}, bad_rows).examples("test"), ""
     description = description or {}
