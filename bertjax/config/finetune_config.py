@@ -44,7 +44,7 @@ class FinetuneConfig(TrainingConfig):
     train: str | None = None
     """classify, regress, tag, qa and choice, which require it: file with the train split, or a
     folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
-    compressed; official tasks have their own train split and do not accept it."""
+    compressed; None: the train split of an official task, which accepts no other."""
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
     --train. Official tasks have their own dev split and do not accept it."""
