@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ def classifiers(directory: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
         return np.array([[answer[name] for name in names] for answer in answers])
 
     def piped(texts: list[str]) -> np.ndarray:
-        answers = pipeline(texts, truncation=True, function_to_apply="softmax")
+        answers: Any = pipeline(texts, truncation=True, function_to_apply="softmax")
         return probabilities([{x["label"]: x["score"] for x in answer} for answer in answers])
 
     return {
