@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
 from bertjax.config import FinetuneConfig, config_from, load_config_file
-from bertjax.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from bertjax.training.variants import FinetuneResult
@@ -34,17 +33,12 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
             belongs to another run, or the task is unknown.
         TypeError: a name in `fields` is not a field of `FinetuneConfig`.
     """
-    from bertjax.tasks.sources.table_files import as_file
+    from bertjax.tasks.sources.rows_in_memory import rows_as_files
     from bertjax.training import variants
 
     if config is None:
         config = _defaults_of_task(fields.get("task"))
-    with scratch_folder() as folder:
-        files = {
-            split: as_file(fields[split], folder / f"{split}.jsonl")
-            for split in ("train", "dev", "test")
-            if fields.get(split) is not None
-        }
+    with rows_as_files(**{split: fields.get(split) for split in ("train", "dev", "test")}) as files:
         return variants.finetune(config_from(FinetuneConfig, config, {**fields, **files}))
 
 

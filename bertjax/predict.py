@@ -56,7 +56,7 @@ class PredictConfig:
     """Second text of a pair whose first text is --text; for question answering, the passage, which
     is required; None: --text is a single text."""
     task: str | None = None
-    """Official task whose dev and test splits are predicted: cola, sst2, mrpc, stsb, qqp, mnli,
+    """Benchmark task whose dev and test splits are predicted: cola, sst2, mrpc, stsb, qqp, mnli,
     qnli, rte, wnli, ax, squad, squad2, swag or conll; its labels must be those of the model, such
     as ax with an MNLI model."""
     data_dir: str | None = None

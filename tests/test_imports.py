@@ -26,7 +26,7 @@ ALLOWED = {
     "tokenization": {"files"},
     "data": {"tokenization", "files", "lock"},
     "config": {"data", "files"},
-    "tasks": {"data", "tokenization", "config", "files"},
+    "tasks": {"data", "tokenization", "config", "files", "scratch"},
     "model": {"config"},
     "devices": {"model", "config", "interruption"},
     "weights": {"model", "tokenization", "config", "files"}

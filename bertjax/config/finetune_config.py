@@ -44,10 +44,10 @@ class FinetuneConfig(TrainingConfig):
     train: str | None = None
     """classify, regress, tag, qa and choice, which require it: file with the train split, or a
     folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
-    compressed; None: the train split of an official task, which accepts no other."""
+    compressed; None: the train split of a benchmark task, which accepts no other."""
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
-    --train. Official tasks have their own dev split and do not accept it."""
+    --train. Benchmark tasks have their own dev split and do not accept it."""
     dev_fraction: float | None = None
     """Tasks on files of your own without --dev: fraction of --train that is held out as the dev
     split (classify: the same fraction of every class; qa: all questions on a passage together); 0:
@@ -58,11 +58,11 @@ class FinetuneConfig(TrainingConfig):
     lines in CoNLL's format with too few or too many columns always end the command."""
     test: str | None = None
     """Tasks on files of your own: file or folder with the test split, which is predicted after
-    training; None: nothing is predicted. Official tasks have their own test split, which is
+    training; None: nothing is predicted. Benchmark tasks have their own test split, which is
     predicted as well, and do not accept it."""
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
-    text; neither for qa, whose columns are named as in SQuAD, nor for official tasks; None: the
+    text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
     column is guessed from the names and positions of the columns, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair, or in multiple choice, of a text that is put before
@@ -147,8 +147,8 @@ class FinetuneConfig(TrainingConfig):
     """Metric on the dev split by which the best checkpoint is selected. classify: accuracy,
     macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
     regress: pearson, spearman, pearson_spearman, mae, rmse, r2; tag: f1, precision, recall,
-    accuracy; qa: f1, exact_match; choice: accuracy; official tasks: see scores.json; None: the main
-    metric of the task."""
+    accuracy; qa: f1, exact_match; choice: accuracy; benchmark tasks, such as mnli: the names in
+    scores.json of a finished run; None: the main metric of the task."""
     patience: int = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its
     best value, after which training stops early; 0: no early stopping."""

@@ -8,13 +8,12 @@ from typing import Any
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import TaskModel
-from bertjax.scratch import scratch_folder
 from bertjax.tasks import TASKS, Example, Task, TaskOptions, check_task, make_task
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.table_files import as_file
+from bertjax.tasks.sources.rows_in_memory import rows_as_files
 from bertjax.weights import load_model
 
 # Settings of question answering that are taken from the model's fine-tuning.
@@ -81,10 +80,10 @@ def evaluate(
         columns = Columns(
             text=text_column, pair=pair_column, label=label_column, choices=choice_columns
         )
-        with scratch_folder() as folder:
-            file = as_file(data, folder / "data.jsonl")
+        with rows_as_files(data=data) as files:
+            file = files["data"]
             own_task, examples, _ = task_of_file(task_model, file, columns, label_separator)
-            return _scores(task_model, own_task, examples, Path(file).name)
+            return _scores(task_model, own_task, examples, file)
     options = TaskOptions(
         data_dir=None if data_dir is None else str(data_dir),
         tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),

@@ -24,7 +24,7 @@ from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs
-from bertjax.tasks.truncation import TruncatedTexts
+from bertjax.tasks.truncated_texts import TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 # Number of examples that are read and predicted before the next ones are read.

@@ -112,7 +112,7 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
 
 
 def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Computes the metrics of `pearson_spearman`, and `mae`, `rmse` and `r2`.
+    """Returns the correlations that `pearson_spearman` returns, and "mae", "rmse" and "r2".
 
     `mae` and `rmse` have the unit of the labels. `r2` is 1 for perfect predictions, and 0 if the
     predictions are as good as predicting the mean of the labels for every example.

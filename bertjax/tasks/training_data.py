@@ -13,7 +13,7 @@ from bertjax.data.records import write_shard
 from bertjax.tasks.sources.bad_rows import error_of
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.task import Example, Task
-from bertjax.tasks.truncation import TruncatedTexts
+from bertjax.tasks.truncated_texts import TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
 

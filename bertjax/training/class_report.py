@@ -142,10 +142,11 @@ class ClassReport:
         return table
 
     def write(self, folder: Path, split: str) -> None:
-        """Writes SPLIT.report.json with all scores and, for classes, SPLIT.confusion.csv.
+        """Writes the scores of each class to SPLIT.report.json, where SPLIT is `split`.
 
-        SPLIT is `split`. The CSV file holds the confusion matrix, the numbers of examples with each
-        label (row) and predicted label (column).
+        If every example has one label, the confusion matrix is also written, to
+        SPLIT.confusion.csv: the number of examples with each label (row) and predicted label
+        (column).
         """
         write_json(folder / f"{split}.report.json", [row._asdict() for row in self.scores()])
         if not self.confusion:

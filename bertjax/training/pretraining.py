@@ -323,8 +323,9 @@ def pretrain(config: PretrainConfig) -> Path:
 
     Raises:
         Interrupted: a stop signal (such as SIGTERM) came; the same call resumes the run.
-        NotFinite: in too many consecutive steps, the loss or gradient was not finite or a spike; or
-            the model is not finite.
+        NotFinite: in `config.max_bad_steps` consecutive steps, the loss or the gradient was NaN,
+            infinite or, with `config.skip_spikes`, far above its last values; or a parameter is NaN
+            or infinite.
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """

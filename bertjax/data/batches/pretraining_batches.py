@@ -189,10 +189,10 @@ class HeldOutRows:
 
     @functools.cached_property
     def unigram_entropy(self) -> float:
-        """Entropy, in nats, of the token frequencies in the sampled rows, without [CLS] and [SEP].
+        """Entropy, in nats, of the token frequencies in the held-out rows that are evaluated.
 
-        A model that ignores the context cannot have a loss below the unigram entropy. To compute
-        the entropy, every host reads all sampled rows.
+        [CLS] and [SEP] are not counted. A model that ignores the context cannot have a loss below
+        the unigram entropy. Every host reads all these rows, not only its share of them.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):

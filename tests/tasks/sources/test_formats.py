@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+from pathlib import Path
 
 import pandas
 import pyarrow
@@ -13,8 +14,8 @@ import zstandard
 
 from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.rows_in_memory import as_file, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.table_files import as_file
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},
@@ -194,3 +195,14 @@ def test_rows_in_memory_have_the_same_examples(tmp_path, rows):
 def test_other_rows_in_memory_are_refused(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
         as_file(rows, tmp_path / "rows.jsonl")
+
+
+def test_errors_name_the_argument_instead_of_a_temporary_file(tmp_path):
+    rows = [{"text": "abc", "label": "x"}, {"text": " ", "label": "y"}]
+    with (
+        pytest.raises(ValueError, match=r"^train, row 2: the text in 'text' is empty"),
+        rows_as_files(train=rows, dev=None, test=str(tmp_path / "a.csv")) as files,
+    ):
+        assert files["test"] == str(tmp_path / "a.csv") and set(files) == {"train", "test"}
+        list(CustomSource("classify", train=files["train"]).examples("train"))
+    assert not Path(files["train"]).exists()
