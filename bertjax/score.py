@@ -20,8 +20,8 @@ class ScoreConfig:
     }
 
     task: str
-    """Name of the task: squad, squad2, conll, cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or
-    wnli."""
+    """Name of the task: squad, squad2, conll, cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli or
+    ax."""
     gold: str
     """Official file with the correct answers: JSON of SQuAD, TSV of GLUE or columns of CoNLL."""
     predictions: str
@@ -42,6 +42,8 @@ class ScoreConfig:
         scored = {name: task for name, task in TASKS.items() if task.score_files is not None}
         if self.task not in scored:
             hint = did_you_mean(self.task, scored)
+            if self.task in TASKS:  # on files of the user's own, or scored by GLUE's server
+                hint = "bertjax.predict --input FILE prints the metrics of a file with labels. "
             raise ValueError(f"Unknown task {self.task!r}. {hint}Known: {', '.join(scored)}.")
         if self.na_probs is not None and not scored[self.task].scores_null_odds:
             raise ValueError(

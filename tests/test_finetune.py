@@ -471,6 +471,8 @@ def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tm
     assert result.history.loc[2, "eval/accuracy"] == result.scores["dev/accuracy"]
     assert result.history["train/loss"].notna().any()
     assert result.model.labels == ["no", "yes"] and not result.model.absent
+    lines = (tmp_path / "run" / "predictions" / "dev.jsonl").read_text().splitlines()
+    assert [json.loads(line)["input"] for line in lines] == rows[:8]
     with pytest.raises((TypeError, ValueError), match="batchsize"):
         bertjax.finetune(task="classify", train=rows, batchsize=3)
 

@@ -1,14 +1,15 @@
 """`bertjax.evaluate` computes the metrics of a fine-tuned model on a benchmark task or a file."""
 
 import dataclasses
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import TaskModel
-from bertjax.tasks import TASKS, Example, Task, TaskOptions, check_task, make_task
+from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
@@ -83,7 +84,8 @@ def evaluate(
         with rows_as_files(data=data) as files:
             file = files["data"]
             own_task, examples, _ = task_of_file(task_model, file, columns, label_separator)
-            return _scores(task_model, own_task, examples, file)
+            where = file if isinstance(data, str | Path) else "data"
+            return _scores(task_model, own_task, examples, where)
     options = TaskOptions(
         data_dir=None if data_dir is None else str(data_dir),
         tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),
@@ -107,7 +109,20 @@ def evaluate(
 def _scores(
     model: TaskModel, task: Task, examples: Iterable[Example], where: str
 ) -> dict[str, float]:
-    scores = task.score(model(task, examples))
+    unlabelled = 0
+
+    def counted() -> Iterator[tuple[Example, Prediction]]:
+        nonlocal unlabelled
+        for example, prediction in model(task, examples):
+            unlabelled += example.label is None and not example.answers
+            yield example, prediction
+
+    scores = task.score(counted())
+    if scores and unlabelled:
+        print(
+            f"{where}: {unlabelled:,} examples have no label, so the metrics leave them out",
+            file=sys.stderr,
+        )
     if not scores:
         raise ValueError(
             f"{where}: the examples have no labels, so there are no metrics. Name the label column "

@@ -172,6 +172,7 @@ class Task(abc.ABC):
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; writes predictions to folder/SPLIT.jsonl.
 
+        If the example is a row of a user's file, "input" holds the columns of the row.
         If the task has a function `export`, this function writes further files for the official
         scorer.
         """
@@ -180,7 +181,8 @@ class Task(abc.ABC):
             pairs = self.export(folder, split, pairs)
         with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
             for example, prediction in pairs:
-                line = {"id": example.id, **prediction}
+                given = {"input": dict(example.row)} if example.row else {}
+                line = {"id": example.id, **given, **prediction}
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
                 yield example, prediction
 

@@ -79,14 +79,17 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
     "kind",
     ["classify", *(pytest.param(k, marks=pytest.mark.slow) for k in ("qa", "tag", "choice"))],
 )
-def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path):
+def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path, capsys):
     result = train(one_layer, tmp_path / "run", task=kind, **files[kind])
     scores = bertjax.evaluate(result.model, data=files[kind]["dev"])
     scores = {f"dev/{key}": value for key, value in scores.items()}
     assert scores == pytest.approx(result.scores, abs=1e-5)
     if kind == "classify":
         rows = [{"text": "abc de", "label": "low"}, {"text": "hij", "label": "high"}]
-        assert bertjax.evaluate(result.model, data=rows)["accuracy"] in (0, 0.5, 1)
+        scores = bertjax.evaluate(result.model, data=rows)
+        assert scores["accuracy"] in (0, 0.5, 1) and not capsys.readouterr().err
+        assert bertjax.evaluate(result.model, data=[*rows, {"text": "abc", "label": ""}]) == scores
+        assert "data: 1 examples have no label" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,15 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     )
     if source.note:
         print(source.note)
+    if (
+        options.dev
+        and options.train
+        and Path(options.dev).resolve() == Path(options.train).resolve()
+    ):
+        print(
+            f"warning: {options.dev} is both --train and --dev, so the scores do not tell how well "
+            "other texts are predicted: leave --dev out to hold out a part of --train."
+        )
     choose = spread if kind == "regress" else stratified
     if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
         print(note)

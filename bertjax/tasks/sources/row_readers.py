@@ -246,7 +246,8 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
         what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
         raise ValueError(
             f"{place(path, row)} is not UTF-8: {what} at character {error.start + 1}. "
-            "Save the file as UTF-8, or convert it, for example with iconv -f LATIN1 -t UTF-8."
+            "Save the file as UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8, if it comes "
+            "from a Windows program of Western Europe or America."
         ) from error
 
 
