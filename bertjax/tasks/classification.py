@@ -72,7 +72,8 @@ class TextTask(Task):
         if self.pairs is False and has_pair:
             raise ValueError(
                 f"{where}: the model was fine-tuned on single texts, but this is a pair of texts: "
-                "leave the second text out."
+                "leave the second text out (for a file, name the column of the text with "
+                "--text_column)."
             )
         if self.pairs and not has_pair:
             raise ValueError(

@@ -16,14 +16,14 @@ from bertjax.files import brief, writing
 BadRows = Literal["refuse", "skip", "report"]
 # Number of different problems that an error message describes; the others are only counted.
 DESCRIBED = 4
-LONGEST = 380
+LONGEST = 480
 
 
 def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
     """Returns one ValueError about several bad rows.
 
-    Rows with the same problem are listed together. Problems that differ only in quoted values count
-    as the same; the value of the first row is shown. The message has at most `LONGEST` characters,
+    Rows with the same problem are listed together. Problems that differ only in quoted values and
+    numbers count as the same; the values of the first row are shown. The message has at most `LONGEST` characters,
     unless `where` is very long.
 
     Args:
@@ -33,20 +33,20 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     """
     if len(problems) == 1:
         return ValueError(problems[0])
-    rows: dict[str, list[str]] = {}  # problem without quoted values -> rows
-    first: dict[str, str] = {}  # problem without quoted values -> problem of the first row
+    rows: dict[str, list[str]] = {}  # problem without its values -> rows
+    first: dict[str, str] = {}  # problem without its values -> problem of the first row
     for problem in problems:
         text = problem.removeprefix(where).lstrip(", ")
         found = re.match(r"row (\d+):? ?", text)
         text = text[found.end() :] if found else text
-        kind = re.sub(r'"[^"]*"', '""', text)
+        kind = re.sub(r'"[^"]*"|-?\d+(\.\d+)?', '""', text)
         first.setdefault(kind, text)
         rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
     each = max((LONGEST - len(message)) // min(len(rows), DESCRIBED) - 12, 40)
     for kind, numbers in [*rows.items()][:DESCRIBED]:
-        listed = brief(", ".join(filter(None, numbers)), each // 2)
+        listed = brief(", ".join(filter(None, numbers)), min(each // 2, 45))
         row = f"row {listed}: " if listed else ""
         message += f"\n  {row}{brief(first[kind], each - len(listed))}"
     if len(rows) > DESCRIBED:

@@ -32,6 +32,15 @@ def test_all_bad_rows_are_in_one_error(file):
     assert len(text) - len(str(file)) < 400
 
 
+def test_problems_that_differ_in_numbers_are_described_once(tmp_path):
+    rows = [{"text": "Anna came", "entities": [[i, 99 + i, "PER"]]} for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"40 rows cannot(.|\n)*row 1, 2, 3") as error:
+        list(CustomSource("tag", train=tmp_path / "a.jsonl").examples("train"))
+    first = '[0, 99, "PER"] is not within the text, which has 9 characters. Correct start and end.'
+    assert first in str(error.value) and len(str(error.value).splitlines()) == 2
+
+
 def test_one_bad_row_has_the_message_that_it_had(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\na,b\n,c\n")
     with pytest.raises(ValueError, match="row 3: the text in 'text' is empty; fill it or remove"):
