@@ -23,7 +23,6 @@ class Chip(NamedTuple):
         kind: the `device_kind` that jax reports for this TPU version.
         devices: the number of jax devices per chip.
         hbm_gib: the memory per chip in GiB.
-        hbm_gb_per_s: the memory bandwidth per chip in GB/s.
         ici_gb_per_s: the total bandwidth of a chip's links to its neighbours, in one direction, in
             GB/s.
         megacore: whether libtpu is told to present the two cores of a chip as one jax device.
@@ -33,7 +32,6 @@ class Chip(NamedTuple):
     kind: str
     devices: int
     hbm_gib: float
-    hbm_gb_per_s: float
     ici_gb_per_s: float
     megacore: bool
     examples: tuple[str, ...]
@@ -45,13 +43,13 @@ class Chip(NamedTuple):
 
 
 CHIPS = {
-    "v2": Chip("TPU v2", 2, 16, 700, 248, False, ("2x2", "4x4", "8x8", "16x16")),
-    "v3": Chip("TPU v3", 2, 32, 900, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32")),
-    "v4": Chip("TPU v4", 1, 32, 1228, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
-    "v5e": Chip("TPU v5e", 1, 16, 819, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
-    "v5p": Chip("TPU v5p", 1, 95, 2765, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
-    "v6e": Chip("TPU v6e", 1, 32, 1640, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
-    "tpu7x": Chip("TPU7x", 2, 192, 7380, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
+    "v2": Chip("TPU v2", 2, 16, 248, False, ("2x2", "4x4", "8x8", "16x16")),
+    "v3": Chip("TPU v3", 2, 32, 280, False, ("2x2", "4x4", "8x8", "16x16", "32x32")),
+    "v4": Chip("TPU v4", 1, 32, 300, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
+    "v5e": Chip("TPU v5e", 1, 16, 200, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "v5p": Chip("TPU v5p", 1, 95, 600, True, ("2x2x1", "2x2x2", "2x2x4", "4x4x4", "4x4x8")),
+    "v6e": Chip("TPU v6e", 1, 32, 400, False, ("2x2", "2x4", "4x4", "8x8", "16x16")),
+    "tpu7x": Chip("TPU7x", 2, 192, 600, False, ("2x2x1", "2x2x2", "2x2x4", "4x4x4")),
 }
 
 
