@@ -125,7 +125,10 @@ class Predictor:
         if example.problem:
             if not report_problems:
                 raise ValueError(example.problem)
-            return (), example.problem
+            if not (example.text or example.words):
+                return (), example.problem
+            features, other = self._encode(dataclasses.replace(example, problem=""), True)
+            return features, other or example.problem
         try:
             return self._task.features(example, self._tokenizer, self._max_length), ""
         except ValueError as error:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.data.batches.features import Feature, LabelKind
-from bertjax.files import brief
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task
 from bertjax.tokenization import Tokenizer
@@ -196,17 +195,8 @@ class RegressionTask(TextTask):
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns the standardised target of the example as an array, float32 [1].
-
-        Raises:
-            ValueError: the label is not a number.
-        """
+        """Returns the standardised target of the example as an array, float32 [1]."""
         value: Any = example.label
-        if isinstance(value, str):
-            raise ValueError(
-                f"{example.where}: the label {brief(repr(value), 60)} is not a number "
-                "like 1250.5, without separators of thousands, currency or unit."
-            )
         return np.array([(value - self.mean) / self.std], np.float32)
 
     def predict(

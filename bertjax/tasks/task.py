@@ -52,8 +52,9 @@ class Example:
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
         row: the row of a user's file with named columns, {column: value}; else empty.
-        problem: why the example could not be read, if the source reports bad rows; all other fields
-            but `id`, `where` and `row` are then empty.
+        problem: why the example could not be read, if the source reports bad rows. If only the
+            label could not be read, `label` is None; else, all other fields but `id`, `where` and
+            `row` are empty.
         answers: (text, start) for each accepted answer, where start is the index of the text's
             first character in the passage, or -1 if the text is not in the passage; empty, with
             `label="impossible"`, if the passage does not answer the question.

@@ -23,8 +23,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     """Returns one ValueError about several bad rows.
 
     Rows with the same problem are listed together. Problems that differ only in quoted values and
-    numbers count as the same; the values of the first row are shown. The message has at most `LONGEST` characters,
-    unless `where` is very long.
+    numbers count as the same; the values of the first row are shown. The message has at most
+    `LONGEST` characters, unless `where` is very long.
 
     Args:
         problems: one message per bad row that says what is wrong; it usually begins with `where`.

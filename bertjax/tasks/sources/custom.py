@@ -156,9 +156,7 @@ class CustomSource(OwnFiles):
         files = value_of_split(f"--task={self.kind}", split, self._files)
         if not self._tables[split]:
             return itertools.chain.from_iterable(map(read_conll, files))
-        rows = RowExamples(
-            self.kind, self.columns, self._separator, self.multi_label, self._reports_bad_rows
-        )
+        rows = RowExamples(self.kind, self.columns, self._separator, self.multi_label)
         if self.kind != "tag":
             examples = self._converted(
                 split, lambda id, row: rows.example(id, row, labelled=labelled)
@@ -239,7 +237,8 @@ class CustomSource(OwnFiles):
         """Converts each row of a split by the function `convert` from (id, row) to an example.
 
         A row that is malformed, or for which `convert` raises ValueError, becomes an example whose
-        `problem` says why.
+        `problem` says why. If bad rows are reported and the row can be converted without its label,
+        so that its text can be predicted, the example has the content of the row.
         """
         for id, row, problem in self._rows(split):
             example = Example(id=id, where=row.where, row=row.values, problem=problem)
@@ -248,6 +247,11 @@ class CustomSource(OwnFiles):
                     example = convert(id, row)
                 except ValueError as error:
                     example = dataclasses.replace(example, problem=str(error))
+                    label = self.columns.label
+                    if self._reports_bad_rows and row.values.get(label) is not None:
+                        with contextlib.suppress(ValueError):
+                            read = convert(id, row._replace(values=row.values | {label: None}))
+                            example = dataclasses.replace(read, row=row.values, problem=str(error))
             yield example
 
 

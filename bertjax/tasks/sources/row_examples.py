@@ -23,15 +23,12 @@ class RowExamples:
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
         multi_label: whether an example may have several labels.
-        keeps_bad_labels: whether, in regression, a label that is not a number is kept as a string
-            and not refused, so that a value can still be predicted for the row.
     """
 
     kind: CustomKind
     columns: Columns
     separator: str | None
     multi_label: bool
-    keeps_bad_labels: bool = False
 
     def example(self, id: str, row: Row, *, labelled: bool) -> Example:
         """Converts a row to an example with the id `id`, for all kinds of task except tagging.
@@ -99,10 +96,6 @@ class RowExamples:
                 "the row."
             )
         if self.kind == "regress":
-            if self.keeps_bad_labels:
-                with contextlib.suppress(ValueError):
-                    return row.number_of(value)
-                return str(value)
             return row.number_of(value)
         if self.kind == "choice":
             return row.choice_of(value, self.columns, num_choices)

@@ -41,6 +41,26 @@ def test_problems_that_differ_in_numbers_are_described_once(tmp_path):
     assert first in str(error.value) and len(str(error.value).splitlines()) == 2
 
 
+def test_a_row_of_which_only_the_label_is_bad_keeps_its_text_to_predict(tmp_path):
+    rows = [
+        {"text": "Anna came", "entities": [[0, 4, "PER"]]},
+        {"text": "Anna came", "entities": [[0, 4, "PER"], [2, 9, "X"]]},
+        {"text": " ", "entities": [[0, 4, "PER"]]},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    good, overlapping, empty = CustomSource(
+        "tag", test=tmp_path / "a.jsonl", bad_rows="report"
+    ).examples("test")
+    assert good.label and not good.problem
+    assert "overlap" in overlapping.problem and overlapping.label is None
+    assert overlapping.words == good.words and overlapping.row == rows[1]
+    assert empty.problem and not empty.words
+    (tmp_path / "a.csv").write_text("text,label\nabc,1.5\nabc,$2\n")
+    source = CustomSource("regress", test=tmp_path / "a.csv", bad_rows="report")
+    good, bad = source.examples("test")
+    assert good.label == 1.5 and bad.text == "abc" and "$2" in bad.problem
+
+
 def test_one_bad_row_has_the_message_that_it_had(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\na,b\n,c\n")
     with pytest.raises(ValueError, match="row 3: the text in 'text' is empty; fill it or remove"):
