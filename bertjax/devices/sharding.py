@@ -83,16 +83,23 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     """Returns a tree with the NamedSharding of each array or shape in the tree `state`.
 
     The first pattern in PARTITION_RULES that is found in an array's path, such as
-    "bert/pooler/kernel", determines the PartitionSpec of the array.
+    "bert/pooler/kernel", determines the PartitionSpec of the array. An array of the optimizer's
+    state whose shape differs from that of its parameter, such as a factored moment, is replicated.
 
     Raises:
         ValueError: the size of an array axis is not a multiple of the size of its mesh axis; the
             message lists all arrays with such an axis.
     """
     problems: list[str] = []
+    params = getattr(state, "params", {})  # of a `TrainState`
+    parameters = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
 
     def place(path, leaf) -> NamedSharding:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = _name(path)
+        ends = (_name(path[start:]) for start in range(len(path)))
+        parameter = next((parameters[end] for end in ends if end in parameters), leaf)
+        if parameter.shape != leaf.shape:
+            return replicated(mesh)
         spec = next(spec for pattern, spec in PARTITION_RULES if re.search(pattern, name))
         for axis, (size, mesh_axis) in enumerate(zip(leaf.shape, spec, strict=False)):
             if mesh_axis is not None and size % mesh.shape[mesh_axis]:
@@ -109,6 +116,11 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
             "larger than the vocabulary of the tokenizer)."
         )
     return shardings
+
+
+def _name(path: Any) -> str:
+    """Converts a path in a tree to text, such as "bert/pooler/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:

@@ -62,12 +62,12 @@ class Family(NamedTuple):
     outputs: Mapping[str, str] = {}
 
 
-def _roberta(class_name: str) -> Family:
+def _roberta(class_name: str, prefix: str = "roberta") -> Family:
     return Family(
         class_name,
-        "roberta",
+        prefix,
         (
-            ("roberta.", "bert."),
+            (f"{prefix}.", "bert."),
             ("lm_head.dense.", "cls.predictions.transform.dense."),
             ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
             ("lm_head.", "cls.predictions."),

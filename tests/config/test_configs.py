@@ -138,8 +138,11 @@ def test_what_a_model_predicts_must_fit_what_it_sees():
         PretrainConfig(max_ngram=0)
 
 
+CLAIM = "in the grid of Devlin et al. 2018"
+
+
 @pytest.mark.parametrize("path", TASK_CONFIGS, ids=lambda p: p.stem)
-def test_only_a_config_within_the_grid_of_the_paper_claims_to_be(path):
+def test_only_a_config_in_the_grid_of_the_paper_claims_to_be(path):
     """Devlin et al. 2018, A.3: batches of 16 and 32, 5e-5 to 2e-5, 2 to 4 epochs."""
     config = load_config_file(str(path), FinetuneConfig)
     in_grid = (
@@ -147,4 +150,8 @@ def test_only_a_config_within_the_grid_of_the_paper_claims_to_be(path):
         and config.optimizer.learning_rate in (5e-5, 3e-5, 2e-5)
         and config.num_epochs in (2, 3, 4)
     )
-    assert in_grid or "within the grid" not in " ".join(path.read_text().split())
+    assert in_grid or CLAIM not in " ".join(path.read_text().split())
+
+
+def test_some_configs_claim_to_be_in_the_grid_of_the_paper():
+    assert any(CLAIM in " ".join(path.read_text().split()) for path in TASK_CONFIGS)

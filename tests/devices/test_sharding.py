@@ -68,6 +68,16 @@ def test_a_device_keeps_its_share_of_parameters_and_moments(tiny, axes, share):
     assert whole > 0.8 * sum(leaf.nbytes for leaf in jax.tree.leaves(placed))
 
 
+def test_moments_of_another_shape_than_their_parameters_are_whole(tiny):
+    mesh = sharding.make_mesh(MeshConfig(fsdp=4, tensor=2))
+    rule = optax.scale_by_factored_rms(min_dim_size_to_factor=16)
+    state = create_train_state(jax.tree.map(jnp.asarray, tiny[1]), rule)
+    placed = jax.device_put(state, sharding.state_sharding(mesh, state))
+    moments = placed.opt_state.v_row["bert"]["pooler"]["kernel"]
+    assert moments.ndim == 1 and moments.is_fully_replicated
+    assert not placed.params["bert"]["pooler"]["kernel"].is_fully_replicated
+
+
 def test_a_vocabulary_that_does_not_divide_is_refused_with_all_such_parameters():
     mesh = sharding.make_mesh(MeshConfig(data=4, tensor=2))
     shapes = {
