@@ -142,6 +142,10 @@ def test_resume_equals_an_uninterrupted_run(
         with pytest.raises(Interrupted):
             finetune.run(config)
     assert capsys.readouterr().out.count("has no classifier for this task") == 1
+    with pytest.raises(ValueError, match="is not finished.*repeat its command"):
+        load_model(workdir)
+    with pytest.raises(FileNotFoundError, match="has not written its model: repeat its command"):
+        load_model(workdir / "model")
     finetune.run(config)
     printed = capsys.readouterr().out
     assert "has no classifier" not in printed and f"resuming at step {stop_after}" in printed

@@ -26,6 +26,8 @@ def check_task(name: str) -> str:
         raise ValueError(f"No task is set: give --task, one of {', '.join(TASKS)}.")
     if name.lower() not in TASKS:
         hint = did_you_mean(name, TASKS)
+        if "." in name or "/" in name:
+            hint = "It looks like a file, which is given as data= (in Python) or --input. "
         raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(TASKS)}.")
     return name.lower()
 

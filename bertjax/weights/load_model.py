@@ -103,6 +103,11 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         return _open_hf(place.parent, place, tokenizer_required)
     elif Path(f"{path}.index").is_file():
         return _open_tf1(place, place.parent, tokenizer_required)
+    elif place.name == "model" and holds_run(place.parent):
+        raise FileNotFoundError(
+            f"The run in {place.parent} has not written its model: repeat its command to finish "
+            f"it. The newest checkpoint of a pretraining is read from {place.parent}."
+        )
     elif may_be_hub_name(path):
         return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)
     raise FileNotFoundError(
@@ -151,8 +156,13 @@ def _is_fine_tuned(workdir: Path) -> bool:
 
 def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     """Reads the parameters, but no optimizer state, from a run's newest undamaged checkpoint."""
+    run: Any = read_run(workdir)["config"]
+    if "task" in run:
+        raise ValueError(
+            f"The fine-tuning in {workdir} is not finished, so it has no model yet: repeat its "
+            "command to finish it."
+        )
     try:
-        run = read_run(workdir)["config"]
         config = run["model"]
     except (KeyError, TypeError) as error:
         raise ValueError(

@@ -101,6 +101,7 @@ def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path, caps
         ({"task": "mnli", "split": "valid"}, "dev_matched, dev_mismatched"),
         ({"task": "rte"}, "has the labels"),
         ({"task": "classify"}, "--input"),
+        ({"task": "new.csv"}, "looks like a file.*data="),
         ({"data": [{"sentence1": "a", "sentence2": "b"}]}, "no labels"),
         ({"task": "mnli", "max_length": 100}, "reads 5 to 64 tokens"),
     ],

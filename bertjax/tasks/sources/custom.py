@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from bertjax.tasks.sources.held_out import spread, stratified
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.row_examples import RowExamples
-from bertjax.tasks.sources.row_readers import read_number
+from bertjax.tasks.sources.row_readers import place, read_number
 from bertjax.tasks.sources.table_files import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
@@ -127,6 +127,7 @@ class CustomSource(OwnFiles):
             )
             for split, table in tables[1:]:
                 check_columns(table, self._needed(split))
+            self.note = f"{self.note}\n{_quoted(table for _, table in tables)}".strip()
         self.multi_label = self._has_several_labels(tables[0][1] if tables else None)
 
     @property
@@ -266,6 +267,17 @@ def data_files(path: Path, kind: CustomKind) -> list[Path]:
     """
     suffixes = (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES)
     return files_in(path, (*suffixes, *CONLL_SUFFIXES) if kind == "tag" else suffixes)
+
+
+def _quoted(tables: Iterable[Table]) -> str:
+    """Returns a warning about the first row of TSV that seems quoted as in CSV, or ""."""
+    for table in tables:
+        if row := table.first_quoted_row():
+            return (
+                f"warning: {place(table.path, row)} seems to be quoted as in CSV, but quotes have "
+                "no meaning in TSV and are read as text: save the table as CSV."
+            )
+    return ""
 
 
 def learn_labels(source: Source) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """`Table`, a file with named columns, in one of several formats."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ PARQUET_SUFFIXES = (".parquet",)
 TEXT_SUFFIXES = (".txt",)
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 EXCEL_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
+_CSV_QUOTED = re.compile(r'"(?:[^"]|"")+"')
 # Suffixes of files whose columns have names, so that they cannot have CoNLL's columns.
 NAMED_COLUMNS = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 
@@ -152,6 +154,20 @@ class Table:
                     yield number, dict(zip(self.columns, fields, strict=True))
                 else:
                     yield number, ValueError(self._miscounted(number, len(fields)))
+
+    def first_quoted_row(self) -> int | None:
+        """Returns the number of the first row of TSV with a field that seems quoted as in CSV.
+
+        Such a field is in quotes, with its own quotes doubled. Quotes have no meaning in TSV, so
+        that they become a part of the text. The result is None for other formats and if there is no
+        such row.
+        """
+        if self.is_text or self.is_typed or self._read is not read_tsv:
+            return None
+        for number, fields in read_tsv(self.path):
+            if any('""' in field and _CSV_QUOTED.fullmatch(field.strip()) for field in fields):
+                return number
+        return None
 
     def _miscounted(self, number: int, count: int) -> str:
         remedy = (

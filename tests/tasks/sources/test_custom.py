@@ -1,6 +1,7 @@
 import json
 import tracemalloc
 
+import pandas
 import pytest
 
 from bertjax.tasks.sources.columns import Columns
@@ -342,3 +343,14 @@ def test_utf_16_is_named_with_its_remedy(tmp_path, encoding):
     (tmp_path / "a.csv").write_bytes(f"{mark}text,label\na,x\n".encode(encoding))
     with pytest.raises(ValueError, match="is UTF-16, but must be UTF-8: convert it with iconv -f"):
         CustomSource("classify", train=tmp_path / "a.csv")
+
+
+def test_tsv_that_is_quoted_as_csv_is_warned_about(tmp_path):
+    texts = ['she said "no"', '"quoted"', 'a ""b""']
+    frame = pandas.DataFrame({"text": texts, "label": ["a", "b", "a"]})
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False)
+    note = CustomSource("classify", train=tmp_path / "a.tsv").note
+    assert f"{tmp_path / 'a.tsv'}, row 2 seems to be quoted as in CSV" in note
+    plain = "text\tlabel\n" + "".join(f"{text}\tx\n" for text in texts)
+    (tmp_path / "a.tsv").write_text(plain)
+    assert "quoted" not in CustomSource("classify", train=tmp_path / "a.tsv").note
