@@ -142,10 +142,11 @@ def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -
 def _tag_symbols_within_entities(
     read: Sequence[int], tags: list[str], probabilities: list[float]
 ) -> None:
-    """Tags words that are within entities but not in the model's input; changes `tags` in place.
+    """Tags the symbols within predicted entities that the model did not see; changes `tags`.
 
-    Such a word, a symbol unknown to the vocabulary, gets the tag I-X of the entity around it and
-    the probability of the entity's first tag.
+    Symbols that the vocabulary lacks, such as emoji, are left out of the model's input. If the
+    words before and after such a symbol belong to one entity of type X, the symbol gets the tag I-X
+    and the probability of the entity's first tag.
 
     Args:
         read: the indices of the words in the model's input.

@@ -244,7 +244,8 @@ def _prefix_space_of(read: TokenizerJson) -> bool:
     """Returns the setting `add_prefix_space` of a byte-level BPE from its tokenizer.json, `read`.
 
     Raises:
-        ValueError: the preprocessing steps in the file differ from those of RoBERTa.
+        ValueError: the file has a normalizer, or another pre-tokenizer than ByteLevel with
+            use_regex, RoBERTa's.
     """
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
     if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):

@@ -107,7 +107,7 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
         if outside:
             raise ValueError(
                 f"{directory / INDEX} names {brief(outside[0])!r}, which is not a file of this "
-                "directory: download it again."
+                f"directory, so {INDEX} is damaged: download {INDEX} again."
             )
         missing = [file for file in files if not (directory / file).is_file()]
         if missing:

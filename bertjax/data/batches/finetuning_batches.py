@@ -69,10 +69,11 @@ class Placement(NamedTuple):
 
 
 def row_shape(row_length: int, num_choices: int, row_counts: Sequence[int]) -> RowShape:
-    """Returns a `RowShape` with the given `row_length` and `row_counts`, and sets `max_sequences`.
+    """Returns the `RowShape` of rows of `row_length` tokens, with the most sequences per row.
 
     A row may have one sequence per `TOKENS_PER_SLOT` (8) tokens; this maximum is rounded down to a
     multiple of `num_choices`, the number of sequences per feature, but not below `num_choices`.
+    `row_counts` are the numbers of rows that a batch may have.
     """
     slots = max(1, row_length // TOKENS_PER_SLOT)
     slots = max(1, slots // num_choices) * num_choices
