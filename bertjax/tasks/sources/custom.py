@@ -249,7 +249,7 @@ class CustomSource(OwnFiles):
                 except ValueError as error:
                     example = dataclasses.replace(example, problem=str(error))
                     label = self.columns.label
-                    if self._reports_bad_rows and row.values.get(label) is not None:
+                    if self._reports_bad_rows and label in row.values:
                         with contextlib.suppress(ValueError):
                             read = convert(id, row._replace(values=row.values | {label: None}))
                             example = dataclasses.replace(read, row=row.values, problem=str(error))
