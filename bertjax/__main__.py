@@ -33,8 +33,7 @@ def usage() -> str:
             *lines,
             "",
             "`bertjax COMMAND --help` lists the flags of a command; `bertjax --version` prints the "
-            "version. --flag alone means --flag True, and --no_flag means --flag False; None is "
-            "written None.",
+            "version. --flag alone means --flag True, and --no_flag means --flag False.",
         ]
     )
 

@@ -71,7 +71,7 @@ class PredictConfig:
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
     text; not for question answering, whose columns are named as in SQuAD; None: with --input, the
-    column used in fine-tuning if the file has all text columns used in fine-tuning; else a column
+    column used in fine-tuning if the file has all text columns that are then read; else a column
     that is guessed and printed."""
     pair_column: str | None = None
     """Column of the second text of a pair or, in multiple choice, of a text that is put before

@@ -177,7 +177,7 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path, capsys):
 def test_flags_that_make_no_sense_are_refused(run, capsys):
     for task, flags, message in [
         ("squad3", [], "Unknown task 'squad3'. Did you mean 'squad"),
-        ("classify", [], "bertjax.predict --input FILE prints the metrics"),
+        ("classify", [], "classify has no official format of predictions: bertjax.predict"),
         ("squad", ["--na_probs=x"], "--na_probs goes with --task=squad2"),
     ]:
         with pytest.raises(SystemExit):

@@ -147,7 +147,8 @@ class FinetuneConfig(TrainingConfig):
     """Metric on the dev split by which the best checkpoint is selected. classify: accuracy,
     macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
     regress: pearson, spearman, pearson_spearman, mae, rmse, r2; tag: f1, precision, recall,
-    accuracy; qa: f1, exact_match; choice: accuracy; benchmark tasks, such as mnli: the names in
+    accuracy (tags that mark no entities: accuracy); qa: f1, exact_match (with unanswerable
+    questions: f1, exact); choice: accuracy; benchmark tasks, such as mnli: the names in
     scores.json of a finished run; None: the main metric of the task."""
     patience: int = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its

@@ -18,7 +18,8 @@ from jax.sharding import PartitionSpec as P
 from bertjax.config import MeshConfig
 
 # The first pattern that matches a parameter's path applies. Axis 0 of "layers" is the layer. The
-# path of an optimizer moment ends with its parameter's path, so both have the same sharding.
+# path of an optimizer moment ends with its parameter's path, so both have the same sharding if they
+# have the same shape.
 PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"word_embeddings/embedding$", P("tensor", "fsdp")),
     (r"(position|token_type)_embeddings/embedding$", P(None, "fsdp")),

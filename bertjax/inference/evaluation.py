@@ -15,6 +15,12 @@ from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.rows_in_memory import rows_as_files
+from bertjax.tasks.sources.table_files import (
+    NAMED_COLUMNS,
+    TEXT_SUFFIXES,
+    TSV_SUFFIXES,
+    suffix_of,
+)
 from bertjax.weights import load_model
 
 # Settings of question answering that are taken from the model's fine-tuning.
@@ -55,9 +61,9 @@ def evaluate(
             necessary; None: its default folder, which is used only if the benchmark is already
             prepared there.
         split: the split of the benchmark task to evaluate.
-        text_column, pair_column, label_column, choice_columns: column names of `data`. If no column
-            name is set and `data` has the text columns used in fine-tuning, the names used in
-            fine-tuning apply; in all other cases, each column name that is not set is guessed.
+        text_column, pair_column, label_column, choice_columns: column names of `data`. A name
+            that is not set is that of the fine-tuning, if `data` has all text columns that are then
+            read; otherwise, it is guessed. Question answering has fixed column names.
         label_separator: the string that separates the labels of an example in `data`, if examples
             have several labels.
         max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
@@ -90,6 +96,8 @@ def evaluate(
         data_dir=None if data_dir is None else str(data_dir),
         tfds_data_dir=None if tfds_data_dir is None else str(tfds_data_dir),
     )
+    if suffix_of(Path(str(task))) in (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES):
+        raise ValueError(f"{task} is a file and not the name of a task: give it as data={task!r}.")
     official = official_task(task_model, str(task), options)
     assert official.source is not None
     splits = [s for s in official.source.splits if s == split or s.startswith(f"{split}_")]
@@ -120,7 +128,7 @@ def _scores(
     scores = task.score(counted())
     if scores and unlabelled:
         print(
-            f"{where}: {unlabelled:,} examples have no label, so the metrics leave them out",
+            f"{where}: examples without a label, which the metrics leave out: {unlabelled:,}",
             file=sys.stderr,
         )
     if not scores:

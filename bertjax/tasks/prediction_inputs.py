@@ -143,7 +143,7 @@ def from_file(
 
     Returns:
         The task (for multiple choice, with the number of choices in the file), the examples, and a
-        message that names the guessed columns ("" if no column was guessed).
+        message that names the guessed columns and warns about odd quotes, or "".
 
     Raises:
         ValueError: the file cannot be read for the task, or column names are set for question
@@ -182,15 +182,21 @@ def from_file(
 def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:
     """Fills the unset columns of `columns` with those of `trained`, which were used in training.
 
-    `names` are the columns of the file. If the file lacks one of the text columns of the result,
-    `columns` is returned unchanged. A label or id column that the file lacks is not filled in.
+    `names` are the columns of the file. If the file lacks one of the text columns of the result, or
+    two of them are the same, `columns` is returned unchanged. A label or id column that the file
+    lacks, or that is already in use, is not filled in.
     """
     filled = Columns(
         text=columns.text or trained.get("text"),
         pair=columns.pair or trained.get("pair"),
         choices=columns.choices or tuple(trained.get("choices", ())),
     )
-    if not set(filled.named()) <= set(names):
+    texts = filled.named()
+    used = [*texts, *filter(None, (columns.label, columns.id))]
+    if not set(texts) <= set(names) or len(set(used)) < len(used):
         return columns
-    label, id = (trained.get(key) if trained.get(key) in names else None for key in ("label", "id"))
+    label, id = (
+        trained.get(key) if trained.get(key) in set(names) - set(used) else None
+        for key in ("label", "id")
+    )
     return dataclasses.replace(filled, label=columns.label or label, id=columns.id or id)

@@ -1,6 +1,7 @@
 """The registry of all tasks by name; the modules in `sources` define the tasks."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from bertjax.files import did_you_mean
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
@@ -26,8 +27,6 @@ def check_task(name: str) -> str:
         raise ValueError(f"No task is set: give --task, one of {', '.join(TASKS)}.")
     if name.lower() not in TASKS:
         hint = did_you_mean(name, TASKS)
-        if "." in name or "/" in name:
-            hint = "It looks like a file, which is given as data= (in Python) or --input. "
         raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(TASKS)}.")
     return name.lower()
 
@@ -41,4 +40,13 @@ def make_task(name: str, options: TaskOptions) -> Task:
     """
     name = check_task(name)
     TASKS[name].check(options)
+    if (
+        options.train
+        and options.dev
+        and Path(options.train).resolve() == Path(options.dev).resolve()
+    ):
+        print(
+            f"warning: {options.dev} is both --train and --dev, so the scores do not tell how well "
+            "other texts are predicted: leave --dev out to hold out a part of --train."
+        )
     return TASKS[name].make(options)

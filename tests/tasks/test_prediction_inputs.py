@@ -95,6 +95,7 @@ def test_a_model_of_single_texts_refuses_pairs_and_the_reverse(
         (Columns(text="text"), "a"),
         (Columns(id="row"), "a"),
         (Columns(text="text", label="sentiment"), "b"),
+        (Columns(id="verdict", label="sentiment"), "b"),
     ],
 )
 def test_columns_that_the_user_does_not_set_are_those_of_the_training(tmp_path, columns, label):
@@ -104,7 +105,23 @@ def test_columns_that_the_user_does_not_set_are_those_of_the_training(tmp_path, 
     _, examples, _ = from_file(CLASSES, file, columns, description={"columns": trained})
     (example,) = examples
     assert (example.text, example.label) == ("abc", label)
-    assert example.id == ("r1" if columns.id else "0")
+    assert example.id == {"row": "r1", "verdict": "a", None: "0"}[columns.id]
+
+
+def test_no_column_is_used_twice(tmp_path):
+    (tmp_path / "a.csv").write_text("first,second,other\nabc,de,a\n")
+    trained = {"text": "first", "pair": "second", "label": "other", "choices": []}
+    pairs = dataclasses.replace(CLASSES, pairs=True)
+    with pytest.raises(ValueError, match="give the second text as well"):
+        from_file(
+            pairs, tmp_path / "a.csv", Columns(text="second"), description={"columns": trained}
+        )
+    trained = {"text": "first", "label": "other"}
+    given = Columns(text="other")
+    _, (example,), _ = from_file(
+        CLASSES, tmp_path / "a.csv", given, description={"columns": trained}
+    )
+    assert (example.text, example.label) == ("a", None)
 
 
 def test_question_answering_refuses_names_of_columns(tmp_path):

@@ -152,6 +152,7 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
         ("Anna left.", [{"start": 0, "end": 4, "label": "PER"}]),
         ("[sic] To Bonn", [[9, 13, "LOC"]]),
         ("[1]", []),
+        ("[]", []),
     ]
     with (tmp_path / "text.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -167,7 +168,15 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
         ("B-PER", "O", "O"),
         ("O", "O", "O", "O", "B-LOC"),
         ("O", "O", "O"),
+        ("O", "O"),
     ]
+    # In other formats, a text is a text.
+    path = write(tmp_path / "a.jsonl", [{"text": '["Anna", "b"]', "entities": [[2, 6, "PER"]]}])
+    (example,) = CustomSource("tag", train=path).examples("train")
+    assert example.text == '["Anna", "b"]' and example.label.count("B-PER") == 1
+    (tmp_path / "a.txt").write_text('[]\n["a", "b"]\n')
+    found = CustomSource("tag", test=tmp_path / "a.txt", conll=False).examples("test")
+    assert [example.text for example in found] == ["[]", '["a", "b"]']
     (example,) = CustomSource("tag", train=tmp_path / "words.csv").examples("train")
     assert (example.words, example.label) == (("Anna", "left"), ("B-PER", "O"))
     (tmp_path / "text.csv").write_text("text,entities\nAnna left.,\n")

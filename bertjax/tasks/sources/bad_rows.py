@@ -12,11 +12,13 @@ from typing import Literal
 from bertjax.files import brief, writing
 
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
-# example without content, whose `problem` is the reason.
+# example whose `problem` is the reason, without content unless only the label is bad.
 BadRows = Literal["refuse", "skip", "report"]
 # Number of different problems that an error message describes; the others are only counted.
 DESCRIBED = 4
 LONGEST = 480
+# Names of columns (in '...'), quoted values, and numbers that are not a part of a word.
+_VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
 
 
 def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> ValueError:
@@ -39,12 +41,14 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         text = problem.removeprefix(where).lstrip(", ")
         found = re.match(r"row (\d+):? ?", text)
         text = text[found.end() :] if found else text
-        kind = re.sub(r'"[^"]*"|-?\d+(\.\d+)?', '""', text)
+        # Without a row number, the numbers in the text may tell the place.
+        kind = re.sub(_VALUES if found else r'"[^"]*"', _without_value, text)
         first.setdefault(kind, text)
         rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
-    each = max((LONGEST - len(message)) // min(len(rows), DESCRIBED) - 12, 40)
+    left = LONGEST - len(message) - (25 if len(rows) > DESCRIBED else 0)
+    each = max(left // min(len(rows), DESCRIBED) - 12, 40)
     for kind, numbers in [*rows.items()][:DESCRIBED]:
         listed = brief(", ".join(filter(None, numbers)), min(each // 2, 45))
         row = f"row {listed}: " if listed else ""
@@ -52,6 +56,11 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     if len(rows) > DESCRIBED:
         message += f"\n  and {len(rows) - DESCRIBED:,} other problems"
     return ValueError(message)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """Replaces a match of `_VALUES` by quotes, unless it is the name of a column."""
+    return found[0] if found[0].startswith("'") else '""'
 
 
 def write_bad_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:

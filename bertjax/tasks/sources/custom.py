@@ -63,7 +63,7 @@ class CustomSource(OwnFiles):
         kind: the kind of task: classify, regress, tag or choice.
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
         columns: the column names, set by the user or guessed.
-        note: a message that names the guessed columns; empty if no column was guessed.
+        note: a message that names the guessed columns and warns about odd quotes; it may be empty.
         multi_label: whether an example may have several labels: a list in JSON or Parquet, or a
             text in which a label separator stands between the labels.
     """
@@ -337,15 +337,6 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     )
     if source.note:
         print(source.note)
-    if (
-        options.dev
-        and options.train
-        and Path(options.dev).resolve() == Path(options.train).resolve()
-    ):
-        print(
-            f"warning: {options.dev} is both --train and --dev, so the scores do not tell how well "
-            "other texts are predicted: leave --dev out to hold out a part of --train."
-        )
     choose = spread if kind == "regress" else stratified
     if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
         print(note)

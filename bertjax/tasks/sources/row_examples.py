@@ -9,6 +9,7 @@ from bertjax.files import brief
 from bertjax.tasks.sources.columns import Columns, CustomKind
 from bertjax.tasks.sources.conll import Sentence
 from bertjax.tasks.sources.custom_row import Row
+from bertjax.tasks.sources.table_files import CSV_SUFFIXES, suffix_of
 from bertjax.tasks.sources.tagged_text import text_sentence
 from bertjax.tasks.task import Example
 
@@ -110,11 +111,13 @@ def _with_lists(row: Row, text: str, label: str | None) -> Row:
     """Converts the cells of CSV that hold JSON lists, of words, tags or entities, to lists.
 
     `text` and `label` are the names of the two columns. An empty cell of the label becomes None.
-    Other values remain, among them texts that merely begin with "[".
+    Other values remain, among them texts that merely begin with "[", and all rows of other formats.
     """
+    if suffix_of(row.path) not in CSV_SUFFIXES:
+        return row
     values = dict(row.values)
     words = _json_list(values.get(text))
-    if isinstance(words, list) and all(isinstance(word, str) for word in words):
+    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
         values[text] = words
     if label is not None and isinstance(values.get(label), str):
         values[label] = _json_list(values[label]) if values[label].strip() else None

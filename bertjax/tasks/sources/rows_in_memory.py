@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,13 @@ def rows_as_files(**rows: Any) -> Iterator[dict[str, str]]:
     with scratch_folder() as folder:
         files = {name: str(folder / f"{name}.jsonl") for name in given}
         try:
-            yield {name: as_file(value, Path(files[name])) for name, value in given.items()}
+            paths = {}
+            for name, value in given.items():
+                try:
+                    paths[name] = as_file(value, Path(files[name]))
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from error
+            yield paths
         except ValueError as error:
             for name, file in files.items():
                 error.args = tuple(
@@ -61,7 +67,7 @@ def as_file(rows: Any, file: Path) -> str:
             dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)
         ]
     else:
-        records = list(rows)
+        records = list(rows) if isinstance(rows, Iterable) else [rows]
     if not all(isinstance(record, Mapping) for record in records):
         raise ValueError(
             f"The rows are {type(rows).__name__}: give a path, a DataFrame, a dictionary of "

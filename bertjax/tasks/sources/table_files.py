@@ -1,5 +1,6 @@
 """`Table`, a file with named columns, in one of several formats."""
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -158,13 +159,14 @@ class Table:
     def first_quoted_row(self) -> int | None:
         """Returns the number of the first row of TSV with a field that seems quoted as in CSV.
 
+        The first 10,000 rows are searched.
         Such a field is in quotes, with its own quotes doubled. Quotes have no meaning in TSV, so
         that they become a part of the text. The result is None for other formats and if there is no
         such row.
         """
         if self.is_text or self.is_typed or self._read is not read_tsv:
             return None
-        for number, fields in read_tsv(self.path):
+        for number, fields in itertools.islice(read_tsv(self.path), 10_000):
             if any('""' in field and _CSV_QUOTED.fullmatch(field.strip()) for field in fields):
                 return number
         return None

@@ -41,6 +41,20 @@ def test_problems_that_differ_in_numbers_are_described_once(tmp_path):
     assert first in str(error.value) and len(str(error.value).splitlines()) == 2
 
 
+def test_problems_in_other_files_and_columns_are_described_apart(tmp_path):
+    (tmp_path / "a.csv").write_text("sentence1,sentence2,label\n,a,x\nb,,y\nc,d,x\n")
+    with pytest.raises(ValueError, match="2 rows cannot") as error:
+        list(CustomSource("classify", train=tmp_path / "a.csv").examples("train"))
+    assert "row 2: the text in 'sentence1'" in str(error.value)
+    assert "row 3: the text in 'sentence2'" in str(error.value)
+    (tmp_path / "parts").mkdir()
+    for part in (1, 2):
+        (tmp_path / "parts" / f"{part}.csv").write_text("text,label\na,x\n,y\n")
+    with pytest.raises(ValueError, match="2 rows cannot") as error:
+        list(CustomSource("classify", train=tmp_path / "parts").examples("train"))
+    assert "1.csv, row 3" in str(error.value) and "2.csv, row 3" in str(error.value)
+
+
 def test_a_row_of_which_only_the_label_is_bad_keeps_its_text_to_predict(tmp_path):
     rows = [
         {"text": "Anna came", "entities": [[0, 4, "PER"]]},
