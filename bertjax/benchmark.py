@@ -78,7 +78,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, BenchmarkF
         argv,
         command="benchmark",
         description="Measures the speed of a pretraining step on this machine; without --data, the "
-        "rows are random. It takes the flags of bertjax.pretrain that concern the train step.",
+        "rows are random. It takes the flags of bertjax.pretrain that concern the train step. With "
+        "--config FILE, --help also shows the flags of its phases.",
         hidden=command_line.NO_STEP_FLAGS,
     )
     return config, flags

@@ -164,8 +164,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         argv,
         command="plan",
         description="Compiles the train step of a pretraining for TPUs that are not at hand, and "
-        "reports its memory, communication and time. It takes the flags of bertjax.pretrain that "
-        "concern the train step.",
+        "reports its memory, its communication and a lower bound of its time for each phase. It "
+        "takes the flags of bertjax.pretrain that concern the train step. With --config FILE, "
+        "--help also shows the flags of its phases.",
         hidden=(*command_line.NO_STEP_FLAGS, "data", "init", "reader_threads", "peak_tflops"),
     )
     return config, flags

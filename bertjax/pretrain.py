@@ -61,7 +61,7 @@ class PretrainFlags(command_line.ConfigFlags):
 
     export: bool = False
     """Write the model of the newest checkpoint in --workdir to WORKDIR/model, a Hugging Face
-    directory, without any training."""
+    directory, without any training; only --workdir is needed."""
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:

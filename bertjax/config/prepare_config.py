@@ -33,9 +33,11 @@ class TrainTokenizerConfig:
     model_max_length: int = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
-    """Layout of the text: lines has one sentence per line and blank lines between documents; prose
-    has one document per file, which is split into sentences; auto detects the layout from the
-    beginning of each file."""
+    """Layout of text files: lines has one sentence per line and blank lines between documents;
+    prose has one document per file, which is split into sentences; auto detects the layout from the
+    beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
+    sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
+    pydocs ignore the layout."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
@@ -99,9 +101,11 @@ class PrepareConfig:
     eval_fraction: float = 0.01
     """Share of documents held out for evaluation; 0: no documents are held out."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
-    """Layout of the text: lines has one sentence per line and blank lines between documents; prose
-    has one document per file, which is split into sentences; auto detects the layout from the
-    beginning of each file."""
+    """Layout of text files: lines has one sentence per line and blank lines between documents;
+    prose has one document per file, which is split into sentences; auto detects the layout from the
+    beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
+    sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
+    pydocs ignore the layout."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
