@@ -16,7 +16,7 @@ from bertjax.files import brief, writing
 BadRows = Literal["refuse", "skip", "report"]
 # Number of different problems that an error message describes; the others are only counted.
 DESCRIBED = 4
-LONGEST = 480
+LONGEST = 380
 # Names of columns (in '...'), quoted values, and numbers that are not a part of a word.
 _VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
 
@@ -50,7 +50,7 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     left = LONGEST - len(message) - (25 if len(rows) > DESCRIBED else 0)
     each = max(left // min(len(rows), DESCRIBED) - 12, 40)
     for kind, numbers in [*rows.items()][:DESCRIBED]:
-        listed = brief(", ".join(filter(None, numbers)), min(each // 2, 45))
+        listed = brief(", ".join(filter(None, numbers)), min(each // 2, 30))
         row = f"row {listed}: " if listed else ""
         message += f"\n  {row}{brief(first[kind], each - len(listed))}"
     if len(rows) > DESCRIBED:
