@@ -68,7 +68,7 @@ def of_task(config, kind, given, workdir):
             *("multi", "micro_f1", 0.7, "sequence_classification"),
             marks=[pytest.mark.slow, pytest.mark.exhaustive],
         ),
-        ("tag", "f1", 0.5, "token_classification"),
+        pytest.param("tag", "f1", 0.5, "token_classification", marks=pytest.mark.slow),
         pytest.param(
             *("choice", "accuracy", 0.8, "multiple_choice"),
             marks=[pytest.mark.slow, pytest.mark.exhaustive],
