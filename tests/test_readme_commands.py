@@ -46,7 +46,7 @@ SMALL = {
     "finetune --task=classify": f"{FINETUNE} --init my-bert --optimizer.learning_rate 1e-3",
     "finetune --task=mrpc": "--max_length 64 --unroll 1 --init my-bert",
     "finetune": f"{FINETUNE} --init my-bert",
-    "benchmark": f"{PRETRAIN} --steps 2",
+    "benchmark": f"{PRETRAIN} --steps 2".replace("--eval_rows 8", ""),
 }
 NEEDS = {"convert run": "transformers", "convert uncased_L": "tensorflow", "plan": "libtpu"}
 
