@@ -41,12 +41,12 @@ class ScoreConfig:
 
         scored = {name: task for name, task in TASKS.items() if task.score_files is not None}
         if self.task not in scored:
-            hint = did_you_mean(self.task, scored)
             if self.task in TASKS:
                 raise ValueError(
                     f"{self.task} has no official format of predictions: bertjax.predict prints "
                     "the metrics of labelled examples (--input FILE, or --task for swag)."
                 )
+            hint = did_you_mean(self.task, scored)
             raise ValueError(f"Unknown task {self.task!r}. {hint}Known: {', '.join(scored)}.")
         if self.na_probs is not None and not scored[self.task].scores_null_odds:
             raise ValueError(

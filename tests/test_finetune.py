@@ -441,7 +441,7 @@ def test_a_damaged_row_is_named_before_training_starts(config, tmp_path, split, 
 
 def test_mixed_line_ends_and_a_huge_text_are_fine(config, files, tmp_path, capsys):
     rows = Path(files["classify"]["train"]).read_text().split("\n")
-    rows[5] = "hij " + "abc " * 20_000 + ",high"
+    rows[5] = "hij " + "abc " * 100_000 + ",high"
     mixed = "".join(
         row.rstrip("\r") + end for row, end in zip(rows, ["\n", "\r\n", "\r"] * 99, strict=False)
     )

@@ -25,8 +25,9 @@ SMALL_MODEL = (
     "--model.intermediate_size 64 --model.vocab_size 120 --dtype float32 --unroll 1"
 )
 SMALL_PHASE = "--phases.{0}.num_steps 2 --phases.{0}.max_length {1} --phases.{0}.batch_size 8"
-SMALL_RUN = f"{SMALL_MODEL} --optimizer.warmup_steps 1 --eval_rows 8"
-PRETRAIN = f"{SMALL_RUN} {SMALL_PHASE.format(0, 128)} {SMALL_PHASE.format(1, 512)}"
+SMALL_STEP = f"{SMALL_MODEL} --optimizer.warmup_steps 1"
+SMALL_RUN = f"{SMALL_STEP} --eval_rows 8"
+SMALL_PHASES = f"{SMALL_PHASE.format(0, 128)} {SMALL_PHASE.format(1, 512)}"
 DISTIL = (
     f"{SMALL_RUN} --optimizer.warmup_steps 0 {SMALL_PHASE.format(0, 512)} "
     "--phases.0.accumulation_steps 1 --distillation.teacher my-bert --distillation.layers 0 1 2 3"
@@ -36,7 +37,7 @@ FINETUNE = "--max_steps 2 --max_length 64 --batch_size 8 --unroll 1"
 SMALL = {
     "train_tokenizer": "--vocab_size 120",
     "prepare": "--num_processes 1",
-    "pretrain --config configs/pretrain/bert_base.py": PRETRAIN,
+    "pretrain --config configs/pretrain/bert_base.py": f"{SMALL_RUN} {SMALL_PHASES}",
     "pretrain --config configs/pretrain/distilbert.py --data data --workdir distilled": DISTIL,
     "pretrain --config configs/pretrain/distilbert.py --data data --workdir half": (
         f"{DISTIL} --model.num_hidden_layers 2 --distillation.layers 0 3"
@@ -46,7 +47,7 @@ SMALL = {
     "finetune --task=classify": f"{FINETUNE} --init my-bert --optimizer.learning_rate 1e-3",
     "finetune --task=mrpc": "--max_length 64 --unroll 1 --init my-bert",
     "finetune": f"{FINETUNE} --init my-bert",
-    "benchmark": f"{PRETRAIN} --steps 2".replace("--eval_rows 8", ""),
+    "benchmark": f"{SMALL_STEP} {SMALL_PHASES} --steps 2",
 }
 NEEDS = {"convert run": "transformers", "convert uncased_L": "tensorflow", "plan": "libtpu"}
 

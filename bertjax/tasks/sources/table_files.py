@@ -25,6 +25,8 @@ PARQUET_SUFFIXES = (".parquet",)
 TEXT_SUFFIXES = (".txt",)
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 EXCEL_SUFFIXES = (".xlsx", ".xls", ".xlsm", ".ods")
+# Number of rows of TSV that are searched for fields quoted as in CSV.
+ROWS_SEARCHED = 10_000
 _CSV_QUOTED = re.compile(r'"(?:[^"]|"")+"')
 # Suffixes of files whose columns have names, so that they cannot have CoNLL's columns.
 NAMED_COLUMNS = (*CSV_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
@@ -159,14 +161,14 @@ class Table:
     def first_quoted_row(self) -> int | None:
         """Returns the number of the first row of TSV with a field that seems quoted as in CSV.
 
-        The first 10,000 rows are searched.
+        The first `ROWS_SEARCHED` rows are searched.
         Such a field is in quotes, with its own quotes doubled. Quotes have no meaning in TSV, so
         that they become a part of the text. The result is None for other formats and if there is no
         such row.
         """
         if self.is_text or self.is_typed or self._read is not read_tsv:
             return None
-        for number, fields in itertools.islice(read_tsv(self.path), 10_000):
+        for number, fields in itertools.islice(read_tsv(self.path), ROWS_SEARCHED):
             if any('""' in field and _CSV_QUOTED.fullmatch(field.strip()) for field in fields):
                 return number
         return None
