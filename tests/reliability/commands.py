@@ -4,25 +4,37 @@ import dataclasses
 import hashlib
 import json
 import random
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CONFIG = """
+# What a clock decides.
+TIMES = ("tokens_per_second", "mfu")
+
+
+def config_text(num_steps: tuple[int, int], log_every: int, eval_every: int, save: str) -> str:
+    """Returns the config of a tiny pretraining run of two phases.
+
+    Args:
+        num_steps: number of steps of each phase.
+        log_every: steps between two lines of metrics.
+        eval_every: steps between two evaluations.
+        save: fields of the config about saving.
+    """
+    return f"""
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.config.model import BertConfig
 config = PretrainConfig(
     model=BertConfig(vocab_size=120, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
                      intermediate_size=64, max_position_embeddings=64),
-    phases=(Phase(num_steps=300, max_length=32, batch_size=8),
-            Phase(num_steps=100, max_length=32, batch_size=8, learning_rate_curve="continue")),
+    phases=(Phase(num_steps={num_steps[0]}, max_length=32, batch_size=8),
+            Phase(num_steps={num_steps[1]}, max_length=32, batch_size=8,
+                  learning_rate_curve="continue")),
     optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
-    log_every=7, eval_every=30, eval_rows=32, save_every=20, unroll=1, peak_tflops=0.1,
+    log_every={log_every}, eval_every={eval_every}, eval_rows=32, {save}, unroll=1,
+    peak_tflops=0.1,
 )
 """
-# What a clock decides.
-TIMES = ("tokens_per_second", "mfu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +49,7 @@ class Command:
         processes: number of processes of one run.
         devices: number of devices of each process.
         is_repeatable: whether the command may be run again after its end.
+        resumes: whether the command continues after a kill where it was, and not from the start.
     """
 
     arguments: tuple[str, ...]
@@ -46,6 +59,7 @@ class Command:
     processes: int = 1
     devices: int = 2
     is_repeatable: bool = True
+    resumes: bool = False
 
 
 def write_inputs(folder: Path) -> None:
@@ -61,7 +75,10 @@ def write_inputs(folder: Path) -> None:
     lines = "".join(json.dumps({"text": s}) + "\n" for s in sentences * 3)
     (folder / "lines.jsonl").write_text(lines)
     (folder / "lines.txt").write_text("\n".join(sentences * 3))
-    (folder / "config.py").write_text(CONFIG)
+    (folder / "config.py").write_text(config_text((300, 100), 7, 30, "save_every=20"))
+    # Steps of two hosts on one machine take much longer, so that there are fewer of them.
+    hosts = config_text((60, 20), log_every=3, eval_every=10, save="save_every=5")
+    (folder / "hosts_config.py").write_text(hosts)
 
 
 def commands(folder: Path, place: Path) -> dict[str, Command]:
@@ -80,7 +97,7 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
         "prepare": f"prepare {text} --tokenizer {folder}/train_tokenizer --max_length 32 "
         "--eval_fraction 0.1 --num_processes 2 --chunk_mb 0.02 --output OUTPUT",
         "pretrain": pretrain,
-        "pretrain_hosts": pretrain,
+        "pretrain_hosts": pretrain.replace("config.py", "hosts_config.py"),
         "finetune": f"finetune --task classify --init {model} --train {folder}/train.jsonl "
         f"--dev {folder}/dev.jsonl {fast} --workdir OUTPUT",
         "predict": f"predict {lines}",
@@ -100,6 +117,7 @@ def commands(folder: Path, place: Path) -> dict[str, Command]:
             run_steps if is_run else None,
             processes=2 if name == "pretrain_hosts" else 1,
             is_repeatable=name not in ("train_tokenizer", "convert"),
+            resumes=is_run or module == "predict",
         )
     return result
 
@@ -149,18 +167,18 @@ def _events_in(workdir: Path) -> list[tuple[int, str, float]]:
 
 
 def _arrays_in(folder: Path) -> dict[str, str]:
-    """Returns hashes of the arrays of a checkpoint, and its position in the data."""
+    """Returns hashes of the arrays of a checkpoint of any number of devices, and its progress."""
     import jax
     import numpy as np
     import orbax.checkpoint as ocp
 
-    with (
-        warnings.catch_warnings(),
-        ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer,
-    ):
-        # Orbax warns that it takes the sharding from the checkpoint, which is what is wanted here.
-        warnings.simplefilter("ignore")
-        state = checkpointer.restore((folder / "state").absolute())
+    path = (folder / "state").absolute()
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        as_numpy = jax.tree.map(
+            lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+            checkpointer.metadata(path).item_metadata.tree,
+        )
+        state = checkpointer.restore(path, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     arrays = {
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)

@@ -40,12 +40,10 @@ class Part(NamedTuple):
 
 def write_model(folder: Path) -> Path:
     """Trains a tiny classifier; returns its directory."""
-    from tests.reliability.commands import CONFIG, write_inputs
+    from tests.reliability.commands import config_text, write_inputs
 
     write_inputs(folder)
-    (folder / "config.py").write_text(
-        CONFIG.replace("300", "20").replace("num_steps=100", "num_steps=2")
-    )
+    (folder / "config.py").write_text(config_text((20, 2), 7, 30, "save_every=20"))
     text, train, dev = (folder / name for name in ("text.txt", "train.jsonl", "dev.jsonl"))
     run("train_tokenizer", "--input", text, "--vocab_size", 120, "--output", folder / "tokenizer")
     sizes = ("--max_length", 32, "--eval_fraction", 0.1, "--num_processes", 1)
