@@ -6,6 +6,7 @@ two metadata files that Orbax writes last. The folder of a checkpoint gets its f
 older versions of bertjax wrote.
 """
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -97,10 +98,11 @@ def restore_replaced(directory: Path) -> None:
     A run moves a checkpoint to `replaced` while it writes a new checkpoint of the same step. If the
     new checkpoint in `directory` is complete and undamaged, the old one is deleted. Otherwise, the
     old one is moved back to `directory`, and a damaged new one to the folder `damaged` beside
-    `directory`.
+    `directory`. The folder `replaced` is removed if it is empty then.
     """
+    replaced = directory.parent / REPLACED
     # `set_aside` names a second checkpoint of step 100 "100-2"; the last one comes first here.
-    for old in sorted((directory.parent / REPLACED).glob("[0-9]*"), reverse=True):
+    for old in sorted(replaced.glob("[0-9]*"), reverse=True):
         new = directory / old.name.partition("-")[0]
         if new.exists() and damage_of(new) is None:
             shutil.rmtree(old)
@@ -109,6 +111,8 @@ def restore_replaced(directory: Path) -> None:
             set_aside(directory, int(new.name), "damaged")
         directory.mkdir(parents=True, exist_ok=True)
         old.rename(new)
+    with contextlib.suppress(OSError):  # it does not exist, or holds something else
+        replaced.rmdir()
 
 
 def set_damaged_aside(directory: Path) -> None:

@@ -1,11 +1,13 @@
 """Kills commands at random instants, runs them again until they end, and compares the results.
 
-    python -m tests.reliability.kills --kills 300 --seed 0 [--command pretrain ...]
+    python -m tests.reliability.kills --kills 300 --seed 0 [--command pretrain ...] [--signal TERM]
 
 Every command is run once without a kill. Then it is killed (SIGKILL, with all its processes), run
 again, and so on, until it ends by itself; the kills stop when `--kills` of them are spent. Half of
 them wait for a temporary file of a save, an export or an output to appear, and hit while it is
-written. Of a run on two hosts, one is killed, and the other has a minute to end by itself.
+written. Of a run on two hosts, one is killed, and the other has a minute to end by itself. With
+`--signal TERM`, commands are asked to stop instead: they must end within a minute, and print no
+traceback.
 
 What a command leaves must be the same bytes as without a kill: prepared data, models, checkpoints
 (parameters, moments, and the position in the data), metrics and events except for times. Prints a
@@ -54,10 +56,10 @@ class Result:
 
 
 class Killer:
-    """Runs commands and kills them."""
+    """Runs commands and kills them by a signal."""
 
-    def __init__(self, folder: Path, seed: int):
-        self._rng, self._log = random.Random(seed), folder / "log.txt"
+    def __init__(self, folder: Path, seed: int, how: signal.Signals = signal.SIGKILL):
+        self._rng, self._log, self._how = random.Random(seed), folder / "log.txt", how
         self._environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": str(folder / "xla"),
@@ -160,10 +162,15 @@ class Killer:
         victim = self._rng.choice(processes)
         if any(process.poll() is not None for process in processes):
             return False
-        _kill_group(victim)
         since = time.monotonic()
+        if self._how == signal.SIGKILL:
+            _kill_group(victim)
+        else:
+            victim.send_signal(self._how)
         for process in processes:
             process.wait(HOST_SECONDS)
+        text = self._log.read_text(errors="replace")
+        assert self._how == signal.SIGKILL or "Traceback" not in text, text[-3000:]
         result.slowest_host = max(result.slowest_host, time.monotonic() - since)
         result.kills += 1
         result.during_a_write += writing
@@ -190,11 +197,15 @@ def _is_writing(output: Path) -> bool:
 
 
 def harness(
-    folder: Path, kills: int, seed: int, names: list[str] | None = None
+    folder: Path,
+    kills: int,
+    seed: int,
+    names: list[str] | None = None,
+    how: signal.Signals = signal.SIGKILL,
 ) -> dict[str, Result]:
     """Kills each command its share of `kills` times; returns the results by command."""
     write_inputs(folder)
-    killer, results = Killer(folder, seed), {}
+    killer, results = Killer(folder, seed, how), {}
     (folder / "killed").mkdir()
     whole, killed = commands(folder, folder), commands(folder, folder / "killed")
     wanted = names or list(whole)
@@ -255,12 +266,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--command", action="append", help="one command of several; all if absent")
+    parser.add_argument("--signal", choices=("KILL", "TERM", "INT", "HUP"), default="KILL")
     parser.add_argument("--output", type=Path, help="a JSON file for the results")
     options = parser.parse_args()
     fields = [field.name.replace("_", " ") for field in dataclasses.fields(Result)]
     print(f"{'command':16}" + "".join(f"{title:>15}" for title in fields))
     with tempfile.TemporaryDirectory() as folder:
-        results = harness(Path(folder), options.kills, options.seed, options.command)
+        how = signal.Signals[f"SIG{options.signal}"]
+        results = harness(Path(folder), options.kills, options.seed, options.command, how)
     if options.output:
         lines = {name: dataclasses.asdict(result) for name, result in results.items()}
         options.output.write_text(json.dumps(lines, indent=1) + "\n")
