@@ -28,6 +28,14 @@ MAX_XZ_BYTES = 1 << 28
 _ZST_PIECE = 1 << 10
 
 
+class DamagedInput(ValueError):
+    """A compressed file or an archive is damaged; the message names it.
+
+    If files are nested, the message names the outermost damaged one, which the others are read
+    from.
+    """
+
+
 class Decompressor(Protocol):
     """The interface of a decompressor of one compressed stream, as in `bz2.BZ2Decompressor`."""
 
@@ -134,8 +142,8 @@ class Decompressed(io.RawIOBase):
         bytes_read: function that returns the number of bytes read from the file on disk so far.
 
     Raises (in `read`):
-        ValueError: the compressed stream is damaged or truncated, or its compression ratio is above
-            MAX_GROWTH.
+        DamagedInput: the compressed stream, or a stream that it is read from, is damaged or
+            truncated, or has a compression ratio above MAX_GROWTH.
     """
 
     def __init__(
@@ -170,10 +178,10 @@ class Decompressed(io.RawIOBase):
         while True:
             try:
                 block = self._step()
+            except DamagedInput:
+                raise
             except DAMAGE as error:
-                if isinstance(error, ValueError) and self._name in str(error):
-                    raise  # an inner layer has explained it
-                raise ValueError(
+                raise DamagedInput(
                     f"{self._name} is damaged or truncated ({type(error).__name__}: {error}): "
                     "download or compress it again."
                 ) from error
@@ -207,7 +215,7 @@ class Decompressed(io.RawIOBase):
 
     def _check_growth(self) -> None:
         if self._written > FREE_BYTES and self._written > MAX_GROWTH * self._bytes_read():
-            raise ValueError(
+            raise DamagedInput(
                 f"{self._name} has {self._written:,} decompressed bytes in the first "
                 f"{self._bytes_read():,} bytes of the file, a ratio above {MAX_GROWTH} that only "
                 "decompression bombs have: leave it out, or decompress it yourself if it is text."

@@ -11,14 +11,16 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
-from bertjax.data.text.decompression import Decompressed, decompressor_of
+from bertjax.data.text.decompression import DamagedInput, Decompressed, decompressor_of
 from bertjax.data.text.tar import BLOCK, is_tar, members
 from bertjax.files import brief
 
 # Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
 MAX_DEPTH = 8
+# Names within archives are cut at this number of characters: they stand in error messages.
+MAX_MEMBER_NAME = 150
 # Number of consecutive zero bytes that text never has, while damaged archives begin with them.
 ZEROS_OF_BINARY = 16
 # Number of bytes that are hashed at each end of a file.
@@ -116,17 +118,29 @@ def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, Peekabl
     with open(path, "rb") as file:
         before = counter.count
         stream = PeekableStream(counter.counting(file))
-        yield from _unwrap(path, stream, lambda: counter.count - before, MAX_DEPTH)
+        yield from _unwrap(_OpenFile(path, lambda: counter.count - before), "", stream, MAX_DEPTH)
+
+
+class _OpenFile(NamedTuple):
+    """The path of a file on disk, and a function that returns the number of bytes read from it."""
+
+    path: str
+    bytes_read: Callable[[], int]
+
+    def name_of(self, member: str) -> str:
+        """Returns the name of a member, or of the file itself if `member` is empty."""
+        return f"{self.path}:{member}" if member else self.path
 
 
 def _unwrap(
-    name: str, stream: PeekableStream, bytes_read: Callable[[], int], depth: int
+    file: _OpenFile, member: str, stream: PeekableStream, depth: int
 ) -> Iterator[tuple[str, PeekableStream]]:
     """Yields (name, stream) of each text in `stream`, which may be compressed or an archive.
 
-    More than `depth` layers of compression and archives raise ValueError.
+    `member` names what `stream` is within the archives of `file`. More than `depth` layers of
+    compression and archives raise ValueError.
     """
-    head = stream.peek(BLOCK)
+    name, head = file.name_of(member), stream.peek(BLOCK)
     start = decompressor_of(head)
     if not start and not is_tar(head):
         if head.count(b"\0" * ZEROS_OF_BINARY):
@@ -140,15 +154,16 @@ def _unwrap(
             f"{name} has more than {MAX_DEPTH} layers of compression and archives: unpack it first."
         )
     elif start:
-        opened = Decompressed(name, cast(BinaryIO, stream), start, bytes_read)
-        yield from _unwrap(name, PeekableStream(cast(BinaryIO, opened)), bytes_read, depth - 1)
+        opened = Decompressed(name, cast(BinaryIO, stream), start, file.bytes_read)
+        yield from _unwrap(file, member, PeekableStream(cast(BinaryIO, opened)), depth - 1)
     else:
-        yield from _unwrap_tar(name, stream, bytes_read, depth - 1)
+        yield from _unwrap_tar(file, member, stream, depth - 1)
 
 
 def _unwrap_tar(
-    name: str, stream: PeekableStream, bytes_read: Callable[[], int], depth: int
+    file: _OpenFile, outer: str, stream: PeekableStream, depth: int
 ) -> Iterator[tuple[str, PeekableStream]]:
+    name = file.name_of(outer)
     archive = members(cast(BinaryIO, _NamingErrors(name, cast(BinaryIO, stream))))
     while True:
         with _naming(name):
@@ -157,9 +172,10 @@ def _unwrap_tar(
             return
         # "._x" are resource forks, which macOS adds for each file.
         if not os.path.basename(member).startswith("."):
-            member_name = f"{name}:{brief(member.removeprefix('./'), 100)}"
-            opened = PeekableStream(cast(BinaryIO, _NamingErrors(member_name, content)))
-            yield from _unwrap(member_name, opened, bytes_read, depth)
+            inner = f"{outer}:" if outer else ""
+            inner = brief(f"{inner}{member.removeprefix('./')}", MAX_MEMBER_NAME)
+            named = _NamingErrors(file.name_of(inner), content)
+            yield from _unwrap(file, inner, PeekableStream(cast(BinaryIO, named)), depth)
 
 
 class ByteCounter:
@@ -203,10 +219,10 @@ class _NamingErrors(io.RawIOBase):
 def _naming(name: str) -> Iterator[None]:
     try:
         yield
+    except DamagedInput:
+        raise
     except (ValueError, OSError) as error:
-        if name in str(error):
-            raise
-        raise ValueError(
+        raise DamagedInput(
             f"{name} is damaged or truncated ({error}): download or pack it again."
         ) from error
 

@@ -105,6 +105,21 @@ def test_links_and_outside_names_in_a_tar_touch_no_other_file(tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.tar", "in", "secret"]
 
 
+def test_damage_around_nested_archives_is_named_once_and_briefly(tmp_path):
+    def wrapped(content):
+        for _ in range(MAX_DEPTH - 1):
+            content = tar_of({"a rather long name of a member " * 3: content})
+        return content
+
+    path = tmp_path / "a"
+    packed = bytearray(gzip.compress(wrapped(TEXT)))
+    packed[-6] ^= 1  # the checksum of the whole
+    message = refusal(path, bytes(packed))
+    assert message.startswith(f"{path} is damaged") and message.count(str(path)) == 1
+    message = refusal(path, wrapped(gzip.compress(TEXT)[:-4]))
+    assert message.startswith(f"{path}:a rather long name") and message.count(str(path)) == 1
+
+
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_archives_of_all_formats_are_read_whole(tmp_path, format):
     folder = tmp_path / "files"
