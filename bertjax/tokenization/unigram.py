@@ -63,8 +63,8 @@ class UnigramTokenizer(Tokenizer):
 
     Raises:
         ValueError: a special token is missing; a piece is empty, occurs twice or has no finite
-            score; or `do_lower_case` is True or `keep_accents` is False for a class other than
-            AlbertTokenizer.
+            score; `charsmap` is damaged; or `do_lower_case` is True or `keep_accents` is False for
+            a class other than AlbertTokenizer.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class UnigramTokenizer(Tokenizer):
             raise ValueError(
                 f"The vocabulary has {brief(twice)!r} twice: download or train it again."
             )
+        _check_charsmap(charsmap)
         self.pieces = list(pieces)
         self.charsmap = charsmap
         self.keep_accents = keep_accents
@@ -190,6 +191,21 @@ def _steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:
     if do_lower_case:
         steps.append(normalizers.Lowercase())
     return steps
+
+
+def _check_charsmap(charsmap: bytes) -> None:
+    """Raises ValueError if a precompiled normalization table has another size than it says.
+
+    The table begins with the size of its trie in bytes. The `tokenizers` library allocates as much
+    memory as this number says, and ends the process if there is less.
+    """
+    size, found = int.from_bytes(charsmap[:4], "little"), len(charsmap) - 4
+    if charsmap and (found < 0 or size % 4 or size > found):
+        raise ValueError(
+            f"The table precompiled_charsmap is damaged: by its first 4 bytes, its trie has "
+            f"{size:,} bytes, which must be a multiple of 4 and at most {max(found, 0):,}, the "
+            "number of bytes that follow. Download the tokenizer again."
+        )
 
 
 def read_sentencepiece(
