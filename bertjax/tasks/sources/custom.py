@@ -49,9 +49,6 @@ from bertjax.tasks.task import Example, Source, Task
 # Number of examples from which almost as many labels as examples are refused.
 FEWEST_COUNTED = 50
 MAX_LABELS = 1000
-# Targets whose standard deviation, or whose distance from 0 in standard deviations, is beyond this
-# factor of 1 are mentioned.
-FAR = 5.0
 # Usual suffixes of files with CoNLL's columns; only in a folder do files need one of them.
 CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
 
@@ -371,11 +368,13 @@ def _regression(source: CustomSource) -> RegressionTask:
             f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
             "another column holds the targets, name it with --label_column."
         )
-    if abs(mean) > FAR * std or not 1 / FAR < std < FAR:
-        print(
-            f"targets: mean {mean:,.4g}, standard deviation {std:,.4g}; they are standardised in "
-            "training, and the model predicts their original scale"
-        )
+    # The range shows targets that were read otherwise than they were meant, such as 250.000 in a
+    # country whose point separates thousands.
+    print(
+        f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
+        f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
+        "original scale"
+    )
     return dataclasses.replace(task, mean=mean, std=std)
 
 

@@ -153,10 +153,10 @@ class Table:
             rows = self._read(self.path)
             next(rows)
             for number, fields in rows:
-                if len(fields) == len(self.columns):
-                    yield number, dict(zip(self.columns, fields, strict=True))
+                if problem := self._problem_of(number, fields):
+                    yield number, ValueError(problem)
                 else:
-                    yield number, ValueError(self._miscounted(number, len(fields)))
+                    yield number, dict(zip(self.columns, fields, strict=True))
 
     def first_quoted_row(self) -> int | None:
         """Returns the number of the first row of TSV with a field that seems quoted as in CSV.
@@ -173,13 +173,19 @@ class Table:
                 return number
         return None
 
-    def _miscounted(self, number: int, count: int) -> str:
+    def _problem_of(self, number: int, fields: Sequence[str]) -> str | None:
+        """Returns why a row of CSV or TSV cannot be used; None if it can be."""
+        if len(fields) == len(self.columns):
+            # Files that were joined line by line contain the header of each of them.
+            if len(fields) == 1 or tuple(field.strip() for field in fields) != self.columns:
+                return None
+            return f"{place(self.path, number)} repeats the names of the columns: remove the row."
         remedy = (
             "put fields that contain a comma or a line end in quotes."
             if self._read is read_csv
             else "tabs separate fields and quotes have no meaning; texts with tabs need a .csv."
         )
         return (
-            f"{place(self.path, number)} has {count} fields, but the first row has "
+            f"{place(self.path, number)} has {len(fields)} fields, but the first row has "
             f"{len(self.columns)} ({brief(', '.join(self.columns))}): {remedy}"
         )

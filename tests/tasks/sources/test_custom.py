@@ -140,6 +140,7 @@ def test_plain_text_is_an_example_a_line(write):
             "text,label\na,x\nb\n",
             r"row 3 has 1 fields, but the first row has 2 \(text, label",
         ),
+        ("a.csv", "text,label\na,x\ntext,label \nb,y\n", "row 3 repeats the names of the columns"),
         ("a.tsv", "text\tlabel\na\tb\tx\n", "row 2 has 3 fields.*tabs separate fields"),
         ("a.csv", "text,label\na,x\nb, \n", "row 3 has no label in column 'label'"),
         ("a.csv", 'text,label\na,x\n"b,y\nc,x\n', "row 3 is not a row of CSV .*quote"),
