@@ -290,6 +290,16 @@ def _tidy(folder: Path, scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+def is_file_name(name: str) -> bool:
+    """Whether `name` is the name of a file without a folder, and short enough for file systems."""
+    # JSON can contain unpaired surrogates, which UTF-8 cannot encode.
+    return (
+        Path(name).name == name
+        and name not in ("", "..")
+        and len(name.encode("utf-8", "replace")) <= 255
+    )
+
+
 def brief(content: Any, limit: int = 120) -> str:
     """Returns `content` as one line of at most `limit` characters, for an error message."""
     try:

@@ -17,7 +17,7 @@ from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, has_records
 from bertjax.data.storage import place
 from bertjax.data.typed_json import typed
-from bertjax.files import MAX_JSON_BYTES, brief, listed, read_bytes
+from bertjax.files import MAX_JSON_BYTES, brief, is_file_name, listed, read_bytes
 
 METADATA_FILE = "metadata.json"
 
@@ -179,14 +179,14 @@ def _check_summary(where: str, length: str, content: LengthSummary) -> None:
     """Checks the statistics of the rows of one maximum length; `where` names them in messages.
 
     Raises:
-        ValueError: `length` is not from 1 to MAX_ROW_LENGTH, a shard's file name contains a folder,
-            or the shards do not have `content.records` records in total.
+        ValueError: `length` is not from 1 to MAX_ROW_LENGTH, a shard's file name contains a folder
+            or is too long, or the shards do not have `content.records` records in total.
     """
     if not length.isdecimal() or not 0 < int(length[:6]) <= MAX_ROW_LENGTH or len(length) > 5:
         raise ValueError(f"{where}: the length must be a number from 1 to {MAX_ROW_LENGTH}")
-    outside = [s.file for s in content.shards if Path(s.file).name != s.file or s.file == ".."]
-    if outside:
-        raise ValueError(f"{where}: {brief(outside[0])!r} is not a plain file name")
+    wrong = [shard.file for shard in content.shards if not is_file_name(shard.file)]
+    if wrong:
+        raise ValueError(f"{where}: {brief(wrong[0], 50)!r} is not a plain file name")
     if sum(shard.records for shard in content.shards) != content.records:
         raise ValueError(f"{where}: the records of the shards do not add up to {content.records}")
 

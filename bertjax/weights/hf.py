@@ -13,7 +13,7 @@ import safetensors
 from flax.traverse_util import flatten_dict
 
 from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
-from bertjax.files import brief, listed, read_json, replacing_folder
+from bertjax.files import brief, is_file_name, listed, read_json, replacing_folder
 from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
@@ -103,7 +103,7 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
                 "again."
             )
         files = sorted(set(places.values()))
-        outside = [file for file in files if not _is_file_name(file)]
+        outside = [file for file in files if not is_file_name(file)]
         if outside:
             raise ValueError(
                 f"{directory / INDEX} names {brief(outside[0])!r}, which is not a file of this "
@@ -127,15 +127,6 @@ def open_weights(file: Path) -> Mapping[str, np.ndarray]:
         ValueError: the file is damaged, or holds objects other than tensors.
     """
     return open_bin(file) if file.suffix == ".bin" else SafetensorsFiles([file])
-
-
-def _is_file_name(name: str) -> bool:
-    # JSON can contain unpaired surrogates, which UTF-8 cannot encode.
-    return (
-        Path(name).name == name
-        and name not in ("", "..")
-        and len(name.encode("utf-8", "replace")) <= 255
-    )
 
 
 def save_hf(

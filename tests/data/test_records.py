@@ -6,6 +6,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax.data.metadata import open_prepared
 from bertjax.data.records import Row, count_records, decode_row, encode_row, row_head, write_shard
+from tests.reliability import seeds
 
 
 @pytest.mark.parametrize("largest", [255, 65_535, 65_536, 119_546])
@@ -100,6 +101,16 @@ def test_a_directory_without_metadata_is_never_taken_for_whole(tmp_path):
     (tmp_path / "metadata.json").write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
         open_prepared(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../one", "..", "", "x" * 5000])
+def test_a_shard_whose_name_is_no_file_name_is_refused(tmp_path, name):
+    content = seeds.metadata()[0].decode()
+    assert '"train-16-0"' in content
+    (tmp_path / "metadata.json").write_text(content.replace('"train-16-0"', f'"{name}"'))
+    with pytest.raises(ValueError, match="is not a plain file name") as error:
+        open_prepared(tmp_path)
+    assert str(tmp_path / "metadata.json") in str(error.value) and len(str(error.value)) <= 400
 
 
 def test_rows_are_immutable():

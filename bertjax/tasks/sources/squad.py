@@ -182,6 +182,11 @@ class SquadSource(OwnFiles):
         asked = Example(id=str(name), where=where, text=text, pair=context)
         if question.get("is_impossible"):
             return dataclasses.replace(asked, label=IMPOSSIBLE)
+        if split in ("train", "dev") and "answer" in question and "answers" not in question:
+            raise ValueError(
+                f'{where} has "answer" in place of "answers": write "answers": [{{"text": "...", '
+                '"answer_start": 0}], with the number of characters before the answer.'
+            )
         answers = []
         for answer in _get(question, "answers", list, where) if "answers" in question else []:
             start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0

@@ -95,6 +95,10 @@ def test_one_answer_in_its_place_is_enough_for_training(source):
             {"id": "x1", "question": "?", "answers": [{"text": "cat", "answer_start": "4"}]},
             "question x1: answer_start is '4'",
         ),
+        (
+            {"id": "x1", "question": "?", "answer": "cat"},
+            """x1 has "answer" in place of "answers": write "answers": """,
+        ),
         ({"id": "x1", "question": "\ud83d?"}, "question x1: 'question' holds a lone surrogate"),
     ],
 )
