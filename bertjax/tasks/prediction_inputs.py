@@ -11,7 +11,8 @@ from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CustomSource, custom_kind, data_files
+from bertjax.tasks.sources.custom import CustomSource, data_files
+from bertjax.tasks.sources.custom_tasks import custom_kind
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.table_files import Table
 from bertjax.tasks.sources.tagged_text import has_columns

@@ -6,7 +6,7 @@ from pathlib import Path
 from bertjax.files import did_you_mean
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.sources.conll import CONLL_TASK
-from bertjax.tasks.sources.custom import CUSTOM_TASKS
+from bertjax.tasks.sources.custom_tasks import CUSTOM_TASKS
 from bertjax.tasks.sources.glue import GLUE_TASKS
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK

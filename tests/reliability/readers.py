@@ -18,7 +18,7 @@ from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks.sources import custom, squad
+from bertjax.tasks.sources import custom, custom_tasks, squad
 from bertjax.tasks.sources.columns import CustomKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE
@@ -199,7 +199,7 @@ def _table(
         if kind == "choice":
             assert source.num_choices >= 0
         if kind in ("classify", "tag"):
-            custom.learn_labels(source)
+            custom_tasks.learn_labels(source)
 
     fields["is_json"] = suffix in (".jsonl", ".json")
     return Reader(name=name, file=f"train{suffix}", seeds=files, read=read, **fields)

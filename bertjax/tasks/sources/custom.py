@@ -1,38 +1,29 @@
-"""Tasks on the user's own files: tables in several formats, or CoNLL's columns for tagging.
+"""Reads the user's own files: tables in several formats, or CoNLL's columns for tagging.
 
 The files are read one row at a time, so that a file may be larger than the memory.
 """
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bertjax.files import brief
-from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
-from bertjax.tasks.definition import TaskDefinition, TaskOptions
-from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import (
-    FIELDS,
     Columns,
     CustomKind,
     check_columns,
     find_columns,
 )
 from bertjax.tasks.sources.conll import read_conll, tagged_example
-from bertjax.tasks.sources.custom_row import Row, shorten
-from bertjax.tasks.sources.held_out import spread, stratified
+from bertjax.tasks.sources.custom_row import Row
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.row_examples import RowExamples
-from bertjax.tasks.sources.row_readers import place, read_number
+from bertjax.tasks.sources.row_readers import place
 from bertjax.tasks.sources.table_files import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
@@ -41,14 +32,9 @@ from bertjax.tasks.sources.table_files import (
     files_in,
     suffix_of,
 )
-from bertjax.tasks.tag_schemes import order_tags, scheme_of
-from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Example, Source, Task
+from bertjax.tasks.tag_schemes import scheme_of
+from bertjax.tasks.task import Example
 
-# A column with more different labels most likely holds numbers or texts instead.
-# Number of examples from which almost as many labels as examples are refused.
-FEWEST_COUNTED = 50
-MAX_LABELS = 1000
 # Usual suffixes of files with CoNLL's columns; only in a folder do files need one of them.
 CONLL_SUFFIXES = (".conll", ".conll2003", ".bio", ".iob", ".iob2")
 
@@ -179,6 +165,12 @@ class CustomSource(OwnFiles):
 
         return self._usable(split, self._converted(split, tagged))
 
+    def written_labels(self, split: str) -> Iterator[str]:
+        """Yields the labels in the file of a split as they are written; "" where there is none."""
+        for _, row, _ in self._rows(split):
+            value = row.values.get(self.columns.label or "")
+            yield "" if value is None else str(value).strip()
+
     def _tags(self, split: str, rows: RowExamples) -> Iterator[tuple[str, ...]]:
         """Yields the tags of each sentence of a split, without malformed rows; () if untagged."""
         for _, row, problem in self._rows(split):
@@ -275,137 +267,3 @@ def _quoted(tables: Iterable[Table]) -> str:
                 "no meaning in TSV and are read as text: save the table as CSV."
             )
     return ""
-
-
-def learn_labels(source: Source) -> tuple[str, ...]:
-    """Returns the distinct labels of the train split in the order of their class ids.
-
-    Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
-
-    Raises:
-        ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
-            classification with one label per example, almost as many labels as examples.
-    """
-    seen: set[str] = set()
-    count = 0
-    tags = several = False
-    where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
-    for example in source.examples("train"):
-        count += 1
-        label = example.label
-        tags, several = bool(example.words), isinstance(label, tuple)
-        seen.update(label if isinstance(label, tuple) else (str(label),))
-        if len(seen) > MAX_LABELS:
-            raise ValueError(
-                f"{example.where}: more than {MAX_LABELS:,} different labels so far, the latest "
-                f"{shorten(label)}. If the labels are numbers, use --task=regress; if they are "
-                "texts, name another column with --label_column."
-            )
-    if len(seen) < 2:
-        only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
-        raise ValueError(
-            f"{where}The training data has {only}: a classifier needs at least two different "
-            "labels. If another column holds the labels, name it with --label_column."
-        )
-    if tags:
-        return order_tags(seen)
-    if count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count and not several:
-        raise ValueError(
-            f"{where}{len(seen):,} different labels in {count:,} examples, such as "
-            f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
-            "column holds the labels, name it with --label_column."
-        )
-    numbers = {label: read_number(label) for label in seen}
-    if None in numbers.values():
-        return tuple(sorted(seen))
-    return tuple(sorted(seen, key=lambda label: (numbers[label], label)))
-
-
-def _make(kind: CustomKind, options: TaskOptions) -> Task:
-    source = CustomSource(
-        kind,
-        train=options.train,
-        dev=options.dev,
-        test=options.test,
-        columns=options.columns,
-        label_separator=options.label_separator,
-        bad_rows="skip" if options.skip_bad_rows else "refuse",
-        can_skip=True,
-    )
-    if source.note:
-        print(source.note)
-    choose = spread if kind == "regress" else stratified
-    if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
-        print(note)
-    if kind == "regress":
-        return _regression(source)
-    if kind == "choice":
-        return ChoiceTask(name=kind, source=source, num_choices=source.num_choices)
-    labels = learn_labels(source)
-    if kind == "tag":
-        return TagTask.of_labels(labels, name=kind, source=source)
-    task = MultiLabelTask if source.multi_label else ClassificationTask
-    return task(name=kind, source=source, labels=labels, pairs=source.columns.pair is not None)
-
-
-def _regression(source: CustomSource) -> RegressionTask:
-    """Creates a regression task whose targets are standardised in training.
-
-    The mean is subtracted from a target, which is then divided by the standard deviation. Both are
-    those of the train split's targets; without a train split, targets are not standardised.
-
-    Raises:
-        ValueError: all targets in the train split are equal.
-    """
-    pairs = source.columns.pair is not None
-    task = RegressionTask(name="regress", source=source, pairs=pairs)
-    if "train" not in source.splits:
-        return task
-    targets = np.array([example.label for example in source.examples("train")], np.float64)
-    mean, std = (float(targets.mean()), float(targets.std())) if targets.size else (0.0, 0.0)
-    if not std:
-        raise ValueError(
-            f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
-            "another column holds the targets, name it with --label_column."
-        )
-    # The range shows targets that were read otherwise than they were meant, such as 250.000 in a
-    # country whose point separates thousands.
-    print(
-        f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
-        f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
-        "original scale"
-    )
-    return dataclasses.replace(task, mean=mean, std=std)
-
-
-def _stratum(source: CustomSource, example: Example) -> Any:
-    """Returns the label of `example`, by which classification and regression choose a dev split.
-
-    For other kinds of task, the result is None, so that examples are chosen regardless of labels.
-    """
-    return example.label if source.kind in ("classify", "regress") else None
-
-
-_KINDS: dict[CustomKind, tuple[type[Task], ...]] = {
-    "classify": (ClassificationTask, MultiLabelTask),
-    "regress": (RegressionTask,),
-    "tag": (TagTask,),
-    "choice": (ChoiceTask,),
-}
-CUSTOM_TASKS = tuple(
-    TaskDefinition(
-        name=kind,
-        kinds=kinds,
-        make=functools.partial(_make, kind),
-        own_files=True,
-        skip_bad_rows=True,
-        columns=FIELDS[kind],
-        label_separator=kind == "classify",
-    )
-    for kind, kinds in _KINDS.items()
-)
-
-
-def custom_kind(task: Task) -> CustomKind:
-    """Returns the kind of `task` as a task on own files: classify, regress, tag or choice."""
-    return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

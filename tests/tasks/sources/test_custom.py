@@ -4,8 +4,10 @@ import tracemalloc
 import pandas
 import pytest
 
+from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CustomSource, learn_labels
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.custom_tasks import learn_labels
 
 
 @pytest.fixture
@@ -267,6 +269,19 @@ def test_choices_are_columns_or_a_list(write):
     given = Columns(text="question", choices=("C", "A"), label="label")
     with pytest.raises(ValueError, match='row 2: the label "C" is none of the 2 choices.* 0 to 1'):
         read(path, "choice", columns=given)
+
+
+def test_labels_that_count_the_choices_from_1_are_refused_as_a_whole(write):
+    def task(labels, **options):
+        rows = "".join(f"Why?,x,y,z,{label}\n" for label in labels)
+        path = write("a.csv", f"question,choice1,choice2,choice3,label\n{rows}")
+        return make_task("choice", TaskOptions(train=str(path), dev_fraction=0.0, **options))
+
+    for options in ({}, {"skip_bad_rows": True}):
+        with pytest.raises(ValueError, match="'label' count the choices from 1 to 3, but"):
+            task("1232", **options)
+    for labels in ("120", "CAB", "xyz", "11"):
+        assert task(labels).num_choices == 3
 
 
 def test_a_choice_file_without_examples_is_refused(write):

@@ -6,7 +6,8 @@ import pytest
 
 from bertjax.tasks.saved import saved_task
 from bertjax.tasks.sources import row_readers
-from bertjax.tasks.sources.custom import CustomSource, learn_labels
+from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.custom_tasks import learn_labels
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.table_files import Table
 
