@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from bertjax.files import brief, did_you_mean
@@ -201,11 +202,15 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     """Chooses the label column and the text column by position if they are None in `columns`.
 
     The last unused column is taken as the label if `labelled`, unless it is the only one left and
-    is needed as the text. The first unused column that holds texts, or else the first unused
+    is needed as the text; columns of dates are left out, unless there are no others.
+    The first unused column that holds texts, or else the first unused
     column, is taken as the text.
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
+        rows = _first_rows(table) if len(free) > 1 else []
+        dated = {name for name in free if _holds_dates([row.get(name) for row in rows])}
+        free = [name for name in free if name not in dated] or free
         # If the text is not found either, a single remaining column is the text.
         if len(free) > (columns.text is None):
             columns = dataclasses.replace(columns, label=free[-1])
@@ -256,6 +261,19 @@ def _holds_texts(values: Sequence[Any]) -> bool:
     """Returns whether most `values` are texts of three or more words, of which many differ."""
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
     return 2 * len(texts) > len(values) and 5 * len(set(texts)) > len(texts)
+
+
+def _holds_dates(values: Sequence[Any]) -> bool:
+    """Returns whether `values` are dates or times of ISO 8601, such as 2026-01-31 12:00:00."""
+
+    def is_date(value: Any) -> bool:
+        try:
+            return not str(value).isdecimal() and bool(datetime.fromisoformat(str(value)))
+        except ValueError:
+            return False
+
+    known = [value for value in values if value not in (None, "")]
+    return bool(known) and all(map(is_date, known))
 
 
 def _describe(table: Table, kind: CustomKind, named: Columns, columns: Columns) -> str:

@@ -2,7 +2,7 @@
 
 Hugging Face's `datasets` writes SQuAD as such a table, with the columns id, question, context (the
 passage) and answers. The answers are {"text": [...], "answer_start": [...]}, or a list as in
-SQuAD's JSON.
+SQuAD's JSON. CSV and TSV hold questions without answers, for prediction.
 """
 
 import json
@@ -25,10 +25,13 @@ def is_question_table(path: Path) -> bool:
     """Returns whether a file is a table of questions, and not SQuAD's official JSON.
 
     Raises:
-        ValueError: the file is CSV or TSV, which cannot hold lists of answers.
+        ValueError: the file is CSV or TSV with a column of answers, or the columns of its header
+            cannot be read.
     """
     suffix = suffix_of(path)
     if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
+        if not {"answers", "answer", "is_impossible"} & {*Table(path).columns}:
+            return True
         raise ValueError(
             f"{path}: a {suffix} file cannot hold lists of answers. Write JSON lines, such as "
             '{"id": "1", "question": "Who left?", "context": "Anna left.", "answers": {"text": '

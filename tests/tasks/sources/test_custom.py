@@ -271,6 +271,14 @@ def test_choices_are_columns_or_a_list(write):
         read(path, "choice", columns=given)
 
 
+def test_a_column_of_dates_is_not_guessed_as_the_label(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = {"ticket": ["It is broken.", "Where is it?"], "kategorie": ["a", "b"]}
+    when = pandas.to_datetime(["2026-01-01", "2026-01-02"])
+    pandas.DataFrame({**table, "when": when}).to_parquet(path)
+    assert CustomSource("classify", train=path).columns.label == "kategorie"
+
+
 def test_labels_that_count_the_choices_from_1_are_refused_as_a_whole(write):
     def task(labels, **options):
         rows = "".join(f"Why?,x,y,z,{label}\n" for label in labels)

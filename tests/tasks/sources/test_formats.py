@@ -168,10 +168,16 @@ def test_malformed_questions_in_a_table_are_named(tmp_path, row, message):
         list(SquadSource({"train": tmp_path / "a.jsonl"}).examples("train"))
 
 
-def test_a_table_of_questions_is_not_csv(tmp_path):
-    (tmp_path / "a.csv").write_text("question,context,answers\n")
-    with pytest.raises(ValueError, match="cannot hold lists of answers"):
-        list(SquadSource({"train": tmp_path / "a.csv"}).examples("train"))
+def test_csv_holds_questions_without_answers(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('id,question,context\nq7,"Who, then?",Anna left.\n')
+    (example,) = SquadSource({"test": path}).examples("test")
+    assert (example.id, example.text, example.pair) == ("q7", "Who, then?", "Anna left.")
+    assert example.answers == () and example.label is None
+    for column in ("answers", "is_impossible"):
+        path.write_text(f"question,context,{column}\n")
+        with pytest.raises(ValueError, match="cannot hold lists of answers"):
+            list(SquadSource({"train": path}).examples("train"))
 
 
 @pytest.mark.parametrize(
