@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from bertjax.data.batches.batch import layout, pad_to
+from bertjax.files import brief
 from bertjax.inference.buckets import cached_program, length_bucket
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
@@ -23,9 +24,11 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
         For each mask token, a list of (token, probability) with the most probable token first.
 
     Raises:
-        ValueError: the text has no mask token or is longer than the model's maximum length, or the
-            model has no masked LM head.
+        ValueError: `text` is not one text, has no mask token or is longer than the model's maximum
+            length, or the model has no masked LM head.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"text is {brief(repr(text), 60)}: fill_mask takes one text at a time.")
     if "predictions" in loaded.absent:
         raise ValueError(
             "This model has no masked LM head, so it cannot fill a mask: use a model that has one."
@@ -34,7 +37,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     if not len(masks):
         mask = loaded.tokenizer.layout.special_tokens.mask
-        raise ValueError(f"No {mask} in {text!r}: write {mask} where a word is missing.")
+        raise ValueError(f"No {mask} in {brief(text)!r}: write {mask} where a word is missing.")
     limit = loaded.config.max_length
     if len(ids) > limit:
         raise ValueError(

@@ -59,11 +59,13 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
     If `choices` is True, the elements become lists [text, choice, choice, ...] instead.
 
     Raises:
-        ValueError: `texts` is a single string, a table or a dictionary, or an element has too few
-            or too many texts.
+        ValueError: `texts` is a single string, a table or a dictionary, or no sequence, or an
+            element has too few or too many texts.
     """
     if isinstance(texts, str):
         raise ValueError("texts is one string: put it in a list.")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise ValueError(f"texts is {brief(repr(texts), 60)}: give a list of texts.")
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over the columns' names
         raise ValueError(
             f"texts is a {type(texts).__name__}: give the list of its texts, such as "

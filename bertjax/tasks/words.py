@@ -69,7 +69,7 @@ def _pattern() -> re.Pattern[str]:
     return re.compile(
         rf"""
         (?:https?://|www\.)[^\s<>"]*[^\s<>".,;:!?)'\]]          # addresses of pages
-        | [\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+                      # addresses of mail
+        | [\w.+-]{{1,64}}@\w[\w-]*(?:\.\w[\w-]*)+               # addresses of mail
         | [{_CHINESE}]
         | (?:[^\W\d_]\.){{2,}}(?:-\w+)*                         # U.N., a.m., U.S.-led
         | (?:[A-Z]\.)+[A-Z]\b                                   # U.S without its last period

@@ -215,6 +215,8 @@ def test_labels_travel_with_the_model(tmp_path, tiny_config, tokenizer, written)
     [
         ({}, "either texts or input_ids"),
         ({"texts": "one string"}, "put it in a list"),
+        ({"texts": 3}, "texts is 3: give a list of texts"),
+        ({"texts": b"one"}, "texts is b'one': give a list of texts"),
         ({"input_ids": [[120]]}, "vocab_size=120"),
         ({"input_ids": [[5] * 65]}, "at most 64"),
     ],
@@ -222,6 +224,19 @@ def test_labels_travel_with_the_model(tmp_path, tiny_config, tokenizer, written)
 def test_input_that_cannot_be_read_is_refused(pretraining, kwargs, message):
     with pytest.raises(ValueError, match=message):
         bertjax.load_pretrained(pretraining)(**kwargs)
+
+
+def test_inputs_of_other_types_are_refused_in_a_sentence(pretraining):
+    bert = bertjax.load_pretrained(pretraining)
+    for texts in (None, 3):
+        with pytest.raises(ValueError, match=f"texts is {texts}: give a list of texts"):
+            bert.embed(texts)
+    for text in (None, 3, ["a [MASK]"]):
+        with pytest.raises(ValueError, match="fill_mask takes one text at a time"):
+            bert.fill_mask(text)
+    with pytest.raises(ValueError, match=r"No \[MASK\] in 'aaa") as error:
+        bert.fill_mask("a" * 1000)
+    assert len(str(error.value)) < 250
 
 
 def test_an_unknown_head_names_the_nearest(pretraining):

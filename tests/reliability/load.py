@@ -121,8 +121,8 @@ def check_predictions(output: Path, reference: Path, count: int) -> int:
 
 def _is_close(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(abs(a[key] - b[key]) < 1e-5 for key in a)
-    return a == b
+        return a.keys() == b.keys() and all(_is_close(a[key], b[key]) for key in a)
+    return abs(a - b) < 1e-5 if isinstance(a, float) else a == b
 
 
 def main() -> int:

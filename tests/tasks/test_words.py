@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import time
 
 import numpy as np
 import pytest
@@ -43,6 +44,14 @@ def test_words_are_those_of_the_treebank_and_keep_their_places(text, words):
     found = split_words(text)
     assert [word.text for word in found] == [word for word in words.split("|") if word]
     assert all(text[word.start : word.end] == word.text for word in found)
+
+
+def test_the_time_of_a_split_grows_with_the_text_and_not_faster():
+    """A search for addresses of mail at each of these characters would take over a minute."""
+    start = time.process_time()
+    assert len(split_words("+" * 200_000)) == 200_000
+    assert len(split_words("+-" * 100_000)) == 200_000
+    assert time.process_time() - start < 20
 
 
 def test_a_word_ends_at_a_boundary():

@@ -51,7 +51,7 @@ def as_file(rows: Any, file: Path) -> str:
         file: the file to write.
 
     Raises:
-        ValueError: `rows` has another type, or its columns have different lengths.
+        ValueError: `rows` has another type, its columns have different lengths, or it is empty.
     """
     if isinstance(rows, str | Path):
         return str(rows)
@@ -68,10 +68,12 @@ def as_file(rows: Any, file: Path) -> str:
         ]
     else:
         records = list(rows) if isinstance(rows, Iterable) else [rows]
-    if not all(isinstance(record, Mapping) for record in records):
+    other = next((record for record in records if not isinstance(record, Mapping)), None)
+    if other is not None or not records:
+        reads = f"{brief(repr(other), 60)} is no row" if records else "There are no rows"
         raise ValueError(
-            f"The rows are {type(rows).__name__}: give a path, a DataFrame, a dictionary of "
-            "columns or a list of dictionaries such as {'text': 'a film', 'label': 'good'}."
+            f"{reads}: give a path, a DataFrame, a dictionary of columns or a list of dictionaries "
+            "such as {'text': 'a film', 'label': 'good'}."
         )
     lines = [
         json.dumps({str(key): _in_json(value) for key, value in record.items()}) + "\n"

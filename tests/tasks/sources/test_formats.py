@@ -196,7 +196,11 @@ def test_rows_in_memory_have_the_same_examples(tmp_path, rows):
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [({"text": ["a"], "label": []}, "different lengths"), (["a", "b"], "The rows are list")],
+    [
+        ({"text": ["a"], "label": []}, "different lengths"),
+        (["a", "b"], "'a' is no row"),
+        ([], "There are no rows"),
+    ],
 )
 def test_other_rows_in_memory_are_refused(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
