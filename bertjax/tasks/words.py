@@ -68,7 +68,8 @@ def _pattern() -> re.Pattern[str]:
     letter = rf"[\w{marks}\u200c\u200d]"
     return re.compile(
         rf"""
-        (?:https?://|www\.)[^\s<>"]*[^\s<>".,;:!?)'\]]          # addresses of pages
+        [()\[\]{{}},;:!?"](?=[\x00-\x7f]|\Z)                 # first, because these are found fast
+        | (?:https?://|www\.)[^\s<>"]*[^\s<>".,;:!?)'\]]          # addresses of pages
         | [\w.+-]{{1,64}}@\w[\w-]*(?:\.\w[\w-]*)+               # addresses of mail
         | [{_CHINESE}]
         | (?:[^\W\d_]\.){{2,}}(?:-\w+)*                         # U.N., a.m., U.S.-led
