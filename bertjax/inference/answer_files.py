@@ -2,7 +2,8 @@
 
 A row of a table is the prediction for one example. It has the columns of the input, then those of
 the prediction, such as `predicted_label` and `probability_yes`. If a value is a list of texts, its
-cell in the table holds the texts joined by "|"; any other list or dictionary is a cell of JSON.
+cell in the table holds the texts joined by "|"; any other list or dictionary is a cell of JSON. In
+Parquet, whole numbers, numbers and truth values keep their types; dates are texts.
 """
 
 import csv
@@ -69,37 +70,54 @@ def write_table(lines: Path, output: Path, suffix: str) -> None:
         output: the table file to write, with a name of any suffix.
         suffix: the format of the table: ".csv", ".tsv" or ".parquet".
     """
-    numbers: dict[str, bool] = {}  # column -> whether all its values are numbers
+    types: dict[str, type | None] = {}  # of the values of each column
     for row in _rows(lines):
         for name, value in row.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            numbers[name] = numbers.get(name, True) and (is_number or value is None)
+            types[name] = _common_type(types.get(name), _type_of(value))
     if suffix == ".parquet":
-        _write_parquet(lines, output, numbers)
+        _write_parquet(lines, output, types)
         return
     with output.open("w", encoding="utf-8", newline="") as file:
         if suffix == ".csv":
-            writer = csv.DictWriter(file, list(numbers), restval="")
+            writer = csv.DictWriter(file, list(types), restval="")
             writer.writeheader()
             writer.writerows(_rows(lines))
             return
-        for row in itertools.chain([dict(zip(numbers, numbers, strict=True))], _rows(lines)):
-            cells = ("" if row.get(name) is None else str(row[name]) for name in numbers)
+        for row in itertools.chain([dict(zip(types, types, strict=True))], _rows(lines)):
+            cells = ("" if row.get(name) is None else str(row[name]) for name in types)
             file.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
 
 
-def _write_parquet(lines: Path, output: Path, numbers: Mapping[str, bool]) -> None:
+def _type_of(value: Any) -> type | None:
+    """Returns bool, int, float or str, the type in which Parquet stores a value; None for None."""
+    if value is None or isinstance(value, bool | float):
+        return None if value is None else type(value)
+    # Other integers do not fit into the 64 bits of Parquet's.
+    return int if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else str
+
+
+def _common_type(first: type | None, second: type | None) -> type | None:
+    """Returns the type of a column with values of both types; None if it has no values yet."""
+    if first is None or second is None or first is second:
+        return second if first is None else first
+    return float if {first, second} == {int, float} else str
+
+
+def _write_parquet(lines: Path, output: Path, types: Mapping[str, type | None]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    types = ((name, pyarrow.float64() if n else pyarrow.string()) for name, n in numbers.items())
-    schema = pyarrow.schema(list(types))
+    stored = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+    fields = [
+        (name, stored[kind] if kind in stored else pyarrow.string()) for name, kind in types.items()
+    ]
+    schema = pyarrow.schema(fields)
     rows = _rows(lines)
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         while batch := list(itertools.islice(rows, ROWS)):
             texts = [
                 {
-                    name: value if numbers[name] or value is None else str(value)
+                    name: str(value) if types[name] is str and value is not None else value
                     for name, value in row.items()
                 }
                 for row in batch

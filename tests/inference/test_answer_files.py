@@ -53,6 +53,24 @@ def test_parquet_has_numbers(lines, tmp_path):
     assert rows[0]["text"] == LINES[0]["input"]["text"]
 
 
+def test_parquet_keeps_the_types_of_the_input(tmp_path):
+    rows = [
+        {"id": 2**63 - 1, "huge": 2**70, "mixed": 1, "yes": True, "either": 1, "never": None},
+        {"id": None, "huge": 1, "mixed": 0.5, "yes": False, "either": "a", "never": None},
+        {"id": -1, "huge": 1, "mixed": None, "yes": None, "either": None, "never": None},
+    ]
+    lines = [json.dumps({"id": str(i), "input": row, "score": 0.5}) for i, row in enumerate(rows)]
+    (tmp_path / "lines").write_text("\n".join(lines) + "\n")
+    write_table(tmp_path / "lines", tmp_path / "a.parquet", ".parquet")
+    found = pyarrow.parquet.read_table(tmp_path / "a.parquet")
+    assert [str(field.type) for field in found.schema] == [
+        *("int64", "string", "double", "bool", "string", "string", "double"),
+    ]
+    assert found["id"].to_pylist() == [2**63 - 1, None, -1]
+    assert found["huge"].to_pylist() == [str(2**70), "1", "1"]
+    assert found["mixed"].to_pylist() == [1.0, 0.5, None]
+
+
 def test_answers_of_every_kind_have_a_cell():
     assert table_row({"id": "7", "labels": ["a", "b"]}) == {"id": "7", "predicted_labels": "a|b"}
     assert table_row({"id": "7", "score": 1.5, "input": {"predicted_score": "x"}}) == {
