@@ -36,7 +36,7 @@ from tests.reliability.commands import Command, commands, write_inputs
 # Names of what is written and then renamed: checkpoints, files, folders, outputs.
 TEMPORARY = ("*orbax-checkpoint-tmp*", "*.tmp", "*.writing*", "*.partial*")
 # The time in which the others of a killed host must end, and in which a command must end at all.
-HOST_SECONDS, HANGING_SECONDS = 60, 300
+HOST_SECONDS, HANGING_SECONDS = 60, 900
 # Trainings have most of what can go wrong.
 WEIGHTS = {"pretrain": 4, "finetune": 4, "pretrain_hosts": 2}
 
