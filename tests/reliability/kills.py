@@ -170,7 +170,8 @@ class Killer:
         for process in processes:
             process.wait(HOST_SECONDS)
         text = self._log.read_text(errors="replace")
-        assert self._how == signal.SIGKILL or "Traceback" not in text, text[-3000:]
+        at = text.find("Traceback")
+        assert self._how == signal.SIGKILL or at < 0, text[max(0, at - 500) : at + 3000]
         result.slowest_host = max(result.slowest_host, time.monotonic() - since)
         result.kills += 1
         result.during_a_write += writing
