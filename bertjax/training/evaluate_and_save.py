@@ -150,6 +150,8 @@ class EvaluateAndSave:
         if self.evaluation_due:
             return False
         self.is_compiled = True
+        # A signal must not interrupt the replacement; the run stops after it.
+        self._stop.nothing_to_lose = False
         self._checkpointer.replace(step, state, *self._kept(step, evaluation))
         return True
 

@@ -1,5 +1,6 @@
 """Robust runs: updates that are skipped, rollbacks, best checkpoints, and stop signals."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,6 +20,7 @@ from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfi
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.training import fit_phases, pretraining
+from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.loss_history import HISTORY, empty_history, is_spike, recorded
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.skipped_updates import NotFinite, check_finite
@@ -236,6 +238,20 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
             train(config, tmp_path / "run")
     lines = lines_of(tmp_path / "run")
     assert not any("eval/mlm_loss" in x and x["step"] == stop_at for x in lines)
+    # A signal while the checkpoint is replaced by one with the metrics does not interrupt that.
+    replace, replaced = Checkpointer.replace, []
+
+    def replace_with_signal(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        replace(*args)
+        replaced.append(args)
+
+    # After the last step there is nothing to stop: the run ends by itself.
+    ends = contextlib.nullcontext() if stop_at == 16 else pytest.raises(Interrupted)
+    with monkeypatch.context() as patch, ends:
+        patch.setattr(Checkpointer, "replace", replace_with_signal)
+        train(config, tmp_path / "run")
+    assert len(replaced) == 1
     model = train(config, tmp_path / "run")
     assert all((model[name] == whole[0][name]).all() for name in model)
     assert sorted(map(json.dumps, lines_of(tmp_path / "run"))) == sorted(map(json.dumps, whole[1]))
