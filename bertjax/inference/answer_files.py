@@ -90,10 +90,11 @@ def write_table(lines: Path, output: Path, suffix: str) -> None:
 
 def _type_of(value: Any) -> type | None:
     """Returns bool, int, float or str, the type in which Parquet stores a value; None for None."""
-    if value is None or isinstance(value, bool | float):
-        return None if value is None else type(value)
-    # Other integers do not fit into the 64 bits of Parquet's.
-    return int if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else str
+    if value is None:
+        return None
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return str  # it does not fit into 64 bits
+    return type(value) if isinstance(value, bool | int | float) else str
 
 
 def _common_type(first: type | None, second: type | None) -> type | None:
