@@ -7,7 +7,8 @@ again, and so on, until it ends by itself; the kills stop when `--kills` of them
 them wait for a temporary file of a save, an export or an output to appear, and hit while it is
 written. Of a run on two hosts, one is killed, and the other has a minute to end by itself. With
 `--signal TERM`, commands are asked to stop instead: they must end within a minute, and print no
-traceback.
+traceback. A stop saves a checkpoint of its own, which stays among the newest ones, so that only the
+checkpoints of the same steps are compared, and the newest must be one of them.
 
 What a command leaves must be the same bytes as without a kill: prepared data, models, checkpoints
 (parameters, moments, and the position in the data), metrics and events except for times. Prints a
@@ -30,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.reliability.commands import Command, commands, write_inputs
 
@@ -59,7 +61,7 @@ class Killer:
     """Runs commands and kills them by a signal."""
 
     def __init__(self, folder: Path, seed: int, how: signal.Signals = signal.SIGKILL):
-        self._rng, self._log, self._how = random.Random(seed), folder / "log.txt", how
+        self._rng, self._log, self.how = random.Random(seed), folder / "log.txt", how
         self._environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": str(folder / "xla"),
@@ -163,15 +165,15 @@ class Killer:
         if any(process.poll() is not None for process in processes):
             return False
         since = time.monotonic()
-        if self._how == signal.SIGKILL:
+        if self.how == signal.SIGKILL:
             _kill_group(victim)
         else:
-            victim.send_signal(self._how)
+            victim.send_signal(self.how)
         for process in processes:
             process.wait(HOST_SECONDS)
         text = self._log.read_text(errors="replace")
         at = text.find("Traceback")
-        assert self._how == signal.SIGKILL or at < 0, text[max(0, at - 500) : at + 3000]
+        assert self.how == signal.SIGKILL or at < 0, text[max(0, at - 500) : at + 3000]
         result.slowest_host = max(result.slowest_host, time.monotonic() - since)
         result.kills += 1
         result.during_a_write += writing
@@ -237,8 +239,21 @@ def _killed_often(
             setattr(total, field, getattr(total, field) + getattr(result, field))
         total.without_kills += usual
         total.slowest_host = max(total.slowest_host, result.slowest_host)
-        total.different = _differences(expected, facts)
+        compared = (expected, facts)
+        if killer.how != signal.SIGKILL:
+            compared = _of_common_steps(expected, facts)
+        total.different = _differences(*compared)
     return total
+
+
+def _of_common_steps(expected: Any, facts: Any) -> tuple[Any, Any]:
+    """Leaves only the checkpoints of steps that both results have, and the newest of each."""
+    if not isinstance(expected, dict) or "checkpoints" not in expected:
+        return expected, facts
+    ours, theirs = expected["checkpoints"], facts["checkpoints"]
+    kept = {*ours} & {*theirs} | {max(steps, key=int) for steps in (ours, theirs)}
+    ours, theirs = ({k: v for k, v in of.items() if k in kept} for of in (ours, theirs))
+    return expected | {"checkpoints": ours}, facts | {"checkpoints": theirs}
 
 
 def _differences(expected: object, facts: object) -> list[str]:
