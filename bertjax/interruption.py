@@ -50,3 +50,33 @@ def signals_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """A context at whose end the first SIGINT, SIGTERM or SIGHUP in it is handled.
+
+    A second signal is handled at once. The context has no effect on signals without a handler in
+    Python, or if a thread other than the main thread enters it.
+    """
+    received: list[int] = []
+
+    def receive(number: int, frame: Any) -> None:
+        if received:
+            before[signal.Signals(number)](number, frame)
+        received.append(number)
+
+    numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if len(received) == 1:
+        before[signal.Signals(received[0])](received[0], None)

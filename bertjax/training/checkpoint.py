@@ -19,6 +19,7 @@ from bertjax.checkpoint_files import (
     set_aside,
 )
 from bertjax.devices import hosts
+from bertjax.interruption import signals_deferred
 
 
 class Checkpointer:
@@ -93,8 +94,7 @@ class Checkpointer:
 
         The badness is a number that is lower for a better checkpoint.
         """
-        with self._explained():
-            self._manager.wait_until_finished()
+        self._wait()
         steps = ((step, self._manager.metrics(step)) for step in self._manager.all_steps())
         graded = [(self._badness(metrics or {}), -step) for step, metrics in steps]
         return [pair for pair in graded if pair[0] < math.inf]
@@ -122,9 +122,17 @@ class Checkpointer:
     @property
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint; None if there is no complete checkpoint."""
-        with self._explained():
-            self._manager.wait_until_finished()
+        self._wait()
         return self._manager.latest_step()
+
+    def _wait(self) -> None:
+        """Waits for the save in progress.
+
+        A signal is handled after it: an exception would leave Orbax's threads without the objects
+        that they use, and they would print tracebacks.
+        """
+        with self._explained(), signals_deferred():
+            self._manager.wait_until_finished()
 
     def delete_superseded(self) -> None:
         """Deletes all stored checkpoints except the last `keep` checkpoints and the best one.
@@ -175,7 +183,7 @@ class Checkpointer:
         )
         # Orbax would warn if `metrics` were None, and JSON has neither NaN nor infinity.
         kept = {key: value for key, value in (metrics or {}).items() if math.isfinite(value)}
-        with self._explained():
+        with self._explained(), signals_deferred():
             self._manager.check_for_errors()
             if not self._manager.save(step, args=items, metrics=kept, force=True):
                 raise RuntimeError(f"Orbax did not save step {step}")
@@ -192,13 +200,12 @@ class Checkpointer:
         Raises:
             OSError: the new checkpoint cannot be written.
         """
+        self._wait()
         with self._explained():
-            self._manager.wait_until_finished()
             hosts.on_first(lambda: set_aside(self._directory, step, REPLACED))
             self._manager.reload()
         self.save(step, state, progress, metrics)
-        with self._explained():
-            self._manager.wait_until_finished()
+        self._wait()
         hosts.on_first(lambda: restore_replaced(self._directory))
 
     def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
@@ -248,8 +255,8 @@ class Checkpointer:
         if self._is_closed:
             return
         self._is_closed = True
+        self._wait()
         with self._explained():
-            self._manager.wait_until_finished()
             self._manager.check_for_errors()
             self._manager.close()
 

@@ -1,14 +1,18 @@
 """Checkpoints: what is saved is what comes back, and what failed is never taken for saved."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from bertjax.checkpoint_files import set_damaged_aside
+from bertjax.interruption import Interrupted, signals_raise
 from bertjax.training.checkpoint import Checkpointer
 
 
@@ -73,6 +77,22 @@ def test_a_replaced_checkpoint_has_the_metrics_and_a_kill_meanwhile_loses_nothin
     again = Checkpointer(directory)
     assert again.restore(shapes_of(state_of(1.0)))[1] == {"row": 1}
     again.close()
+
+
+def test_a_signal_while_orbax_writes_is_raised_after_it(tmp_path, monkeypatch, caplog):
+    original = ocp.CheckpointManager.wait_until_finished
+
+    def wait(manager):
+        os.kill(os.getpid(), signal.SIGTERM)
+        original(manager)
+
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(1, state_of(1.0), {})
+    monkeypatch.setattr(ocp.CheckpointManager, "wait_until_finished", wait)
+    with signals_raise(), pytest.raises(Interrupted):
+        checkpointer.close()
+    assert [p.name for p in tmp_path.iterdir() if p.name.isdigit()] == ["1"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_checkpoints_that_a_kill_left_beside_their_successors_are_deleted(tmp_path):
