@@ -57,8 +57,8 @@ class ConfigFlags:
     """Config file whose values are the defaults of the other flags: a Python file that defines the
     variable `config`; a path such as configs/pretrain/bert_base.py that the current folder does not
     have is looked up among the configs that come with bertjax; None: in bertjax.finetune,
-    configs/finetune/TASK.py; bertjax.pretrain, plan and benchmark require --config, because there
-    are no default phases."""
+    configs/finetune/TASK.py; bertjax.pretrain (but for --export), plan and benchmark require
+    --config, because there are no default phases."""
 
 
 def parse(

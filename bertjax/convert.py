@@ -42,9 +42,9 @@ class ConvertConfig:
     dst: Annotated[str, tyro.conf.Positional]
     """Output directory: a new directory, or the directory of an older model, which is replaced."""
     to: Literal["hf", "tf1"] = "hf"
-    """Output format: hf writes config.json and safetensors; tf1 writes bert_model.ckpt,
-    bert_config.json and vocab.txt for google-research/bert, of BERT models only and without heads
-    for tagging and multiple choice (needs the extra `tf`)."""
+    """Output format: hf writes a Hugging Face directory (config.json, model.safetensors,
+    tokenizer); tf1 writes bert_model.ckpt, bert_config.json and vocab.txt for google-research/bert,
+    of BERT models only and without heads for tagging and multiple choice (needs the extra `tf`)."""
     verify: bool = False
     """Load the converted model with PyTorch, compare its outputs on a few sentences with those of
     the model in JAX, and fail if an output differs by more than 1e-4 (needs the extra `parity`)."""

@@ -32,7 +32,8 @@ class PlanFlags(command_line.ConfigFlags):
     topology: str | None = None
     """TPU slice to plan for, as VERSION:SHAPE, where VERSION is v2, v3, v4, v5e, v5p, v6e or tpu7x
     and SHAPE is the number of chips along each of two dimensions (v2, v3, v5e, v6e; such as v3:4x4)
-    or three (such as v4:2x2x4); None: only the slices in --compare, of which there must be one."""
+    or three (such as v4:2x2x4); None: only the slices in --compare. --topology, --compare or both
+    are required."""
     compare: str | None = None
     """TPU slices to plan for besides --topology, separated by commas, such as v4:2x2x4,v5e:4x4; a
     table compares the plans of all slices; None: only the slice in --topology."""

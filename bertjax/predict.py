@@ -46,19 +46,21 @@ class PredictConfig:
     """Model: a directory, the workdir of a pretraining or of a finished fine-tuning, a TF1
     checkpoint or a hub name."""
     input: str | None = None
-    """File of examples to predict, or a folder of files, in the form that the model's task needs:
-    CSV, TSV, JSON, Parquet, one text per line (.txt), SQuAD's JSON or CoNLL's columns, which a
-    tagging model also recognises in a .txt file, all but
-    Parquet also compressed."""
+    """File or folder of examples to predict, in a format of the model's task: CSV, TSV, JSON, JSON
+    lines, Parquet, .txt with one text per line, SQuAD's JSON or, in tagging, CoNLL's columns (also
+    as .txt). All but Parquet may be compressed. None: the input is that of --text, --task,
+    --fill_mask or --embed."""
     text: str | None = None
-    """Single text to predict; for question answering, the question."""
+    """Single text to predict (not for multiple choice); for question answering, the question; None:
+    the input is that of another flag (see --input)."""
     pair: str | None = None
     """Second text of a pair whose first text is --text; for question answering, the passage, which
     is required; None: --text is a single text."""
     task: str | None = None
-    """Benchmark task whose dev and test splits are predicted: cola, sst2, mrpc, stsb, qqp, mnli,
-    qnli, rte, wnli, ax, squad, squad2, swag or conll; its labels must be those of the model, such
-    as ax with an MNLI model."""
+    """Benchmark task whose dev and test splits (squad, squad2: dev; ax: test) are predicted: cola,
+    sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax, squad, squad2, swag or conll; its labels must
+    be those of the model, such as ax with an MNLI model; None: the input is that of another flag
+    (see --input)."""
     data_dir: str | None = None
     """Folder with the official files of --task; None: the data is downloaded from the Hugging Face
     hub, unless TensorFlow Datasets has prepared it."""
@@ -71,15 +73,16 @@ class PredictConfig:
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
     text; not for question answering, whose columns are named as in SQuAD; None: with --input, the
-    column used in fine-tuning if the file has all text columns that are then read; else a column
-    that is guessed and printed."""
+    column used in fine-tuning, provided that the file has all text columns of the fine-tuning;
+    otherwise, and with --embed, a column is guessed from the names, and the guess is printed."""
     pair_column: str | None = None
     """Column of the second text of a pair or, in multiple choice, of a text that is put before
     every choice; None: chosen as for --text_column, if the input has such a column."""
     label_column: str | None = None
     """Column of the labels, with which the predictions are compared to compute metrics; None: the
-    label column used in fine-tuning if the file has it and all text columns, else a column with a
-    usual name, such as label or score. If --input has no labels, no metrics are computed."""
+    column used in fine-tuning, provided that the file has it and all text columns of the
+    fine-tuning; otherwise a column with a usual name, such as label or score. If --input has no
+    labels, no metrics are computed."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: the separator used
     in fine-tuning, if any."""
@@ -92,12 +95,13 @@ class PredictConfig:
     chosen as for --text_column."""
     fill_mask: str | None = None
     """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable tokens for each mask
-    are printed."""
+    are printed; None: the input is that of another flag (see --input)."""
     top_k: int = 5
     """Number of tokens to print per mask of --fill_mask."""
     embed: str | None = None
     """File with one text per line, or table (CSV, TSV, JSON, Parquet) with a column of texts; the
-    embedding of each text is written to --output."""
+    embedding of each text is written to --output; None: the input is that of another flag (see
+    --input)."""
     output: str | None = None
     """Output: a .jsonl, .csv, .tsv or .parquet file for --input and --text, an .npy, .jsonl or
     .parquet file for --embed, a folder for --task; None: standard output for --input and --text,

@@ -30,11 +30,14 @@ class ScoreConfig:
     file has columns; the first holds the words of --gold and the last the predicted tags."""
     na_probs: str | None = None
     """For SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
-    question has no answer; the metrics then include the best threshold for these values. None: only
-    an empty predicted text means "no answer"."""
+    question has no answer, such as SPLIT_null_odds.json of bertjax, which holds the difference of
+    the logits of "no answer" and of the best answer; the metrics then include the best threshold
+    for these values. None: only an empty predicted text means "no answer"."""
     na_prob_thresh: float = 1.0
-    """For SQuAD 2.0: threshold for the values in --na_probs; a question with a higher value is
-    scored as if its prediction were "no answer"."""
+    """For SQuAD 2.0: threshold for the values in --na_probs, which it requires; a question with a
+    higher value is scored as if its prediction were "no answer". The default never applies to
+    probabilities; with log-odds, give a threshold of your own, or inf to score the predictions as
+    they are."""
 
     def __post_init__(self):
         from bertjax.tasks import TASKS
@@ -51,6 +54,11 @@ class ScoreConfig:
         if self.na_probs is not None and not scored[self.task].scores_null_odds:
             raise ValueError(
                 f"--na_probs goes with --task=squad2 only, not with {self.task}: leave it out."
+            )
+        if self.na_probs is None and self.na_prob_thresh != ScoreConfig.na_prob_thresh:
+            raise ValueError(
+                f"--na_prob_thresh={self.na_prob_thresh} has no effect without --na_probs: give "
+                "both, or leave it out."
             )
 
 

@@ -179,6 +179,7 @@ def test_flags_that_make_no_sense_are_refused(run, capsys):
         ("squad3", [], "Unknown task 'squad3'. Did you mean 'squad"),
         ("classify", [], "classify has no official format of predictions: bertjax.predict"),
         ("squad", ["--na_probs=x"], "--na_probs goes with --task=squad2"),
+        ("squad2", ["--na_prob_thresh=0.5"], "no effect without --na_probs"),
     ]:
         with pytest.raises(SystemExit):
             run(task, SQUAD, {}, *flags)

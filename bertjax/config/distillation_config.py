@@ -14,7 +14,8 @@ class DistillationConfig:
     layers: tuple[int, ...] = ()
     """Indices (from 0) of the teacher's layers that initialise the student's layers, one per
     student layer; the teacher's embeddings and heads are copied as well; empty: the student starts
-    from --init or from random weights."""
+    from --init of bertjax.pretrain, which cannot be combined with layers, or from random
+    weights."""
     temperature: float = 2.0
     """Temperature by which the logits of teacher and student are divided; the soft-target loss is
     multiplied by the square of the temperature."""

@@ -58,8 +58,8 @@ class FinetuneConfig(TrainingConfig):
     lines in CoNLL's format with too few or too many columns always end the command."""
     test: str | None = None
     """Tasks on files of your own: file or folder with the test split, which is predicted after
-    training; None: nothing is predicted. Benchmark tasks have their own test split, which is
-    predicted as well, and do not accept it."""
+    training; None: nothing is predicted. Benchmark tasks do not accept it; their own test split,
+    which squad and squad2 do not have, is predicted as well."""
     text_column: str | None = None
     """Column of the text, of the first text of a pair or, in tagging, of the words or the running
     text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
@@ -79,13 +79,14 @@ class FinetuneConfig(TrainingConfig):
     list of choices; empty: the columns are guessed from the column names."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
-    example, or a list of labels in JSON lines."""
+    example, or a list of labels in JSON, JSON lines or Parquet."""
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the default of the task (128; question
     answering: 384)."""
     doc_stride: int = 128
-    """Question answering: number of tokens between the starts of two consecutive windows of a long
-    passage."""
+    """Question answering: maximum number of tokens between the starts of two consecutive windows of
+    a long passage, as in Google's BERT (in transformers, doc_stride is the overlap of the
+    windows)."""
     max_query_length: int = 64
     """Question answering: maximum number of tokens of a question; longer questions are
     truncated."""
@@ -135,11 +136,11 @@ class FinetuneConfig(TrainingConfig):
     dropout: float | None = None
     """Dropout rate of hidden states, attention and classifier; None: as in the model's config."""
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
-    """Loss weight of each class, in the order of the class ids (id2label in config.json), which are
-    sorted: numbers by value, other labels alphabetically, entity tags as O, B-X, I-X, B-Y, I-Y and
-    so on; balanced: weights inversely
-    proportional to class frequency; None: all weights are 1. Only tasks with one class per example
-    or word can use class weights."""
+    """Loss weight of each class, in the order of the class ids (id2label in config.json). For files
+    of your own, the ids are sorted: numbers by value, other labels alphabetically, tags as O, B-X,
+    I-X, B-Y, I-Y and so on; a benchmark task has an order of its own, such as entailment, neutral,
+    contradiction for mnli. balanced: weights inversely proportional to class frequency; None: all
+    weights are 1. Only tasks with one class per example or word can use class weights."""
     evals_per_epoch: int = 1
     """Number of evaluations on the dev split per epoch; each evaluation saves a checkpoint, and the
     best checkpoint becomes the final model."""
@@ -148,8 +149,9 @@ class FinetuneConfig(TrainingConfig):
     macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
     regress: pearson, spearman, pearson_spearman, mae, rmse, r2; tag: f1, precision, recall,
     accuracy (tags that mark no entities: accuracy); qa: f1, exact_match (with unanswerable
-    questions: f1, exact); choice: accuracy; benchmark tasks, such as mnli: the names in
-    scores.json of a finished run; None: the main metric of the task."""
+    questions: f1, exact); choice: accuracy; benchmark tasks: the names in scores.json
+    of a finished run without the split, such as accuracy for mnli; None: the main metric of the
+    task."""
     patience: int = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its
     best value, after which training stops early; 0: no early stopping."""

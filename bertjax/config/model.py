@@ -41,8 +41,8 @@ class BertConfig:
     """Inner dimension of the feed-forward layers."""
     hidden_act: str = "gelu"
     """Activation of the feed-forward layers: gelu is the exact (erf) form of the original BERT;
-    gelu_new and gelu_pytorch_tanh are its tanh approximation; relu, silu, swish and tanh are known
-    as well."""
+    gelu_new and gelu_pytorch_tanh are its tanh approximation; relu, silu, swish and tanh are also
+    accepted."""
     hidden_dropout_prob: float = 0.1
     """Dropout rate of the embeddings and of the outputs of attention and feed-forward layers."""
     attention_probs_dropout_prob: float = 0.1
@@ -58,12 +58,12 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
-    """Id of the padding token, which pretraining takes from the tokenizer of the data; None: the
-    model has no padding token."""
+    """Id of the padding token; bertjax.pretrain replaces it by that of the tokenizer of the data;
+    None: the model has no padding token."""
     tie_word_embeddings: bool = True
     """Whether the MLM head uses the word embedding matrix as its output projection."""
     classifier_dropout: float | None = None
-    """Dropout rate of the input of a classifier head; None: hidden_dropout_prob."""
+    """Fine-tuning: dropout rate of the input of a classifier head; None: hidden_dropout_prob."""
     is_decoder: bool = False
     """Whether each token attends only to itself and to earlier tokens (causal attention)."""
     sinusoidal_pos_embds: bool = False
@@ -76,25 +76,27 @@ class BertConfig:
     no layers share parameters."""
     position_offset: int = 0
     """Position id of the first token of a sequence; earlier rows of the position embedding are
-    never used; pretraining of a RoBERTa sets position_offset to pad_token_id + 1."""
+    never used; in pretraining of a RoBERTa, bertjax.pretrain replaces it by pad_token_id + 1."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
     mlm_activation: str | None = None
     """Activation of the MLM head, named as for hidden_act; None: hidden_act."""
     classifier_activation: str | None = None
-    """Activation of the dense layer that sequence classifiers have instead of the pooler, named as
-    for hidden_act; None: sequence classifiers use the pooler."""
+    """Fine-tuning: activation of the dense layer that sequence classifiers have instead of the
+    pooler, named as for hidden_act; None: sequence classifiers use the pooler."""
     classifier_input_dropout: bool = False
-    """Whether dropout is also applied before the dense layer of sequence classifiers."""
+    """Fine-tuning: whether dropout is also applied before the dense layer of sequence
+    classifiers."""
     attention_output_dropout: float | None = None
     """Dropout rate of the output of each attention layer; None: hidden_dropout_prob."""
     token_classifier_dropout: float | None = None
-    """Dropout rate of the input of a token classifier; None: classifier_dropout."""
+    """Fine-tuning: dropout rate of the input of a token classifier; None: classifier_dropout."""
     qa_dropout: float = 0.0
-    """Dropout rate of the input of the question-answering head."""
+    """Fine-tuning: dropout rate of the input of the question-answering head."""
     model_type: str = "bert"
     """Family of the model (bert, roberta, xlm-roberta, camembert, albert or distilbert), which
-    determines the format of its files, and the heads and settings that it may have."""
+    determines the format of its files, and the heads and settings that it may have; it changes no
+    other value, so begin a model of another family from a config in configs/pretrain."""
 
     def __post_init__(self):
         least = {"type_vocab_size": 0, "position_offset": 0}

@@ -29,7 +29,8 @@ class TrainTokenizerConfig:
     do_lower_case: bool = True
     """Lower-case the text and strip accents; has no effect on bpe, which keeps case and accents."""
     min_frequency: int = 2
-    """Number of times that a pair of tokens must occur to be merged (wordpiece and bpe)."""
+    """Number of times that a pair of tokens must occur to be merged (wordpiece and bpe; no effect
+    on unigram)."""
     model_max_length: int = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
@@ -76,10 +77,12 @@ class PrepareConfig:
     unless --merge is set."""
     output: str
     """Directory to which the training data are written, also in a bucket (gs://, needs the extra
-    gcs): a new directory, or the directory of an unfinished run of bertjax.prepare."""
+    gcs): a new or empty directory, or that of an earlier run with the same settings, which is
+    continued if it was interrupted and checked if it is complete; other settings need
+    --overwrite."""
     max_length: tuple[int, ...] = (128,)
-    """Maximum number of tokens per example, special tokens included; if several lengths are given,
-    the data are prepared for each length."""
+    """Maximum number of tokens per example and, with --pack, per row; special tokens are included.
+    With several lengths, the text is prepared once for each length."""
     objective: ObjectiveName = "nsp"
     """Kind of examples: nsp makes next-sentence pairs (BERT); sop makes sentence-order pairs
     (ALBERT); full_sentences joins consecutive sentences, also across documents (RoBERTa); mlm joins
@@ -88,8 +91,8 @@ class PrepareConfig:
     """Number of times that the text is split into examples, each time at different places; masks
     are drawn during training, so masks differ in every epoch even if dupe_factor is 1."""
     short_seq_prob: float = 0.1
-    """Share of documents whose sentence pairs have a random target length below max_length (nsp and
-    sop)."""
+    """Fraction of documents whose sentence pairs have a random target length below max_length (nsp
+    and sop)."""
     pack: bool = False
     """Put several examples into each row, so that almost no tokens are padding. Each example has
     its own position ids, and its tokens attend only to tokens of the same example. Packed batches
@@ -99,7 +102,7 @@ class PrepareConfig:
     seed: int = 0
     """Seed of all random choices."""
     eval_fraction: float = 0.01
-    """Share of documents held out for evaluation; 0: no documents are held out."""
+    """Fraction of documents held out for evaluation; 0: no documents are held out."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
     prose has one document per file, which is split into sentences; auto detects the layout from the
@@ -113,8 +116,9 @@ class PrepareConfig:
     tfds_data_dir: str | None = None
     """Folder where TensorFlow Datasets keeps its data; None: the default of TensorFlow Datasets."""
     chunk_mb: float = 8.0
-    """Size in MB of the chunks of documents that the text is divided into. Each chunk is prepared
-    separately with its own random seed, so the examples depend on the chunk size."""
+    """Minimum size, in MB (10^6 bytes) of text, of the chunks of documents that the text is divided
+    into. Each chunk is prepared separately with its own random seed, so the examples depend on the
+    chunk size."""
     num_processes: int | None = None
     """Number of worker processes, which does not change the output; None: one process per core."""
     shard: str | None = None
@@ -131,7 +135,8 @@ class PrepareConfig:
     """Pipeline options of Beam for --runner, such as --runner_options='--project=P --region=R';
     empty: none."""
     merge: bool = False
-    """Prepare no data; only join the parts that earlier runs with --shard prepared."""
+    """Prepare no data; only join the parts that earlier runs with --shard prepared, if the last run
+    was interrupted before it joined them; only --output is needed."""
     overwrite: bool = False
     """Delete what an earlier run of prepare wrote to the output directory, and start from the
     beginning."""

@@ -28,13 +28,13 @@ class Phase:
     next_token."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase or, in
-    the first phase, that of the optimizer config;
-    restart begins a new schedule with its own warm-up. The optimizer state of the previous phase is
-    always kept."""
+    the first phase, that of the optimizer config; restart begins a new schedule with its own
+    warm-up. The optimizer state of the previous phase is always kept."""
     learning_rate: float | None = None
     """Peak learning rate of a restarted schedule; None: optimizer.learning_rate."""
     warmup_steps: int | None = None
-    """Number of warm-up steps of a restarted schedule; None: as the optimizer config says."""
+    """Number of warm-up steps of a restarted schedule; None: optimizer.warmup_proportion of its
+    steps if that is set, else optimizer.warmup_steps."""
 
     def __post_init__(self):
         for field in (
@@ -73,9 +73,9 @@ class PretrainConfig(TrainingConfig):
     }
 
     data: str = ""
-    """Directory with training data that bertjax.prepare wrote (required to train with
-    bertjax.pretrain); if empty, bertjax.benchmark measures with rows of random tokens, which a
-    distillation does not allow."""
+    """Directory of training data from bertjax.prepare, which bertjax.pretrain requires for
+    training; empty, in bertjax.benchmark: rows of random tokens (not with
+    --distillation.teacher)."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
     run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except
@@ -85,17 +85,18 @@ class PretrainConfig(TrainingConfig):
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
     """Heads of the model: pretraining has a masked LM head and a sentence-pair head; masked_lm has
-    only a masked LM head; None: pretraining if the data has labels of sentence pairs
-    (bertjax.prepare --objective nsp or sop) or, with a teacher, if --distillation.nsp is above 0;
-    without data, if --model.type_vocab_size is above 1; in all other cases masked_lm."""
+    only a masked LM head. None: with a teacher, pretraining if --distillation.nsp is above 0;
+    without a teacher, pretraining if the data has sentence pairs (bertjax.prepare --objective nsp
+    or sop) or, where there is no data, if --model.type_vocab_size is above 1; otherwise
+    masked_lm."""
     phases: tuple[Phase, ...] = ()
     """Phases of the run, in order. Flags can change the phases of the config file, but not the
     number of phases."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15
-    """Share of the tokens that are predicted; 80 % of the predicted tokens are replaced by [MASK],
-    10 % are replaced by random tokens and 10 % are unchanged."""
+    """Fraction of the tokens that are predicted; 80 % of the predicted tokens are replaced by
+    [MASK], 10 % are replaced by random tokens and 10 % are unchanged."""
     whole_word_masking: bool = False
     """Whole-word masking: mask either all tokens of a word or none."""
     max_ngram: int = 1
@@ -109,10 +110,11 @@ class PretrainConfig(TrainingConfig):
     token from the tokens before it, without masking, and requires --model.is_decoder, which masked
     does not allow; with next_token, the options of masking must keep their defaults."""
     eval_every: int = 1_000
-    """Number of steps between evaluations on the held-out rows; 0: evaluate only at the end of each
-    phase."""
+    """Number of steps between evaluations on the held-out rows; each phase also ends with one; 0:
+    evaluate only then."""
     eval_rows: int = 10_000
-    """Maximum number of held-out rows per evaluation."""
+    """Maximum number of held-out rows per evaluation; of more rows, a fixed random sample is
+    used."""
     save_every: int = 1_000
     """Number of steps between checkpoints; a checkpoint is also written after each evaluation with
     the lowest held-out masked LM loss of the phase so far, at the end of each phase and when a

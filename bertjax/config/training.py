@@ -14,16 +14,17 @@ class OptimizerConfig:
     without bias correction, as ALBERT was trained. LAMB, which is meant for large batches,
     multiplies the update of each tensor that has weight decay by a trust ratio."""
     learning_rate: float = 1e-4
-    """Peak learning rate, reached at the end of the warm-up."""
+    """Peak learning rate, to which the warm-up rises (see also schedule)."""
     warmup_steps: int = 10_000
-    """Number of steps of linear warm-up from 0."""
+    """Number of steps of linear warm-up, in which the learning rate rises from 0; above 0, it
+    requires that warmup_proportion is None."""
     warmup_proportion: float | None = None
-    """Share of the schedule's steps that are warm-up, used instead of warmup_steps, which must then
-    be 0; None: warmup_steps is used."""
+    """Fraction of the schedule's steps that are warm-up, used instead of warmup_steps, which must
+    then be 0; None: the warm-up has warmup_steps steps."""
     schedule: Literal["google", "hf"] = "google"
-    """Step at which the learning rate starts to decay to 0: google is step 0, so the learning rate
-    drops at the end of the warm-up to the value of a schedule without warm-up; hf is the end of the
-    warm-up."""
+    """Step at which the learning rate starts to decay to 0: google is step 0, so that at the
+    end of a warm-up of w of n steps, the learning rate drops from the peak to peak * (1 - w/n); hf
+    is the end of the warm-up."""
     decay_power: float = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
@@ -68,9 +69,11 @@ class DistributedConfig:
     SLURM and under Open MPI, else the run has one process; coordinator_address, num_processes and
     process_id must be set together, or none of them."""
     num_processes: int | None = None
-    """Number of processes of the run; None: as for coordinator_address."""
+    """Number of processes of the run; None: auto-detected, or one process (see
+    coordinator_address)."""
     process_id: int | None = None
-    """Index of this process, counted from 0; None: as for coordinator_address."""
+    """Index of this process, counted from 0; None: auto-detected, or one process (see
+    coordinator_address)."""
     timeout_seconds: int = 300
     """Seconds to wait until all processes have connected."""
 
@@ -121,12 +124,12 @@ class TrainingConfig:
     the same command resumes the run in this directory."""
     overwrite: bool = False
     """What happens if --workdir has checkpoints of a run with another config or other data: True
-    deletes them and starts anew, False ends with an error; a run of the same config is always
-    resumed."""
+    deletes that run (checkpoints, also damaged ones, metrics, model, predictions and scores) and
+    starts anew, False ends with an error; a run of the same config is always resumed."""
     seed: int = 0
     """Seed of initialisation, data order, masks and dropout, below 2^32."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of the activations; parameters and optimizer state are always float32."""
+    """Data type of the activations; parameters and optimizer state are always float32."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and learning-rate schedule."""
     mesh: MeshConfig = MeshConfig()
@@ -134,9 +137,9 @@ class TrainingConfig:
     distributed: DistributedConfig = DistributedConfig()
     """Processes of a multi-process run."""
     unroll: int | None = None
-    """Unroll factor of the scan over layers: with a larger factor, steps copy less data, but take
-    longer to compile; None: the number of layers on CPUs without remat, where copies cost most, and
-    1 in all other cases."""
+    """Number of layers per iteration of the loop over the layers. With more layers per iteration,
+    steps are faster on CPUs, but take longer to compile. None: all layers on CPUs without remat,
+    and 1 in all other cases; on CPUs with remat, only 1 is allowed."""
     remat: Literal["none", "dots", "full"] = "none"
     """Activations that the backward pass recomputes to save memory: none recomputes no activations;
     dots recomputes all activations except the results of matrix multiplications with parameters (a
@@ -145,7 +148,8 @@ class TrainingConfig:
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
     """Attention kernel: xla runs on all devices; splash (TPU v5 and later) and cudnn (NVIDIA GPUs,
     bfloat16) are fused kernels without attention dropout, so a model with attention dropout always
-    uses xla; auto is splash if splash is supported and rows have at least 512 tokens, else xla."""
+    uses xla; splash or cudnn on a device without this kernel is an error; auto is splash if splash
+    is supported and the longest rows of the run have at least 512 tokens, else xla."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on
@@ -156,8 +160,8 @@ class TrainingConfig:
     loss or gradient is not finite, or if the update is a spike (see skip_spikes)."""
     skip_spikes: float = 0.0
     """Number of standard deviations by which the loss or gradient norm of an update must exceed the
-    mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); 0: only updates
-    that are not finite are skipped."""
+    mean over the last 128 steps for the update to be skipped as a spike (OLMo: 6); the first 64
+    steps are never spikes; 0: only updates that are not finite are skipped."""
     rollback_steps: int = 0
     """Minimum number of steps to go back (PaLM: 100) after max_bad_steps consecutive skipped
     updates: the run continues from the last checkpoint at least this many steps before the first
@@ -171,11 +175,12 @@ class TrainingConfig:
     """Number of steps between log lines of metrics."""
     reader_threads: int = 1
     """Number of threads that read rows ahead of the training. More threads help if reads are slow,
-    for example from a bucket; in pretraining, only one thread at a time draws masks."""
+    for example from a bucket. In pretraining, one thread at a time draws masks, which more threads
+    do not speed up."""
     peak_tflops: float | None = None
-    """Peak TFLOP/s of one device, from which MFU (model FLOP utilisation) is computed; None: the
-    value in the device's data sheet, or for an unknown device, the measured speed of a matrix
-    multiplication."""
+    """Peak TFLOP/s of one device (TPU v2, v3 and 7x: one core, half a chip), from which MFU (model
+    FLOP utilisation) is computed; None: the dense bfloat16 peak in the data sheet, or for an
+    unknown device, such as a CPU, the measured speed of a float32 matrix multiplication."""
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")
