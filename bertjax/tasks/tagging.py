@@ -104,13 +104,15 @@ class TagTask(Task):
     ) -> Prediction:
         """Returns a dict of the lists words, labels (tags) and probabilities, one entry per word.
 
-        The tag of a word is the most probable one; a truncated word has probability 0. If the
-        labels mark entities, the key entities holds a list of dicts with the keys type, text,
+        The tag of a word is the most probable one. A word that the model has not read, because the
+        sentence is truncated before it or because it is an unknown symbol, has the probability
+        None, and the tag O or, if no label is O, the first label. If the labels mark entities, the key entities holds a list of dicts with the keys type, text,
         probability, first_word, last_word and, for a running text, start and end (in characters).
         """
         probabilities = softmax(outputs[0]["logits"])  # [n, C]
         truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
-        tags, confidences = [truncated] * len(example.words), [0.0] * len(example.words)
+        tags = [truncated] * len(example.words)
+        confidences: list[float | None] = [None] * len(example.words)
         assert features[0].origins is not None
         for token, word in enumerate(features[0].origins):
             if word >= 0:
@@ -140,7 +142,7 @@ def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -
 
 
 def _tag_symbols_within_entities(
-    read: Sequence[int], tags: list[str], probabilities: list[float]
+    read: Sequence[int], tags: list[str], probabilities: list[float | None]
 ) -> None:
     """Tags the symbols within predicted entities that the model did not see; changes `tags`.
 
@@ -160,16 +162,18 @@ def _tag_symbols_within_entities(
 
 
 def _entities(
-    example: Example, tags: Sequence[str], probabilities: Sequence[float]
+    example: Example, tags: Sequence[str], probabilities: Sequence[float | None]
 ) -> Iterator[dict[str, Any]]:
     """Yields a dict for each entity that the predicted tags mark, in the order of the words.
 
-    The probability of an entity is the mean of the probabilities of its tags. If the example is a
+    The probability of an entity is the mean of the probabilities of its tags, or None if the model
+    has read none of its words. If the example is a
     running text, text[start:end] is the entity, with the spaces between its words.
     """
     for first, end, kind in entities(tags):
         entity = {"type": kind, "text": " ".join(example.words[first:end])}
-        entity |= {"probability": float(np.mean(probabilities[first:end]))}
+        read = [p for p in probabilities[first:end] if p is not None]
+        entity |= {"probability": float(np.mean(read)) if read else None}
         entity |= {"first_word": first, "last_word": end - 1}
         if example.offsets:
             start, stop = example.offsets[first][0], example.offsets[end - 1][1]

@@ -132,10 +132,20 @@ def test_unknown_symbols_of_a_running_text_are_no_entities_and_break_none():
     assert [entity["text"] for entity in prediction["entities"]] == ["New 🙂 York"]
     assert prediction["words"] == list(read.words)
     assert prediction["labels"][:4] == ["B-LOC", "I-LOC", "I-LOC", "O"]
+    assert prediction["probabilities"][0] == pytest.approx(0.5)
+    assert prediction["probabilities"][3] is None  # an emoji that was not read
     # Words that were given as words are encoded as transformers encodes them.
     given = Example(id="1", where="row 1", words=("new", "🙂"))
     assert [e["text"] for e in predicted_with(given, None)["entities"]] == ["🙂"]
     assert predicted_with(from_text(task, "🙂🙂", None), None)["entities"] == []
+
+
+def test_words_behind_a_truncation_have_no_probability():
+    sentence = Example(id="1", where="row 1", words=("york",) * 40)
+    prediction = predicted_with(sentence, ["B-LOC"] * 40)
+    assert prediction["probabilities"][30:] == [None] * 10
+    assert prediction["labels"] == ["B-LOC"] * 30 + ["O"] * 10
+    assert len(prediction["entities"]) == 30
 
 
 @pytest.mark.parametrize(
