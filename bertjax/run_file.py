@@ -1,13 +1,17 @@
-"""Reads `run.json` of a workdir, which holds the config of a run and a hash of its training data.
+"""Reads and writes `run.json` of a workdir, which holds the config of a run and a hash of its training data.
 
-The file `.run.json` in the same workdir is a spare copy of `run.json`.
+The file `.run.json` in the same workdir is a spare copy of `run.json`. Both contain a checksum of
+their content, by which a damaged config is told from the config of another run.
 """
 
 import contextlib
+import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.files import read_json
+from bertjax.files import read_json, write_json
 
 RUN_FILE, SPARE_FILE = "run.json", ".run.json"
 
@@ -37,9 +41,16 @@ def read_run_file(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not JSON, or lacks the config or the hash of the training data.
+        ValueError: the file is not JSON, lacks the config or the hash of the training data, or has
+            another content than its checksum says.
     """
     content = read_json(path, "restore it from a copy, or choose another --workdir")
+    checksum = content.pop("checksum", None)  # files of older versions have none
+    if checksum is not None and checksum != _checksum(content):
+        raise ValueError(
+            f"{path} is damaged, because its content does not match its checksum: restore it from "
+            "a copy, or choose another --workdir."
+        )
     config, fingerprint = content.get("config"), content.get("data_fingerprint")
     if not isinstance(config, dict) or not isinstance(fingerprint, str):
         raise ValueError(
@@ -47,3 +58,22 @@ def read_run_file(path: Path) -> dict[str, Any]:
             "from a copy, or choose another --workdir."
         )
     return content
+
+
+def write_run(workdir: Path, config: Mapping[str, Any], data_fingerprint: str) -> None:
+    """Writes run.json and its spare copy .run.json, each atomically, with a checksum.
+
+    Args:
+        workdir: the folder of the run, which must exist.
+        config: the config of the run, as JSON values.
+        data_fingerprint: the hash of the training data.
+    """
+    content = {"config": config, "data_fingerprint": data_fingerprint}
+    for name in (RUN_FILE, SPARE_FILE):
+        write_json(workdir / name, {**content, "checksum": _checksum(content)})
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    """Returns the CRC-32 of JSON values, whatever the order of their keys."""
+    as_read = json.loads(json.dumps(content))
+    return zlib.crc32(json.dumps(as_read, sort_keys=True).encode())

@@ -106,8 +106,9 @@ class TagTask(Task):
 
         The tag of a word is the most probable one. A word that the model has not read, because the
         sentence is truncated before it or because it is an unknown symbol, has the probability
-        None, and the tag O or, if no label is O, the first label. If the labels mark entities, the key entities holds a list of dicts with the keys type, text,
-        probability, first_word, last_word and, for a running text, start and end (in characters).
+        None, and the tag O or, if no label is O, the first label. If the labels mark entities,
+        the key entities holds a list of dicts with the keys type, text, probability, first_word,
+        last_word and, for a running text, start and end (in characters).
         """
         probabilities = softmax(outputs[0]["logits"])  # [n, C]
         truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]

@@ -226,7 +226,10 @@ class PretrainingRun(Run):
         """
         refused = [change for change in changed if not change.startswith("phases.")]
         if len(refused) < len(changed):
-            before = tuple(Phase(**phase) for phase in saved["phases"])
+            try:
+                before = tuple(Phase(**phase) for phase in saved["phases"])
+            except (TypeError, ValueError):  # written by a version with other fields
+                return changed
             reason = difference_before(self.config.optimizer, before, self.config.phases, step)
             refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
         return refused

@@ -20,9 +20,9 @@ from typing import Any
 
 from bertjax.checkpoint_files import set_damaged_aside
 from bertjax.config import differences
-from bertjax.files import explaining, set_aside, write_json
+from bertjax.files import explaining, set_aside
 from bertjax.lock import Lock
-from bertjax.run_file import RUN_FILE, SPARE_FILE, holds_run, read_run, read_run_file
+from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write_run
 from bertjax.training.metric_files import read_lines
 
 LOCK_FILE = "run.lock"
@@ -52,7 +52,6 @@ class Workdir:
         self.metrics = path / "metrics.jsonl"
         self.meeting_place = path / "hosts"
         self._run = path / RUN_FILE
-        self._spare = path / SPARE_FILE
         self._lock = Lock(
             path / LOCK_FILE,
             place=str(path),
@@ -186,7 +185,7 @@ class Workdir:
                         raise
                     self._delete_results()
             # If the phases of the run have changed, run.json stores the new phases from now on.
-            self._write_run(config, data_fingerprint)
+            write_run(self.path, config, data_fingerprint)
         except BaseException:
             self.release()
             raise
@@ -244,11 +243,6 @@ class Workdir:
         except ValueError as error:
             copy = set_aside(self._run)
             print(f"{error} The damaged file was copied to {copy}; {consequence}.", flush=True)
-
-    def _write_run(self, config: Mapping[str, Any], data_fingerprint: str) -> None:
-        content = {"config": config, "data_fingerprint": data_fingerprint}
-        write_json(self._run, content)
-        write_json(self._spare, content)
 
     def release(self) -> None:
         """Unlocks the workdir for other processes; the lock also ends when this process ends."""

@@ -125,9 +125,9 @@ def test_a_phase_can_be_added_at_the_end_and_rows_that_are_done_cannot_change():
 def test_a_damaged_run_json_is_replaced_by_its_spare_copy_and_kept(tmp_path, capsys, content):
     workdir = workdir_of(tmp_path, CONFIG)
     file = workdir.path / "run.json"
-    whole = file.read_bytes()
+    whole, before = file.read_bytes(), workdir.read()
     file.write_bytes(content)
-    assert workdir.read() == json.loads(whole)
+    assert workdir.read() == before
     with pytest.raises(ValueError, match="another config: seed: 0 -> 1"):  # the copy is compared
         resume(workdir, dataclasses.replace(CONFIG, seed=1))
     assert file.read_bytes() == content
@@ -136,6 +136,30 @@ def test_a_damaged_run_json_is_replaced_by_its_spare_copy_and_kept(tmp_path, cap
     assert (workdir.path / "run.json.damaged-1").read_bytes() == content
     out = capsys.readouterr().out
     assert out.count("\n") == 1 and str(file) in out and "its spare copy is used" in out
+
+
+def test_a_changed_letter_in_run_json_is_damage_and_not_another_config(tmp_path, capsys):
+    workdir = workdir_of(tmp_path, CONFIG)
+    file = workdir.path / "run.json"
+    whole = file.read_text()
+    for before, after in (
+        ("learning_rate_curve", "learnilg_rate_curve"),
+        ('"seed": 0', '"seed": 1'),
+    ):
+        assert before in whole
+        file.write_text(whole.replace(before, after))
+        resume(workdir, CONFIG)
+        assert "does not match its checksum" in capsys.readouterr().out
+        assert file.read_text() == whole
+
+
+def test_a_run_json_of_an_older_version_has_no_checksum(tmp_path):
+    workdir = workdir_of(tmp_path, CONFIG)
+    for name in ("run.json", ".run.json"):
+        content = json.loads((workdir.path / name).read_text())
+        del content["checksum"]
+        (workdir.path / name).write_text(json.dumps(content))
+    resume(workdir, CONFIG)
 
 
 def test_without_a_spare_copy_the_run_resumes_and_says_what_was_not_compared(tmp_path, capsys):
@@ -166,7 +190,7 @@ def test_a_claim_that_fails_holds_no_lock(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             if not has_flock:
                 patch.setattr("bertjax.lock.fcntl", None)
-            patch.setattr("bertjax.training.workdir.write_json", full)
+            patch.setattr("bertjax.run_file.write_json", full)
             with pytest.raises(OSError, match="No space"):
                 Workdir(tmp_path / "run").claim({}, "data")
         assert not list((tmp_path / "run").iterdir())
