@@ -1,4 +1,4 @@
-"""Reads and writes `run.json` of a workdir, which holds the config of a run and a hash of its training data.
+"""Reads and writes `run.json` of a workdir: the config of a run and a hash of its training data.
 
 The file `.run.json` in the same workdir is a spare copy of `run.json`. Both contain a checksum of
 their content, by which a damaged config is told from the config of another run.
