@@ -31,6 +31,8 @@ _NOT_SETTINGS = (
     *("runner", "parts", "runner_options"),
 )
 SECONDS_BETWEEN_LOG_LINES = 15
+# The fraction of unknown tokens above which a warning is printed; usual are less than 0.1 %.
+MANY_UNKNOWN = 0.01
 
 
 def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
@@ -282,6 +284,15 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     console.print(table)
     for name, count in metadata.counts.items():
         print(f"{name}: {count:,}")
+    tokens = sum(summary.text_tokens for summary in metadata.splits.values())
+    unknown = metadata.counts.get("unknown_tokens", 0)
+    if unknown > MANY_UNKNOWN * tokens:
+        print(
+            f"warning: {unknown / tokens:.1%} of the tokens of the text are unknown tokens, from "
+            "which a model learns nothing: the vocabulary lacks characters of the text. Train a "
+            "tokenizer on the text (bertjax.train_tokenizer), or take that of a model of its "
+            "language."
+        )
     if "eval" in metadata.splits:
         entropy = metadata.splits["eval"].unigram_entropy_nats
         print(f"unigram entropy of the held-out text: {entropy:.3f} nats per token")

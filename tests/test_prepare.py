@@ -105,6 +105,23 @@ def test_counts_in_the_metadata_are_exact(config):
             assert content.length_counts == expected.tolist()
 
 
+def test_a_vocabulary_that_does_not_fit_the_text_is_warned_of(config, tmp_path, capsys):
+    tokenizer = load_tokenizer(config.tokenizer)
+    words = {word for word in Path(config.input[0]).read_text().split() if word.isalpha()}
+    known = [w for w in sorted(words) if tokenizer.unk_token_id not in tokenizer.encode([w])[0]]
+    for number, words in enumerate((known[:9], [*known[:7], "και", "你"])):
+        text = tmp_path / f"{number}.txt"
+        text.write_text("\n\n".join([" ".join(words) + "\n" + " ".join(known)] * 50))
+        made = dataclasses.replace(config, input=(str(text),), output=str(tmp_path / str(number)))
+        metadata = prepare.run(dataclasses.replace(made, eval_fraction=0))
+        out = " ".join(capsys.readouterr().out.split())
+        assert metadata is not None
+        unknown, tokens = 100 * number, metadata.splits["train"].text_tokens
+        assert metadata.counts.get("unknown_tokens", 0) == unknown
+        warning = f"warning: {unknown / tokens:.1%} of the tokens of the text are unknown tokens"
+        assert (warning in out) == bool(number)
+
+
 def test_packed_rows_hold_the_same_sequences(config, tmp_path):
     config = dataclasses.replace(config, dupe_factor=2, short_seq_prob=0.7)
     packed = dataclasses.replace(config, output=str(tmp_path / "p"), pack=True, max_sequences=3)

@@ -107,7 +107,7 @@ class Metadata:
         max_lengths: the maximum lengths, in tokens, that rows were made for, ascending.
         chunks: number of chunks that the input text was divided into.
         counts: number of times that text was skipped or cut, by reason: "documents_without_text",
-            "long_lines_cut", ...
+            "long_lines_cut", ...; and "unknown_tokens", the number of unknown tokens ([UNK]).
         splits: statistics of "train" and, if documents were held out, of "eval".
         format_version: version of the format of `metadata.json` and of the records.
     """

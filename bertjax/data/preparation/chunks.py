@@ -115,7 +115,7 @@ class ChunkPreparer:
         self._encoder = SentenceEncoder(tokenizer)
         self._typecode = self._encoder.typecode
         self._width = array(self._typecode).itemsize
-        self._layout = tokenizer.layout
+        self._layout, self._unknown = tokenizer.layout, tokenizer.unk_token_id
         self._cls = array(self._typecode, [tokenizer.cls_token_id]).tobytes()
         self._sep = array(self._typecode, [tokenizer.sep_token_id]).tobytes()
 
@@ -173,6 +173,9 @@ class ChunkPreparer:
                 tokens.text_bytes.append(len(text))
                 position = tokens.documents[-1][-1]
         tokens.ids = b"".join(ids)
+        unknown = np.frombuffer(tokens.ids, dtype=f"=u{self._width}") == self._unknown
+        if unknown.any():
+            tokens.counts["unknown_tokens"] += int(np.count_nonzero(unknown))
         return tokens
 
     def _encode(self, documents: list[list[str]]) -> list[bytes]:
