@@ -129,9 +129,9 @@ def set_damaged_aside(directory: Path) -> None:
     if damaged and not whole:
         step, damage = max(damaged.items())
         raise ValueError(
-            f"All {len(damaged)} checkpoints in {directory} are damaged; in the newest, of step "
-            f"{step}, {damage}. Restore them from a copy, or remove {directory} to train from "
-            "the beginning."
+            f"All checkpoints in {directory} ({len(damaged)}) are damaged; in the newest, of step "
+            f"{step}, {damage.rstrip('.')}. Restore them from a copy or, to train from the "
+            "beginning, give --overwrite."
         )
     for step, damage in damaged.items():
         place = set_aside(directory, step, "damaged")

@@ -103,8 +103,8 @@ class PredictConfig:
     embedding of each text is written to --output; None: the input is that of another flag (see
     --input)."""
     output: str | None = None
-    """Output: a .jsonl, .csv, .tsv or .parquet file for --input and --text, an .npy, .jsonl or
-    .parquet file for --embed, a folder for --task; None: standard output for --input and --text,
+    """Output: a .jsonl, .json, .csv, .tsv or .parquet file for --input and --text, an .npy, .jsonl
+    or .parquet file for --embed, a folder for --task; None: standard output for --input and --text,
     the folder predictions/TASK for --task; --embed requires it."""
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the value used in fine-tuning (for a model that
@@ -246,7 +246,7 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
     import jax
 
     from bertjax.inference import predictor
-    from bertjax.inference.answer_files import is_table, write_table
+    from bertjax.inference.answer_files import is_converted, write_converted
     from bertjax.inference.partial_output import (
         PartialLines,
         continued,
@@ -262,9 +262,9 @@ def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines 
     }
 
     def finish(partial: Path, output: Path) -> None:
-        if is_table(output):
+        if is_converted(output):
             with writing(output) as temporary:
-                write_table(partial, temporary, output.suffix.lower())
+                write_converted(partial, temporary, output.suffix.lower())
             partial.unlink()
         else:
             os.replace(partial, output)

@@ -97,7 +97,9 @@ def test_the_newest_whole_checkpoint_is_taken_and_damaged_ones_are_kept(checkpoi
 def test_if_all_are_damaged_nothing_is_moved(checkpoints):
     for step in (1, 2, 3):
         (checkpoints / str(step) / "state" / "manifest.ocdbt").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"All 3 checkpoints in .* are damaged; .* step 3, state/"):
+    with pytest.raises(
+        ValueError, match=r"All checkpoints in .* \(3\) are damaged; .* step 3, state/"
+    ):
         set_damaged_aside(checkpoints)
     assert steps_in(checkpoints) == [1, 2, 3]
 

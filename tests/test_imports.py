@@ -31,7 +31,9 @@ ALLOWED = {
     "devices": {"model", "config", "interruption"},
     "weights": {"model", "tokenization", "config", "files"}
     | {"checkpoint_files", "file_checksums", "run_file"},
-    "inference": {"weights", "devices", "tasks", "model"} | {"lock", "scratch"} | MODEL_SIDE,
+    "inference": {"weights", "devices", "tasks", "model"}
+    | {"lock", "scratch", "file_checksums"}
+    | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model"}
     | {"lock", "scratch", "checkpoint_files", "run_file"}
     | MODEL_SIDE,

@@ -13,24 +13,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-JSON_LINES = (".jsonl", ".json", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", ".parquet")
+JSON_ARRAY = ".json"
 # Number of rows that are converted at once.
 ROWS = 4096
 
 
 def check_suffix(output: str | Path) -> None:
     """Raises ValueError if the suffix of `output` does not tell the format of the predictions."""
-    if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES):
+    if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES, JSON_ARRAY):
         raise ValueError(
-            f"--output {output}: the suffix does not tell the format. Use .jsonl, .csv, .tsv or "
-            ".parquet."
+            f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "
+            ".tsv or .parquet."
         )
 
 
-def is_table(output: str | Path) -> bool:
-    """Returns whether `output` is a table and not a file of JSON lines, by its suffix."""
-    return Path(output).suffix.lower() in TABLES
+def is_converted(output: str | Path) -> bool:
+    """Returns whether `output` is a table or a JSON array and not JSON lines, by its suffix."""
+    return Path(output).suffix.lower() in (*TABLES, JSON_ARRAY)
 
 
 def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
@@ -47,7 +48,9 @@ def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
             row |= {f"probability_{name}": p for name, p in value.items()}
         elif key in ("error", "problem"):
             row[key] = value
-        elif key not in ("id", "input"):
+        elif key == "labels" and not value:
+            row["predicted_labels"] = ""  # as an empty cell is read, and not "[]"
+        elif key not in ("id", "input", "nbest"):
             row[f"predicted_{key}"] = value
     # A column of the input keeps its name, so that the file can be joined with the input.
     row = {name if name not in given else f"{name}_": value for name, value in row.items()}
@@ -55,21 +58,29 @@ def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
 
 
 def _cell(value: Any) -> str | float | None:
-    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+    are_names = isinstance(value, list) and all(isinstance(part, str) for part in value)
+    if are_names and value and not any("|" in part for part in value):
         return "|".join(value)
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return value
 
 
-def write_table(lines: Path, output: Path, suffix: str) -> None:
-    """Writes a table of predictions, with a row for each line of a JSON lines file.
+def write_converted(lines: Path, output: Path, suffix: str) -> None:
+    """Writes predictions as a table, or as a JSON array, from a JSON lines file.
 
     Args:
         lines: the JSON lines file of predictions.
-        output: the table file to write, with a name of any suffix.
-        suffix: the format of the table: ".csv", ".tsv" or ".parquet".
+        output: the file to write, with a name of any suffix.
+        suffix: the format: ".csv", ".tsv", ".parquet" or ".json".
     """
+    if suffix == JSON_ARRAY:
+        with lines.open("rb") as read, output.open("wb") as write:
+            write.write(b"[")
+            for index, line in enumerate(read):
+                write.write((b",\n" if index else b"\n") + line.rstrip(b"\n"))
+            write.write(b"\n]\n")
+        return
     types: dict[str, type | None] = {}  # of the values of each column
     for row in _rows(lines):
         for name, value in row.items():

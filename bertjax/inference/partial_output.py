@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bertjax.file_checksums import CHECKSUMS
 from bertjax.files import explaining
 from bertjax.lock import Lock
 
@@ -151,14 +152,15 @@ Partial = TypeVar("Partial", PartialLines, PartialVectors)
 
 
 def check_output(output: str | Path, source: str | Path | None) -> None:
-    """Creates the folder of the file `output`, and refuses to replace the input by the output.
+    """Creates the folder of the file `output`; refuses to replace the input or a part of a model.
 
     Args:
         output: the file to write.
         source: the file or folder that is read; None: no file is read.
 
     Raises:
-        ValueError: `output` is `source`, or lies in the folder `source`.
+        ValueError: `output` is `source`, lies in the folder `source`, or is a file of a model or
+            of a run.
     """
     output = Path(output)
     if source is not None and Path(source).exists():
@@ -168,8 +170,23 @@ def check_output(output: str | Path, source: str | Path | None) -> None:
                 f"--output {output} would replace the input or lie among the input files: choose "
                 "another --output."
             )
+    if _is_part_of_model(output):
+        raise ValueError(
+            f"--output {output} would replace a file of a model or of a run: choose another "
+            "--output."
+        )
     with explaining(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _is_part_of_model(path: Path) -> bool:
+    """Returns whether a file is one of a model directory, or one that a run writes itself."""
+    if not path.exists():
+        return False
+    run = ("run.json", "metrics.jsonl", "scores.json")
+    return (path.parent / CHECKSUMS).is_file() or (
+        (path.parent / "run.json").is_file() and path.name in run
+    )
 
 
 @contextlib.contextmanager

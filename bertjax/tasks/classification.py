@@ -144,6 +144,31 @@ class MultiLabelTask(TextTask):
     label_kind: ClassVar[LabelKind] = "multi_label"
     problem_type: ClassVar[str | None] = "multi_label_classification"
 
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        """Computes the task's metrics, and `loss`, the mean binary cross-entropy in nats.
+
+        The mean is over all labels of all labelled examples; without such an example, the result
+        is {}.
+        """
+        losses: list[float] = []
+
+        def observed() -> Iterator[tuple[Example, Prediction]]:
+            for example, prediction in pairs:
+                if isinstance(example.label, tuple):
+                    right = (
+                        p if label in example.label else 1 - p
+                        for label, p in prediction["probabilities"].items()
+                    )
+                    losses.extend(-math.log(max(p, SMALLEST)) for p in right)
+                yield example, prediction
+
+        scores = super().score(observed())
+        return scores | {"loss": math.fsum(losses) / len(losses)} if losses else scores
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that `score` computes."""
+        return [*super().metric_names(), "loss"]
+
     def encode_label(self, example: Example) -> np.ndarray:
         """Returns a multi-hot array, float32 [number of classes]: 1 for the example's classes."""
         encoded = np.zeros(len(self.labels), np.float32)

@@ -25,7 +25,7 @@ class TrainingData(NamedTuple):
             input of the model.
         sizes: number of tokens of each feature, int [number of features].
         class_counts: number of examples (in tagging, words) of each class, int [number of classes];
-            empty unless every example or word has exactly one class.
+            an example with several labels is counted for each; empty for tasks without classes.
         fingerprint: hexadecimal SHA-256 of all records in the file.
     """
 
@@ -45,8 +45,8 @@ def write_training_data(
             malformed or has no label.
     """
     sizes, digest = array.array("I"), hashlib.sha256()
-    has_one_class = task.label_kind in ("classes", "tokens")
-    counts = np.zeros(len(task.labels) if has_one_class else 0, np.int64)
+    has_classes = task.label_kind in ("classes", "tokens", "multi_label")
+    counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
 
     def records() -> Iterator[bytes]:
         for example, feature in _features(task, "train", tokenizer, max_length):
@@ -55,7 +55,9 @@ def write_training_data(
                     f"{example.where} has no label, but training needs one for every example: add "
                     "it, or remove the example."
                 )
-            if has_one_class:
+            if task.label_kind == "multi_label":
+                counts[:] += feature.labels.astype(np.int64)
+            elif has_classes:
                 labels = feature.labels[feature.labels >= 0]
                 counts[:] += np.bincount(labels, minlength=len(counts))
             sizes.append(len(feature.input_ids))

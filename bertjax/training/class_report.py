@@ -38,9 +38,9 @@ class ClassScores(NamedTuple):
 class ClassReport:
     """Counts the right and wrong predictions of the labelled examples of a split.
 
-    Tasks with one class per example have a confusion matrix and scores per class; the tagging of
-    entities has scores per entity type. For other tasks, nothing is counted, and the report is
-    false as a bool.
+    Tasks with one class per example have a confusion matrix and scores per class, tasks with
+    several labels per example have scores per label, and the tagging of entities has scores per
+    entity type. For other tasks, nothing is counted, and the report is false as a bool.
     """
 
     def __init__(self, task: Task):
@@ -59,6 +59,10 @@ class ClassReport:
         for example, prediction in pairs:
             if isinstance(example.label, tuple) and marks_entities:
                 self._count(entities(example.label), entities(prediction["labels"]))
+            elif isinstance(example.label, tuple) and self._task.label_kind == "multi_label":
+                self._count(
+                    *([(x,) for x in names] for names in (example.label, prediction["labels"]))
+                )
             elif example.label is not None and self._task.label_kind == "classes":
                 self.confusion[str(example.label), prediction["label"]] += 1
                 self._count([(str(example.label),)], [(prediction["label"],)])
@@ -79,7 +83,8 @@ class ClassReport:
 
     def scores(self) -> list[ClassScores]:
         """Returns the scores of the classes in the task's order, or of entity types by name."""
-        names = [name for name in self._task.labels if self._task.label_kind == "classes"]
+        has_classes = self._task.label_kind in ("classes", "multi_label")
+        names = [name for name in self._task.labels if has_classes]
         names += sorted((self._labels.keys() | self._predicted.keys()).difference(names))
         rows = []
         for name in names:
@@ -103,7 +108,8 @@ class ClassReport:
         """
         rows = self.scores()
         console = Console(width=WIDTH)
-        kind = "class" if self.confusion else "entity"
+        kinds = {"classes": "class", "multi_label": "label"}
+        kind = kinds.get(self._task.label_kind, "entity")
         table = Table(title=title, caption=_rest(len(rows), MOST_CLASSES))
         table.add_column(kind, overflow="fold")
         for heading in ("precision", "recall", "F1", "labels"):
@@ -111,8 +117,10 @@ class ClassReport:
         # If there are many classes, the most frequent ones are the most interesting.
         shown = rows if len(rows) <= MOST_CLASSES else sorted(rows, key=lambda row: -row.support)
         for row in shown[:MOST_CLASSES]:
-            values = (row.precision, row.recall, row.f1)
-            table.add_row(escape(row.name), *(f"{100 * x:.2f}" for x in values), f"{row.support:,}")
+            scores = [f"{100 * x:.2f}" for x in (row.precision, row.recall, row.f1)]
+            if not row.support and not self._predicted[row.name]:
+                scores = ["-"] * 3  # the class is no part of the macro average
+            table.add_row(escape(row.name), *scores, f"{row.support:,}")
         console.print(table)
         if self.confusion:
             console.print(self._matrix(title) or self._confusions(title))

@@ -11,6 +11,8 @@ from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.training_data import TrainingData
 
 MOST_CLASSES = 20
+# The most warnings of classes with similar names that are printed.
+MOST_SIMILAR = 5
 
 
 def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
@@ -30,21 +32,26 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
         f"{quantiles[1]}); an epoch has {updates:,} updates of {config.batch_size}"
     ]
     if data.class_counts.size:
-        lines.append(_classes(task, data.class_counts))
-        lines += [f"warning: {text}" for text in _similar(task.labels)]
+        lines.append(_classes(task, data.class_counts, count))
+        similar = _similar(task.labels)
+        lines += [f"warning: {text}" for text in similar[:MOST_SIMILAR]]
+        if len(similar) > MOST_SIMILAR:
+            lines.append(f"warning: and {len(similar) - MOST_SIMILAR} more such groups of classes")
     return lines
 
 
-def _classes(task: Task, counts: np.ndarray) -> str:
+def _classes(task: Task, counts: np.ndarray, count: int) -> str:
     order = np.argsort(-counts, kind="stable")
-    total = max(int(counts.sum()), 1)
+    several = task.label_kind == "multi_label"
+    total = max(count if several else int(counts.sum()), 1)
     shown = [
         f"{task.labels[i]} {int(counts[i]):,} ({100 * counts[i] / total:.1f} %)"
         for i in order[:MOST_CLASSES]
     ]
     rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
     unit = "words" if task.label_kind == "tokens" else "examples"
-    return f"{len(order)} classes by {unit}: {', '.join(shown)}{rest}"
+    kind = "labels" if several else "classes"
+    return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
 
 
 def _similar(labels: Sequence[str]) -> list[str]:

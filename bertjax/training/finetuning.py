@@ -76,7 +76,8 @@ class FinetuningRun(Run):
         self.name, self.best_metric = config.task, f"eval/{best_metric(task)}"
         self.higher_is_better = higher_is_better(task.best_metric)
         self.max_length = config.max_length or task.max_length
-        self.labels = labels_of(task, _class_weights(config, data.class_counts))
+        counts = data.class_counts if task.label_kind != "multi_label" else np.zeros(0)
+        self.labels = labels_of(task, _class_weights(config, counts))
         mesh = sharding.make_mesh(config.mesh)
         self.shape = plan_rows(
             data.sizes,

@@ -337,8 +337,9 @@ def pretrain(config: PretrainConfig) -> Path:
     if config.workdir:
         hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
     with host_watch.watching():
+        workdir = Workdir(Path(config.workdir))
         while True:
-            hosts.on_first(Workdir(Path(config.workdir)).set_damaged_aside)
+            hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
             run = hosts.on_all(lambda: PretrainingRun(config))
             with contextlib.suppress(RolledBack):
                 state = run.train()

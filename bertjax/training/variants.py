@@ -211,7 +211,7 @@ def _train(
             workdir.check(identity, data.fingerprint, defaults=defaults)
             return read_json(finished)
     while True:
-        hosts.on_first(workdir.set_damaged_aside)
+        hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
         run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
         with contextlib.suppress(RolledBack):
             state = run.train()

@@ -196,17 +196,18 @@ class Workdir:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        print(f"{self.path}: the run of another config was deleted (--overwrite)", flush=True)
+        print(f"{self.path}: the earlier run was deleted (--overwrite)", flush=True)
 
-    def set_damaged_aside(self) -> None:
+    def set_damaged_aside(self, *, overwrite: bool = False) -> None:
         """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.
 
         If the workdir holds no run, nothing is done. The workdir is locked meanwhile, so that no
-        checkpoint of a run in progress is moved.
+        checkpoint of a run in progress is moved. If all checkpoints are damaged and `overwrite` is
+        True, the run is deleted.
 
         Raises:
             Locked: another process has locked the workdir.
-            ValueError: all checkpoints of the run are damaged.
+            ValueError: all checkpoints of the run are damaged, and `overwrite` is False.
         """
         if not holds_run(self.path):
             return
@@ -214,6 +215,11 @@ class Workdir:
             self._lock.take()
         try:
             set_damaged_aside(self.checkpoints)
+        except ValueError as error:
+            if not overwrite:
+                raise
+            print(error, flush=True)
+            self._delete_results()
         finally:
             self.release()
 

@@ -6,7 +6,8 @@ import json
 import pyarrow.parquet
 import pytest
 
-from bertjax.inference.answer_files import check_suffix, table_row, write_table
+from bertjax.inference.answer_files import check_suffix, table_row, write_converted
+from bertjax.inference.partial_output import check_output
 
 LINES = [
     {
@@ -29,7 +30,7 @@ COLUMNS = ["text", "label", "n", "predicted_label", "probability_no", "probabili
 
 
 def test_csv_keeps_texts_and_has_empty_cells_where_there_is_no_answer(lines, tmp_path):
-    write_table(lines, tmp_path / "a.csv", ".csv")
+    write_converted(lines, tmp_path / "a.csv", ".csv")
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [*rows[0]] == COLUMNS
@@ -39,18 +40,26 @@ def test_csv_keeps_texts_and_has_empty_cells_where_there_is_no_answer(lines, tmp
 
 
 def test_tsv_has_one_line_per_row(lines, tmp_path):
-    write_table(lines, tmp_path / "a.tsv", ".tsv")
+    write_converted(lines, tmp_path / "a.tsv", ".tsv")
     rows = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
     assert rows[0] == COLUMNS and len(rows) == 3 and {len(row) for row in rows} == {7}
     assert rows[1][0] == 'a "quoted", broken text'
 
 
 def test_parquet_has_numbers(lines, tmp_path):
-    write_table(lines, tmp_path / "a.parquet", ".parquet")
+    write_converted(lines, tmp_path / "a.parquet", ".parquet")
     rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert [*rows[0]] == COLUMNS
     assert (rows[0]["n"], rows[0]["probability_no"], rows[1]["probability_no"]) == (3.0, 0.75, None)
     assert rows[0]["text"] == LINES[0]["input"]["text"]
+
+
+def test_json_is_an_array(lines, tmp_path):
+    write_converted(lines, tmp_path / "a.json", ".json")
+    assert json.loads((tmp_path / "a.json").read_text()) == LINES
+    (tmp_path / "lines").write_text("")
+    write_converted(lines, tmp_path / "a.json", ".json")
+    assert json.loads((tmp_path / "a.json").read_text()) == []
 
 
 def test_parquet_keeps_the_types_of_the_input(tmp_path):
@@ -61,7 +70,7 @@ def test_parquet_keeps_the_types_of_the_input(tmp_path):
     ]
     lines = [json.dumps({"id": str(i), "input": row, "score": 0.5}) for i, row in enumerate(rows)]
     (tmp_path / "lines").write_text("\n".join(lines) + "\n")
-    write_table(tmp_path / "lines", tmp_path / "a.parquet", ".parquet")
+    write_converted(tmp_path / "lines", tmp_path / "a.parquet", ".parquet")
     found = pyarrow.parquet.read_table(tmp_path / "a.parquet")
     assert [str(field.type) for field in found.schema] == [
         *("int64", "string", "double", "bool", "string", "string", "double"),
@@ -73,6 +82,12 @@ def test_parquet_keeps_the_types_of_the_input(tmp_path):
 
 def test_answers_of_every_kind_have_a_cell():
     assert table_row({"id": "7", "labels": ["a", "b"]}) == {"id": "7", "predicted_labels": "a|b"}
+    assert table_row({"id": "7", "labels": []}) == {"id": "7", "predicted_labels": ""}
+    assert json.loads(table_row({"id": "7", "labels": ["a|b"]})["predicted_labels"]) == ["a|b"]
+    assert table_row({"id": "7", "answer": "x", "nbest": [{}]}) == {
+        "id": "7",
+        "predicted_answer": "x",
+    }
     assert table_row({"id": "7", "score": 1.5, "input": {"predicted_score": "x"}}) == {
         "predicted_score": "x",
         "predicted_score_": 1.5,
@@ -83,6 +98,18 @@ def test_answers_of_every_kind_have_a_cell():
     )
 
 
+def test_files_of_a_model_and_of_a_run_are_no_output(tmp_path):
+    (tmp_path / "model").mkdir()
+    for name in ("run.json", "metrics.jsonl", "model/config.json", "model/checksums.json"):
+        (tmp_path / name).write_text("{}")
+    for name in ("metrics.jsonl", "model/config.json"):
+        with pytest.raises(ValueError, match="would replace a file of a model or of a run"):
+            check_output(tmp_path / name, None)
+    (tmp_path / "answers.jsonl").write_text("")
+    check_output(tmp_path / "answers.jsonl", None)
+    check_output(tmp_path / "model" / "answers.jsonl", None)
+
+
 def test_an_unknown_suffix_is_refused():
-    with pytest.raises(ValueError, match=r"Use .jsonl, .csv, .tsv or .parquet"):
+    with pytest.raises(ValueError, match=r"Use .jsonl, .json, .csv, .tsv or .parquet"):
         check_suffix("answers.xlsx")

@@ -1,6 +1,7 @@
 """Texts that are given in Python or on the command line become examples, or are refused."""
 
 import dataclasses
+import json
 
 import pandas
 import pytest
@@ -129,6 +130,24 @@ def test_question_answering_refuses_names_of_columns(tmp_path):
     task = SpanTask(name="qa")
     with pytest.raises(ValueError, match="story.*question, context and answers"):
         from_file(task, tmp_path / "a.jsonl", Columns(pair="story"))
+
+
+def test_questions_in_tables_keep_their_ids_and_columns_also_if_they_are_bad(tmp_path):
+    task = SpanTask(name="qa")
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"id": "7", "question": "Who?", "context": None},
+        {"id": 1, "question": "Who?", "context": "Anna.", "note": "n"},
+        {"question": "Who?", "context": "Anna."},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, examples, _ = from_file(task, path, Columns(), bad_rows="report")
+    examples = list(examples)
+    assert [(x.id, bool(x.problem)) for x in examples] == [("7", True), ("1", False), ("2", False)]
+    assert [x.row for x in examples] == rows
+    (tmp_path / "a.csv").write_text("id,Question,context\n1,Who?,Anna.\n")
+    with pytest.raises(ValueError, match="no column 'question', but id, Question, context"):
+        list(from_file(task, tmp_path / "a.csv", Columns(), bad_rows="report")[1])
 
 
 def test_a_folder_of_files_to_predict(tmp_path):

@@ -9,7 +9,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from bertjax.config import FinetuneConfig
 from bertjax.tasks import Example
-from bertjax.tasks.classification import ClassificationTask
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.training_data import TrainingData
 from bertjax.training.class_report import ClassReport
@@ -64,3 +64,39 @@ def test_the_summary_counts_classes_and_warns_of_classes_that_look_alike(tmp_pat
     assert lines[0].endswith("an epoch has 4 updates of 32")
     assert "4 classes by examples: NEGATIVE 70 (70.0 %), negative 20 (20.0 %)" in lines[1]
     assert len(lines) == 4 and all(line.startswith("warning: the classes") for line in lines[2:])
+
+
+def test_several_labels_per_example_are_counted_and_reported_by_label(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    names = ("a", "b", "c", "never")
+    golds, answers = ((rng.random((200, 4)) < (0.5, 0.2, 0.1, 0)) for _ in range(2))
+    task = MultiLabelTask(name="classify", labels=names)
+    pairs = []
+    for gold, answer in zip(golds, answers, strict=True):
+        labels = tuple(name for name, has in zip(names, gold, strict=True) if has)
+        probabilities = {n: 0.9 if has else 0.1 for n, has in zip(names, answer, strict=True)}
+        found = [name for name, p in probabilities.items() if p > 0.5]
+        pairs.append(
+            (
+                Example(id="", where="", label=labels),
+                {"labels": found, "probabilities": probabilities},
+            )
+        )
+    report = ClassReport(task)
+    scores = task.score(report.observe(pairs))
+    expected = precision_recall_fscore_support(golds, answers, zero_division=0.0)
+    np.testing.assert_allclose(
+        np.array([row[1:] for row in report.scores()]).T, np.array(expected), atol=1e-12
+    )
+    right = (golds == answers).mean()
+    expected_loss = -right * np.log(0.9) - (1 - right) * np.log(0.1)
+    assert scores["loss"] == pytest.approx(expected_loss)
+    report.print("classify, dev")
+    (line,) = [row for row in capsys.readouterr().out.splitlines() if "never" in row]
+    assert line.count("-") == 3
+    report.write(tmp_path, "dev")
+    assert [*tmp_path.iterdir()] == [tmp_path / "dev.report.json"]
+    data = TrainingData(tmp_path, np.arange(1, 201), golds.sum(0), "")
+    lines = summary(task, data, FinetuneConfig(task="classify", batch_size=32))
+    share = f"a {golds[:, 0].sum()} ({golds[:, 0].mean():.1%}".replace("%", " %")
+    assert f"4 labels by examples: {share}" in lines[1]

@@ -246,3 +246,15 @@ def test_a_run_without_a_readable_run_json_resumes_with_a_warning(tmp_path, caps
     assert "run.json is missing; the run resumes with the config" in capsys.readouterr().out
     resume(workdir, CONFIG)
     assert not capsys.readouterr().out
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_overwritten_only_on_request(tmp_path, capsys):
+    step = tmp_path / "run" / "checkpoints" / "5" / "state"
+    step.mkdir(parents=True)
+    (step / "manifest.ocdbt").write_text("")
+    write_json(tmp_path / "run" / "run.json", {"config": {}, "data_fingerprint": ""})
+    with pytest.raises(ValueError, match="All checkpoints in .* are damaged; .*give --overwrite"):
+        Workdir(tmp_path / "run").set_damaged_aside()
+    assert step.is_dir()
+    Workdir(tmp_path / "run").set_damaged_aside(overwrite=True)
+    assert not step.exists() and "the earlier run was deleted" in capsys.readouterr().out

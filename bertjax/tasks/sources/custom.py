@@ -123,12 +123,15 @@ class CustomSource(OwnFiles):
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of the first example in the first split."""
-        first = next(self.examples(self.splits[0]), None)
+        """The number of choices of the first usable example in the first split; 2 without one."""
+        first = None
+        for first in self.examples(self.splits[0]):
+            if first.choices:
+                return len(first.choices)
         if first is None:
             path = self._paths[self.splits[0]]
             raise ValueError(f"{path} has no examples: check the file.")
-        return len(first.choices)
+        return 2
 
     def read(self, split: str) -> Iterator[Example]:
         """Reads the examples of a split lazily, in the order of its file.

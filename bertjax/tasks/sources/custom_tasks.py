@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.columns import FIELDS, CustomKind
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.custom_row import shorten
-from bertjax.tasks.sources.held_out import spread, stratified
+from bertjax.tasks.sources.held_out import spread, stratified, stratified_by_rarest
 from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.tag_schemes import order_tags
 from bertjax.tasks.tagging import TagTask
@@ -21,6 +22,10 @@ from bertjax.tasks.task import Example, Source, Task
 
 # Number of examples from which almost as many labels as examples are refused.
 FEWEST_COUNTED = 50
+# The values of multi-hot lists, as names of labels.
+MULTI_HOT = {"0", "1", "0.0", "1.0", "false", "true"}
+# What may separate labels in one cell.
+SEPARATORS = "|;,"
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
 
@@ -35,6 +40,7 @@ def learn_labels(source: Source) -> tuple[str, ...]:
             classification with one label per example, almost as many labels as examples.
     """
     seen: set[str] = set()
+    sizes: set[int] = set()
     count = 0
     tags = several = False
     where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
@@ -43,6 +49,7 @@ def learn_labels(source: Source) -> tuple[str, ...]:
         label = example.label
         tags, several = bool(example.words), isinstance(label, tuple)
         seen.update(label if isinstance(label, tuple) else (str(label),))
+        sizes.add(len(label) if isinstance(label, tuple) else 1)
         if len(seen) > MAX_LABELS:
             raise ValueError(
                 f"{example.where}: more than {MAX_LABELS:,} different labels so far, the latest "
@@ -57,6 +64,12 @@ def learn_labels(source: Source) -> tuple[str, ...]:
         )
     if tags:
         return order_tags(seen)
+    if several and seen <= MULTI_HOT and len(sizes) == 1 and max(sizes) > 1:
+        raise ValueError(
+            f"{where}Every list of labels has {max(sizes)} values, and all are 0 or 1: they seem "
+            'to be multi-hot. Write the names of the labels instead, such as ["good", "short"], '
+            "and [] for none."
+        )
     if count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count and not several:
         raise ValueError(
             f"{where}{len(seen):,} different labels in {count:,} examples, such as "
@@ -83,6 +96,8 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     if source.note:
         print(source.note)
     choose = spread if kind == "regress" else stratified
+    if source.multi_label:
+        choose = stratified_by_rarest
     if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
         print(note)
     if kind == "regress":
@@ -92,8 +107,27 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     labels = learn_labels(source)
     if kind == "tag":
         return TagTask.of_labels(labels, name=kind, source=source)
+    if kind == "classify" and not source.multi_label and (separator := _separator_in(labels)):
+        print(
+            f"warning: labels such as {next(x for x in labels if separator in x)!r} seem to name "
+            f"several classes; to predict each of them by itself, give --label_separator "
+            f"{separator!r}"
+        )
     task = MultiLabelTask if source.multi_label else ClassificationTask
     return task(name=kind, source=source, labels=labels, pairs=source.columns.pair is not None)
+
+
+def _separator_in(labels: Sequence[str]) -> str:
+    """Returns the character at which most labels fall into parts that several labels share.
+
+    Such labels most likely name several classes each. The result is "" if there is none.
+    """
+    for separator in SEPARATORS:
+        parts = [part.strip() for label in labels for part in label.split(separator)]
+        composed = sum(separator in label for label in labels)
+        if composed >= 3 and 2 * len(set(parts)) <= len(parts):
+            return separator
+    return ""
 
 
 def _choice(source: CustomSource) -> ChoiceTask:

@@ -1,5 +1,6 @@
 """Chooses the examples of the train split that are held out if there is no dev split."""
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -21,6 +22,17 @@ def stratified(labels: Sequence[Hashable], fraction: float) -> frozenset[int]:
         count = min(max(round(fraction * len(indices)), 1), len(indices) - 1)
         chosen += rng.permutation(indices)[:count].tolist()
     return frozenset(chosen)
+
+
+def stratified_by_rarest(labels: Sequence[Sequence[Hashable]], fraction: float) -> frozenset[int]:
+    """Chooses examples as `stratified` does, by the rarest of the labels that each example has.
+
+    There may be almost as many combinations of labels as examples, of which `stratified` would
+    choose far more than `fraction`.
+    """
+    counts = Counter(label for several in labels for label in several)
+    rarest = [min(several, key=lambda label: counts[label], default=None) for several in labels]
+    return stratified(rarest, fraction)
 
 
 def spread(values: Sequence[float], fraction: float) -> frozenset[int]:

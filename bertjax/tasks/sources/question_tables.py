@@ -8,7 +8,7 @@ SQuAD's JSON. CSV and TSV hold questions without answers, for prediction.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.files import brief
 from bertjax.tasks.sources.row_readers import open_text, place
@@ -50,22 +50,53 @@ def is_question_table(path: Path) -> bool:
     return isinstance(first, dict) and "question" in first
 
 
-def question_rows(path: Path) -> Iterator[tuple[str, int, dict[str, Any] | ValueError]]:
-    """Yields (where, row number, question) for each row of a table.
+class QuestionRow(NamedTuple):
+    """A row of a table of questions.
 
-    `where` names the file and row in error messages. The question is a dict as in SQuAD's JSON with
-    the additional key "context", the passage; if the row is malformed, it is a ValueError instead.
+    Attributes:
+        id: the id of the question: that in the row or, if there is none, the index of the row,
+            counted from 0.
+        where: the file and row, for error messages.
+        values: {column: value} of the row; empty if the row cannot be read.
+        question: a dict as in SQuAD's JSON with the additional key "context", the passage; if the
+            row is malformed, a ValueError that says why.
+    """
+
+    id: str
+    where: str
+    values: dict[str, Any]
+    question: dict[str, Any] | ValueError
+
+
+def question_rows(path: Path) -> Iterator[QuestionRow]:
+    """Yields the rows of a table of questions.
+
     A question with an empty list of answers gets `is_impossible=True`, unless the row has the
     column is_impossible.
+
+    Raises:
+        ValueError: a CSV, TSV or Parquet file lacks the column of the questions or of the passages.
     """
-    for number, row in Table(path).rows_and_errors():
+    table = Table(path)
+    missing = [name for name in ("question", "context") if name not in table.columns]
+    if missing and suffix_of(path) in (*CSV_SUFFIXES, *TSV_SUFFIXES, *PARQUET_SUFFIXES):
+        raise ValueError(
+            f"{path} has no column {missing[0]!r}, but {brief(', '.join(table.columns), 120)}: "
+            "question answering reads the columns question, context (the passage) and, if there "
+            "are ids, id: rename the columns."
+        )
+    for index, (number, row) in enumerate(table.rows_and_errors()):
         where = place(path, number)
-        if isinstance(row, dict):
-            try:
-                row = _question({"id": str(number), **row}, where)
-            except ValueError as error:
-                row = error
-        yield where, number, row
+        if not isinstance(row, dict):
+            yield QuestionRow(str(index), where, {}, row)
+            continue
+        name = row.get("id")
+        name = str(name) if isinstance(name, str | int) and name != "" else str(index)
+        try:
+            question: dict[str, Any] | ValueError = _question({"id": name, **row}, where)
+        except ValueError as error:
+            question = error
+        yield QuestionRow(name, where, row, question)
 
 
 def _question(row: dict[str, Any], where: str) -> dict[str, Any]:

@@ -89,6 +89,8 @@ class RowExamples:
         column = self.columns.label
         value = None if column is None else row.values.get(column)
         empty = value is None or (isinstance(value, str) and not value.strip())
+        if empty and self.separator and column in row.values:
+            return ()  # a DataFrame marks an empty cell of CSV by a missing value
         if empty and (value is None or not self.multi_label):
             if not labelled:
                 return None

@@ -133,15 +133,16 @@ class SquadSource(OwnFiles):
 
         A malformed row becomes an example without a text, whose `problem` says what is wrong.
         """
-        for where, number, row in question_rows(path):
+        for row in question_rows(path):
             try:
-                if isinstance(row, ValueError):
-                    raise row
-                example = self._example(split, row, _text(row, "context", where), where)
+                if isinstance(row.question, ValueError):
+                    raise row.question
+                context = _text(row.question, "context", row.where)
+                example = self._example(split, row.question, context, row.where)
             except ValueError as error:
-                example = Example(id=str(number), where=where, problem=str(error))
+                example = Example(id=row.id, where=row.where, problem=str(error))
             if example is not None:
-                yield example
+                yield dataclasses.replace(example, row=row.values)
 
     def _of_paragraph(
         self, split: str, paragraph: Any, place: str, count: Iterator[int]

@@ -199,11 +199,43 @@ def test_several_labels_are_lists_or_have_a_separator(write):
     source = CustomSource("classify", train=path, label_separator="|")
     assert [e.label for e in source.examples("train")] == [("x", "y"), (), ("z",)]
     assert learn_labels(source) == ("x", "y", "z")
+    rows = [{"text": "a", "label": "x|y"}, {"text": "b", "label": None}]
+    source = CustomSource("classify", train=write("c.jsonl", rows), label_separator="|")
+    assert [e.label for e in source.examples("train")] == [("x", "y"), ()]
     rows = [{"text": "a", "labels": "x"}, {"text": "b", "labels": ["x", "y"]}]
     with pytest.raises(
         ValueError, match=r"row 2: the label \[.*is not the name of a class. For several"
     ):
         read(write("b.jsonl", rows))
+
+
+@pytest.mark.parametrize("values", [(0, 1), (0.0, 1.0), (False, True)])
+def test_multi_hot_labels_are_refused(write, values):
+    no, yes = values
+    rows = [{"text": "a", "labels": [yes, no]}, {"text": "b", "labels": [yes, yes]}]
+    source = CustomSource("classify", train=write("a.jsonl", rows))
+    with pytest.raises(ValueError, match="2 values, and all are 0 or 1: they seem to be multi-hot"):
+        learn_labels(source)
+    rows = [{"text": "a", "labels": [yes]}, {"text": "b", "labels": [yes, no]}]  # names 0 and 1
+    learn_labels(CustomSource("classify", train=write("b.jsonl", rows)))
+
+
+def test_labels_of_several_classes_in_a_cell_are_warned_of(write, capsys):
+    cells = ["screen", "screen|price", "price|battery", "screen|battery", "battery"]
+    text = "text,label\n" + "".join(f"t{i},{cell}\n" for i, cell in enumerate(cells * 4))
+    make_task("classify", TaskOptions(train=write("a.csv", text)))
+    assert "give --label_separator '|'" in capsys.readouterr().out
+    text = text.replace("|", " and ").replace("screen and price", "Paris|TX")
+    make_task("classify", TaskOptions(train=write("b.csv", text)))
+    assert "--label_separator" not in capsys.readouterr().out
+
+
+def test_the_number_of_choices_is_that_of_a_usable_row(write):
+    rows = [{"text": "", "choices": ["a", "b", "c"]}, {"text": "x", "choices": ["a", "b", "c"]}]
+    path = write("a.jsonl", rows)
+    source = CustomSource("choice", test=path, bad_rows="report")
+    assert source.num_choices == 3
+    assert [bool(e.problem) for e in source.examples("test")] == [True, False]
 
 
 def test_regression_reads_numbers(write):
