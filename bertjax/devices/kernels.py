@@ -1,4 +1,4 @@
-"""Chooses the attention kernel and the unroll factor of the scan over layers for a device."""
+"""Chooses the attention kernel, the rematerialisation and the unroll factor for a device."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -57,13 +57,26 @@ def choose_attention(
     return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")
 
 
+def choose_remat(requested: str | None, mesh: Mesh) -> str:
+    """Chooses the rematerialisation policy, a key of `REMAT_POLICIES`.
+
+    Args:
+        requested: the policy in the config, or None to choose "none" on CPUs and "selective" on
+            GPUs and TPUs, whose memory and bandwidth limit the batch and the speed.
+        mesh: the mesh, whose devices determine the platform.
+    """
+    if requested is not None:
+        return requested
+    return "none" if mesh.devices.flat[0].platform == "cpu" else "selective"
+
+
 def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh) -> int:
     """Chooses the unroll factor of the scan over layers.
 
     Args:
         requested: the unroll factor in the config, or None to choose `num_layers` on CPUs without
             remat, where a loop would copy weights, activations and gradients, and 1 otherwise.
-        remat: the rematerialisation policy in the config.
+        remat: the chosen rematerialisation policy.
         num_layers: the number of layers of the encoder.
         mesh: the mesh, whose devices determine the platform.
 

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
@@ -10,6 +11,10 @@ from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import FUSED
 from bertjax.model.linear import Linear
 from bertjax.model.matmul import matmul
+
+# The name by which rematerialisation policies know the result of attention, the weighted mean of
+# the values, before the output projection.
+CONTEXT = "attention_context"
 
 
 class SelfAttention(nn.Module):
@@ -57,6 +62,7 @@ class SelfAttention(nn.Module):
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
             context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
+        context = checkpoint_name(context, CONTEXT)
         return Linear(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:

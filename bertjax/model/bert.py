@@ -71,7 +71,7 @@ class BertModel(nn.Module):
     """The BERT encoder: embeddings, transformer layers and pooler.
 
     `dtype` is the dtype of the activations; parameters are always float32. `unroll` is the unroll
-    factor of the scan over layers, `remat` ("none", "dots" or "full") decides what the backward
+    factor of the scan over layers, `remat` (a key of `REMAT_POLICIES`) decides what the backward
     pass recomputes, and `attention_kernel` is "xla", "splash" or "cudnn". Heads that do not
     need the pooler set `add_pooling_layer=False`.
     """

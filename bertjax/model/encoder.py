@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.attention import SelfAttention
+from bertjax.model.attention import CONTEXT, SelfAttention
 from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.linear import Linear
@@ -36,10 +36,15 @@ _ACTIVATIONS = {
 
 
 # Rematerialisation policies. For the backward pass, a layer stores all its intermediate results
-# ("none"), only the results of matrix multiplications with parameters ("dots"), or none ("full").
+# ("none"), only the results of matrix multiplications with parameters ("dots"), in addition the
+# weighted mean of the values ("selective", Korthikanti et al. 2022, 4), or none ("full").
+_DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "selective": jax.checkpoint_policies.save_from_both_policies(
+        _DOTS, jax.checkpoint_policies.save_only_these_names(CONTEXT)
+    ),
+    "dots": _DOTS,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -89,8 +94,9 @@ class Encoder(nn.Module):
     the layers of a group.
 
     `unroll` is the unroll factor of the scan: a larger factor takes longer to compile and has less
-    loop overhead. `remat` decides what the backward pass recomputes: nothing ("none"), all but the
-    results of matrix multiplications with parameters ("dots"), or everything ("full").
+    loop overhead. `remat` decides what the backward pass recomputes: nothing ("none"), element-wise
+    operations and attention probabilities ("selective"), all but the results of matrix
+    multiplications with parameters ("dots"), or everything ("full").
     `attention_kernel` is "xla", "splash" or "cudnn". `unroll`, `remat` and `attention_kernel` do
     not affect the parameters, and change outputs by rounding errors only.
     """

@@ -15,6 +15,7 @@ from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation_cache import no_compilation_cache
 from bertjax.model import MODEL_SIZES, BertWithHead, named_config
+from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.chips import Topology
 from bertjax.planning.collectives import Collective, collectives
 from bertjax.training.objective import TEACHER
@@ -138,7 +139,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         max_length=phase.max_length,
         batch_size=phase.batch_size,
         accumulation_steps=phase.accumulation_steps,
-        remat=config.remat,
+        remat=program.remat,
         attention=program.attention.kernel,
         mesh=dict(mesh.shape),
         fits="arguments" in memory,
@@ -248,8 +249,9 @@ def _kinds_of_change(
     The kinds of change are another remat policy, smaller microbatches, a smaller batch, and
     parameters sharded over all devices (fsdp).
     """
-    policies = {"none": ("dots", "full"), "dots": ("full",), "full": ()}[config.remat]
-    yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in policies)
+    policies = [*REMAT_POLICIES]  # by what they store, in descending order
+    less = policies[policies.index(plan.remat) + 1 :]
+    yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in less)
 
     phase = config.phases[index]
     rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from bertjax.config import Phase, TrainingConfig
 from bertjax.config.model import BertConfig
 from bertjax.devices import sharding
-from bertjax.devices.kernels import choose_attention, choose_unroll
+from bertjax.devices.kernels import choose_attention, choose_remat, choose_unroll
 from bertjax.model import BertWithHead
 from bertjax.model.losses import Objective
 from bertjax.training.objective import TEACHER, make_loss_fn
@@ -62,10 +62,11 @@ class Program:
             mesh.devices.flat[0].device_kind,
             config.dtype,
         )
+        self.remat = choose_remat(config.remat, mesh)
         self.model = model.clone(
             dtype=jnp.dtype(config.dtype),
             unroll=self._unroll(model.config),
-            remat=config.remat,
+            remat=self.remat,
             attention_kernel=self.attention.kernel,
         )
         self.teacher = teacher and teacher.clone(
@@ -79,8 +80,7 @@ class Program:
         self.state_shapes = with_sharding(shapes, self.state_sharding)
 
     def _unroll(self, model: BertConfig) -> int:
-        config = self.config
-        return choose_unroll(config.unroll, config.remat, model.num_hidden_layers, self.mesh)
+        return choose_unroll(self.config.unroll, self.remat, model.num_hidden_layers, self.mesh)
 
     def _random_state(self) -> TrainState:
         return self._state_of(init_params(self.model, self.config.seed))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ import pytest
 
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
-from bertjax.devices.kernels import choose_unroll
+from bertjax.devices.kernels import choose_remat, choose_unroll
 from bertjax.model import BertConfig, BertForPreTraining
+from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
 from bertjax.weights import init_params
 
@@ -37,6 +38,13 @@ def test_layers_are_written_out_on_cpus_or_where_asked(platform, asked, remat, e
     assert choose_unroll(asked, remat, 12, mesh_of(platform)) == expected
 
 
+def test_accelerators_recompute_what_is_cheap_unless_asked_otherwise():
+    assert choose_remat(None, mesh_of("cpu")) == "none"
+    for platform in ("tpu", "gpu"):
+        assert choose_remat(None, mesh_of(platform)) == "selective"
+        assert choose_remat("none", mesh_of(platform)) == "none"
+
+
 def test_what_would_undo_remat_is_refused():
     with pytest.raises(ValueError, match=r"unroll=2, remat='dots'.*--unroll 1"):
         choose_unroll(2, "dots", 12, mesh_of("cpu"))
@@ -46,10 +54,12 @@ def test_what_would_undo_remat_is_refused():
 def test_remat_saves_memory(tiny_config):
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = dataclasses.replace(tiny_config, num_hidden_layers=8, **rates)
-    assert temporary_bytes(model, "full") < 0.5 * temporary_bytes(model, "none")
+    needed = [temporary_bytes(model, policy) for policy in REMAT_POLICIES]
+    assert needed == sorted(needed, reverse=True)  # from "none" to "full"
+    assert needed[-1] < 0.5 * needed[0]
 
 
-def temporary_bytes(model: BertConfig, remat: Literal["none", "full"]) -> int:
+def temporary_bytes(model: BertConfig, remat: Any) -> int:
     """What a step of a small model on one device needs besides its arguments."""
     phase = Phase(num_steps=10, max_length=model.max_position_embeddings, batch_size=32)
     config = PretrainConfig(

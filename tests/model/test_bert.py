@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.data.batches.batch import layout, pad_to
 from bertjax.model import BertForPreTraining
 from bertjax.model.embeddings import Embeddings, take_positions
+from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.weights import init_params
 from bertjax.weights.fill import param_shapes
 
@@ -98,7 +99,11 @@ def test_masked_positions_select_from_the_logits_of_all_positions(tiny):
     np.testing.assert_allclose(selected, take_positions(everywhere, positions), atol=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"unroll": 2}, {"remat": "dots"}, {"remat": "full"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"unroll": 2}, *({"remat": policy} for policy in REMAT_POLICIES if policy != "none")],
+    ids=str,
+)
 def test_unrolling_and_recomputing_change_neither_outputs_nor_gradients(tiny, change):
     model, params = tiny
     inputs = as_row(random_sequences([20]))
