@@ -49,7 +49,8 @@ class PredictConfig:
     """File or folder of examples to predict, in a format of the model's task: CSV, TSV, JSON, JSON
     lines, Parquet, .txt with one text per line, SQuAD's JSON or, in tagging, CoNLL's columns (also
     as .txt). All but Parquet may be compressed. None: the input is that of --text, --task,
-    --fill_mask or --embed."""
+    --fill_mask or --embed; - reads standard input: JSON lines if it begins with {, else one
+    text per line."""
     text: str | None = None
     """Single text to predict (not for multiple choice); for question answering, the question; None:
     the input is that of another flag (see --input)."""
@@ -334,6 +335,7 @@ def run(config: PredictConfig) -> None:
     from bertjax.inference.embed import Embedder
     from bertjax.inference.embed_files import embed_file
     from bertjax.inference.fill_mask import fill_mask
+    from bertjax.inference.standard_input import standard_input_as_file
     from bertjax.weights import load_model
 
     use_compilation_cache()
@@ -356,6 +358,9 @@ def run(config: PredictConfig) -> None:
         print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
     elif config.task is not None:
         answer_task(config)
+    elif config.input == "-":
+        with standard_input_as_file() as path:
+            answer(dataclasses.replace(config, input=str(path)))
     else:
         answer(config)
 

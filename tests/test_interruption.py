@@ -10,11 +10,14 @@ from bertjax.interruption import Interrupted, signals_deferred, signals_raise
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_deferred_signal_is_handled_at_the_end(number):
+    # A process in the background of a shell inherits that SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     finished = False
     with signals_raise(), pytest.raises(KeyboardInterrupt):
         with signals_deferred():
             os.kill(os.getpid(), number)
             finished = True
+    signal.signal(signal.SIGINT, before)
     assert finished
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import json
 from pathlib import Path
 
@@ -79,6 +80,20 @@ def test_blank_lines_of_a_text_file_keep_their_places(run, tmp_path):
     predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.txt"), output=str(output)))
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert ["error" in line for line in lines] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "content", [b"abc de\n\nfg\n", b'{"text": "abc de"}\n{"text": ""}\n{"text": "fg"}\n']
+)
+def test_standard_input_is_read_as_a_file(run, tmp_path, monkeypatch, content):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    output = tmp_path / "out.jsonl"
+    predict.run(PredictConfig(model=str(run), input="-", output=str(output)))
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert ["labels" in line for line in lines] == [True, False, True]
+    assert "stdin" in lines[1]["error"] and "row 2" in lines[1]["error"].replace("line 2", "row 2")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_files_are_read_as_those_of_training_and_guessed_only_otherwise(run, tmp_path, capsys):

@@ -49,12 +49,8 @@ def write_training_data(
     counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
 
     def records() -> Iterator[bytes]:
-        for example, feature in _features(task, "train", tokenizer, max_length):
-            if feature.labels is None:
-                raise ValueError(
-                    f"{example.where} has no label, but training needs one for every example: add "
-                    "it, or remove the example."
-                )
+        for _, feature in _features(task, "train", tokenizer, max_length):
+            assert feature.labels is not None
             if task.label_kind == "multi_label":
                 counts[:] += feature.labels.astype(np.int64)
             elif has_classes:
@@ -104,6 +100,11 @@ def _features(
     for example in source.examples(split):
         try:
             features = task.features(example, tokenizer, max_length)
+            if split == "train" and any(feature.labels is None for feature in features):
+                raise ValueError(
+                    f"{example.where} has no label, but training needs one for every example: add "
+                    "it, or remove the example."
+                )
         except ValueError as error:
             if not (isinstance(source, OwnFiles) and source.leave_out(split, example, str(error))):
                 problems.append(str(error))

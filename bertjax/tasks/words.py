@@ -6,13 +6,10 @@ A Chinese character is a word. Texts in other scripts without spaces, such as Th
 as lists of words instead.
 """
 
-import bisect
 import functools
-import itertools
 import re
 import sys
 import unicodedata
-from collections.abc import Collection
 from typing import NamedTuple
 
 # Abbreviations to which a following period belongs, unless the text ends there.
@@ -38,21 +35,9 @@ class Word(NamedTuple):
     end: int
 
 
-def split_words(text: str, boundaries: Collection[int] = ()) -> list[Word]:
-    """Splits running text into words, which are returned in the order of the text.
-
-    Args:
-        text: the text.
-        boundaries: indices of characters before which the text is always split, even inside a word,
-            such as the starts and ends of labelled entities.
-    """
-    words, cuts = [], sorted(set(boundaries))
-    for match in _pattern().finditer(text):
-        start, end = match.span()
-        within = cuts[bisect.bisect_right(cuts, start) : bisect.bisect_left(cuts, end)]
-        for first, last in itertools.pairwise((start, *within, end)):
-            words.append(Word(text[first:last], first, last))
-    return words
+def split_words(text: str) -> list[Word]:
+    """Splits running text into words, which are returned in the order of the text."""
+    return [Word(match[0], *match.span()) for match in _pattern().finditer(text)]
 
 
 @functools.cache

@@ -54,10 +54,6 @@ def test_the_time_of_a_split_grows_with_the_text_and_not_faster():
     assert time.process_time() - start < 20
 
 
-def test_a_word_ends_at_a_boundary():
-    assert [word.text for word in split_words("Berlinbased", {6})] == ["Berlin", "based"]
-
-
 @pytest.mark.real
 def test_conll_written_as_running_text_has_its_entities_at_their_places(shared):
     draw = random.Random(0)
@@ -205,18 +201,33 @@ def test_lists_in_cells_of_csv_are_read_as_in_json(tmp_path):
     assert example.label is None
 
 
-def test_an_entity_that_ends_within_a_word_is_counted_and_shown(tmp_path):
+def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp_path):
     rows = [
         {"text": "Bob Miller's anti-IL2 didn't", "entities": [[0, 10, "PER"], [18, 21, "GENE"]]},
         {"text": "Bob Miller", "entities": [[1, 10, "PER "]]},
         {"text": "我爱北京", "entities": [[2, 4, "LOC"]]},
+        {"text": "zoehaus in Berlin", "entities": [[0, 3, "A"], [3, 7, "B"], [11, 17, "LOC"]]},
     ]
     source = CustomSource("tag", train=write(tmp_path / "a.jsonl", rows))
     for _ in range(2):  # counted anew at each reading
-        second = list(source.examples("train"))[1]
-        assert (second.words, second.label) == (("B", "ob", "Miller"), ("O", "B-PER", "I-PER"))
+        first, second, third, fourth = source.examples("train")
+        assert first.label == ("B-PER", "I-PER", "O", "B-GENE", "O", "O")
+        assert (second.words, second.label) == (("Bob", "Miller"), ("B-PER", "I-PER"))
+        assert third.label == ("O", "O", "B-LOC", "I-LOC")
+        assert fourth.label == ("B-A", "O", "B-LOC")
         ((reason, count),) = source.counts.items()
-        assert count == 1 and "within a word, such as Bob in" in reason and "row 2" in reason
+        assert count == 3 and "within a word, such as anti-IL2 in" in reason and "row 1" in reason
+    # The words are the same without the labels, so that these do not help a prediction.
+    without = [{"text": row["text"]} for row in rows]
+    found = CustomSource("tag", test=write(tmp_path / "b.jsonl", without), conll=False)
+    words = [example.words for example in found.examples("test")]
+    assert words == [example.words for example in source.examples("train")]
+
+
+def test_row_numbers_are_whole_and_the_others_are_counted(tmp_path):
+    rows = [{"text": "Anna came", "entities": [[0, 99, "PER"]]} for _ in range(150)]
+    with pytest.raises(ValueError, match=r"row 1, 2, 3, .*, \d+ and 1\d\d more: the entity"):
+        list(CustomSource("tag", train=write(tmp_path / "a.jsonl", rows)).examples("train"))
 
 
 def test_entities_that_overlap_are_refused(tmp_path):

@@ -50,12 +50,22 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     left = LONGEST - len(message) - (25 if len(rows) > DESCRIBED else 0)
     each = max(left // min(len(rows), DESCRIBED) - 12, 40)
     for kind, numbers in [*rows.items()][:DESCRIBED]:
-        listed = brief(", ".join(filter(None, numbers)), min(each // 2, 30))
+        listed = _listed([*filter(None, numbers)], min(each // 2, 30))
         row = f"row {listed}: " if listed else ""
         message += f"\n  {row}{brief(first[kind], each - len(listed))}"
     if len(rows) > DESCRIBED:
         message += f"\n  and {len(rows) - DESCRIBED:,} other problems"
     return ValueError(message)
+
+
+def _listed(numbers: Sequence[str], length: int) -> str:
+    """Joins the first of `numbers`, in about `length` characters, and counts the others."""
+    for shown in range(len(numbers), 0, -1):
+        rest = f" and {len(numbers) - shown:,} more" if shown < len(numbers) else ""
+        text = ", ".join(numbers[:shown]) + rest
+        if len(text) <= length:
+            return text
+    return brief(", ".join(numbers), length)
 
 
 def _without_value(found: re.Match[str]) -> str:

@@ -162,7 +162,10 @@ class CustomSource(OwnFiles):
             example = tagged_example(id, row.path, sentence, scheme)
             if sentence.cut_word:
                 first_cut = first_cut or f"{sentence.cut_word} in {row.where}"
-                reason = f"entities begin or end within a word, such as {first_cut}: check offsets"
+                reason = (
+                    f"entities begin or end within a word, such as {first_cut}, and are taken as "
+                    "whole words"
+                )
                 self.counts[f"{split}: rows whose {reason}"] += 1
             return dataclasses.replace(example, row=row.values)
 

@@ -6,6 +6,7 @@ Texts without such a list can be given to a model for prediction, but not for tr
 evaluation.
 """
 
+import bisect
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
 def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sentence:
     """Converts a row with a running text to a `Sentence`: its words and their IOB2 tags.
 
-    A word in which an entity starts or ends is split there. If the row has no list of entities, the
+    The words depend on the text alone, so that labels do not help a prediction: an entity that
+    starts or ends within a word is taken as whole words. If the row has no list of entities, the
     tags of the sentence are None.
 
     Raises:
@@ -72,26 +74,23 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
     text = row.text(text_column)
     listed = None if entity_column is None else row.values.get(entity_column)
     spans = None if listed is None else _spans(row, text, listed)
-    words = split_words(text, {edge for span in spans or () for edge in span[:2]})
+    words = split_words(text)
     if not words:
         raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
     tags = None if spans is None else _tags(words, spans)
     offsets = tuple((word.start, word.end) for word in words)
-    cut_word = _cut_word(text, spans or ())
+    cut_word = _cut_word(words, spans or ())
     return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets, cut_word)
 
 
-def _cut_word(text: str, spans: Iterable[Span]) -> str:
-    """Returns the first word of `text` within which an entity starts or ends; "" if none does.
-
-    Starts and ends that are not between two letters or digits are ignored.
-    """
-    edges = {edge for span in spans for edge in span[:2] if 0 < edge < len(text)}
-    edges = {edge for edge in edges if text[edge - 1].isalnum() and text[edge].isalnum()}
-    if not edges:
-        return ""
-    inside = (w.text for w in split_words(text) if any(w.start < edge < w.end for edge in edges))
-    return next(inside, "")
+def _cut_word(words: Sequence[Word], spans: Iterable[Span]) -> str:
+    """Returns the first word within which an entity starts or ends; "" if none does."""
+    edges = sorted({edge for span in spans for edge in span[:2]})
+    for word in words:
+        next_edge = bisect.bisect_right(edges, word.start)
+        if next_edge < len(edges) and edges[next_edge] < word.end:
+            return word.text
+    return ""
 
 
 def _spans(row: Row, text: str, listed: Any) -> list[Span]:
@@ -140,13 +139,16 @@ def _span(row: Row, text: str, entity: Any) -> Span:
 
 
 def _tags(words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
-    """Returns the IOB2 tag of each word, from the entities in the order of their positions."""
+    """Returns the IOB2 tag of each word, from the entities in the order of their positions.
+
+    A word belongs to the first entity that has any of its characters.
+    """
     tags = ["O"] * len(words)
-    waiting = list(reversed(spans))
-    for index, word in enumerate(words):
-        while waiting and waiting[-1].end <= word.start:
-            waiting.pop()
-        if waiting and waiting[-1].start <= word.start:
-            mark = "B" if word.start == waiting[-1].start else "I"
-            tags[index] = f"{mark}-{waiting[-1].kind}"
+    starts, ends = [word.start for word in words], [word.end for word in words]
+    free = 0  # the words before it are tagged or passed
+    for start, end, kind in spans:
+        first = max(free, bisect.bisect_right(ends, start))
+        free = max(free, bisect.bisect_left(starts, end))
+        for index in range(first, free):
+            tags[index] = f"{'B' if index == first else 'I'}-{kind}"
     return tuple(tags)
