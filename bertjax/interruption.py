@@ -41,9 +41,7 @@ def signals_raise() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []
+    numbers = _numbers("SIGTERM", "SIGHUP")
     before = {number: signal.signal(number, receive) for number in numbers}
     try:
         yield
@@ -66,9 +64,7 @@ def signals_deferred() -> Iterator[None]:
             before[signal.Signals(number)](number, frame)
         received.append(number)
 
-    numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []
+    numbers = _numbers("SIGINT", "SIGTERM", "SIGHUP")
     handlers = {number: signal.getsignal(number) for number in numbers}
     before = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in before:
@@ -80,3 +76,10 @@ def signals_deferred() -> Iterator[None]:
             signal.signal(number, handler)
     if len(received) == 1:
         before[signal.Signals(received[0])](received[0], None)
+
+
+def _numbers(*names: str) -> list[signal.Signals]:
+    """Returns the signals of these names that the system has; only the main thread has any."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]

@@ -142,11 +142,10 @@ class TrainingConfig:
     and 1 in all other cases; on CPUs with remat, only 1 is allowed."""
     remat: Literal["none", "selective", "dots", "full"] | None = None
     """Activations that the backward pass recomputes to save memory: none recomputes no activations;
-    selective recomputes attention probabilities, dropout masks, GELU and LayerNorm (1 to 3 % more
+    selective recomputes attention probabilities, dropout masks, GELU and LayerNorm (1 to 2 % more
     FLOP at 512 tokens); dots recomputes all activations except the results of matrix
     multiplications with parameters; full recomputes all activations (about a third more FLOP);
-    None: none on CPUs, whose compiler reuses memory badly in a loop, and selective on GPUs and
-    TPUs."""
+    None: none on CPUs, and selective on GPUs and TPUs, where memory limits the batch."""
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
     """Attention kernel: xla runs on all devices; splash (TPU v5 and later) and cudnn (NVIDIA GPUs,
     bfloat16) are fused kernels without attention dropout, so a model with attention dropout always

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,16 +90,15 @@ class TextTask(Task):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationTask(TextTask):
-    """Task that predicts exactly one of several classes for each example."""
+class ProbabilityTask(TextTask):
+    """Base class of the tasks that predict a probability of each class."""
 
-    metric: Metric = class_metrics
-
-    label_kind: ClassVar[LabelKind] = "classes"
-    problem_type: ClassVar[str | None] = "single_label_classification"
+    @abc.abstractmethod
+    def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
+        """Returns the losses of an example with a label, of which `score` computes the mean."""
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the task's metrics, and `loss`, the mean cross-entropy in nats.
+        """Computes the task's metrics, and `loss`, the mean of `losses` over all examples.
 
         Unlabelled examples are ignored; the result is {} if all examples are unlabelled.
         """
@@ -108,8 +107,7 @@ class ClassificationTask(TextTask):
         def observed() -> Iterator[tuple[Example, Prediction]]:
             for example, prediction in pairs:
                 if example.label is not None:
-                    probability = prediction["probabilities"].get(example.label, 0.0)
-                    losses.append(-math.log(max(probability, SMALLEST)))
+                    losses.extend(self.losses(example.label, prediction["probabilities"]))
                 yield example, prediction
 
         scores = super().score(observed())
@@ -118,6 +116,20 @@ class ClassificationTask(TextTask):
     def metric_names(self) -> list[str]:
         """Returns the names of the metrics that `score` computes."""
         return [*super().metric_names(), "loss"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationTask(ProbabilityTask):
+    """Task that predicts exactly one of several classes for each example."""
+
+    metric: Metric = class_metrics
+
+    label_kind: ClassVar[LabelKind] = "classes"
+    problem_type: ClassVar[str | None] = "single_label_classification"
+
+    def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
+        """Returns the cross-entropy of an example in nats, as a list of one number."""
+        return [-math.log(max(probabilities.get(label, 0.0), SMALLEST))]
 
     def encode_label(self, example: Example) -> np.ndarray:
         """Returns the index of the example's class as an array, int32 [1]."""
@@ -135,7 +147,7 @@ class ClassificationTask(TextTask):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiLabelTask(TextTask):
+class MultiLabelTask(ProbabilityTask):
     """Task that predicts every class whose probability is at least 0.5: none, one or several."""
 
     metric: Metric = multi_label
@@ -144,30 +156,10 @@ class MultiLabelTask(TextTask):
     label_kind: ClassVar[LabelKind] = "multi_label"
     problem_type: ClassVar[str | None] = "multi_label_classification"
 
-    def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes the task's metrics, and `loss`, the mean binary cross-entropy in nats.
-
-        The mean is over all labels of all labelled examples; without such an example, the result
-        is {}.
-        """
-        losses: list[float] = []
-
-        def observed() -> Iterator[tuple[Example, Prediction]]:
-            for example, prediction in pairs:
-                if isinstance(example.label, tuple):
-                    right = (
-                        p if label in example.label else 1 - p
-                        for label, p in prediction["probabilities"].items()
-                    )
-                    losses.extend(-math.log(max(p, SMALLEST)) for p in right)
-                yield example, prediction
-
-        scores = super().score(observed())
-        return scores | {"loss": math.fsum(losses) / len(losses)} if losses else scores
-
-    def metric_names(self) -> list[str]:
-        """Returns the names of the metrics that `score` computes."""
-        return [*super().metric_names(), "loss"]
+    def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
+        """Returns the binary cross-entropy, in nats, of each class of an example."""
+        right = (p if name in label else 1 - p for name, p in probabilities.items())
+        return [-math.log(max(p, SMALLEST)) for p in right]
 
     def encode_label(self, example: Example) -> np.ndarray:
         """Returns a multi-hot array, float32 [number of classes]: 1 for the example's classes."""
