@@ -22,10 +22,10 @@ class Phase:
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient (with dropout_prng threefry2x32)."""
     max_predictions: int | None = None
-    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up; for
-    packed rows, max_length * mlm_probability + max_sequences / 2, rounded down, where max_sequences
-    is the --max_sequences with which bertjax.prepare packed the rows; must be None with predict
-    next_token."""
+    """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up.
+    Packed rows have max_sequences / 2 more (the sum is rounded down), because the number is rounded
+    for each of their sequences; max_sequences is the --max_sequences with which bertjax.prepare
+    packed the rows. Must be None with predict next_token."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase or, in
     the first phase, that of the optimizer config; restart begins a new schedule with its own

@@ -1,5 +1,6 @@
 """FLOP of training and peak FLOP/s of the devices, to compute MFU (model FLOP utilisation)."""
 
+import re
 import time
 
 import jax
@@ -20,9 +21,19 @@ PEAK_TFLOPS = {
     "TPU v6 lite": 918.0,
     "TPU v6e": 918.0,
     "TPU7x": 1153.5,
+    "NVIDIA A10": 125.0,
     "NVIDIA A100": 312.0,
+    "NVIDIA L4": 121.0,
+    "NVIDIA L40": 181.0,
+    "NVIDIA L40S": 362.0,
     "NVIDIA H100": 989.0,
+    "NVIDIA H100 PCIe": 756.0,
+    "NVIDIA H100 NVL": 835.0,
     "NVIDIA H200": 989.0,
+    "NVIDIA H200 NVL": 835.0,
+    "NVIDIA GH200": 989.0,
+    "NVIDIA GeForce RTX 3090": 71.0,
+    "NVIDIA GeForce RTX 4090": 165.2,
 }
 
 
@@ -59,15 +70,28 @@ def peak_flops(peak_tflops: float | None) -> float:
     """
     if peak_tflops is None:
         kind = jax.devices()[0].device_kind
-        known = [key for key in PEAK_TFLOPS if kind.startswith(key)]
-        peak_tflops = PEAK_TFLOPS[max(known, key=len)] if known else _measured_tflops()
+        peak_tflops = listed_tflops(kind) or _measured_tflops()
     return peak_tflops * 1e12 * jax.device_count()
 
 
-def _measured_tflops(size: int = 1024, repeats: int = 5) -> float:
-    """Measures the TFLOP/s of one device in the fastest of `repeats` float32 matrix products."""
+def listed_tflops(kind: str) -> float | None:
+    """Returns the TFLOP/s in PEAK_TFLOPS of a `device_kind`; None if it is not listed.
+
+    The kind may have further words, such as the memory in "NVIDIA H100 80GB HBM3". The longest
+    name in PEAK_TFLOPS with which it begins counts, because cards of one name differ: H100 PCIe.
+    """
+    known = [key for key in PEAK_TFLOPS if re.match(rf"{re.escape(key)}(?!\w)", kind)]
+    return PEAK_TFLOPS[max(known, key=len)] if known else None
+
+
+def _measured_tflops(repeats: int = 5) -> float:
+    """Measures the TFLOP/s of one device in the fastest of `repeats` matrix products.
+
+    The products are of the type that devices of this kind train in: float32 on CPUs, else bfloat16.
+    """
+    size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
     product = jax.jit(lambda x: x @ x)
-    x = jax.device_put(jnp.ones((size, size)), jax.local_devices()[0])
+    x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])
     product(x).block_until_ready()
     times = []
     for _ in range(repeats):

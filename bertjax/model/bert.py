@@ -139,7 +139,7 @@ class BertModel(nn.Module):
         return outputs
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the dot products of x [..., embedding size] with all word embeddings: [..., V].
+        """Computes the dot products of x [..., embedding size] with all words, float32 [..., V].
 
         Apart from the bias, these are the logits of a masked LM head with a tied output matrix.
         """

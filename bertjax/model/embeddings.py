@@ -89,10 +89,10 @@ class Embeddings(nn.Module):
         return self.projection(x) if self.config.embedding_size else x
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Computes the dot products of x with all word embeddings, [..., V].
+        """Computes the dot products of x with all word embeddings, float32 [..., V].
 
         x has the shape [..., embedding size]. Apart from the bias, the results are the logits of a
         masked LM head with a tied output matrix.
         """
-        words = project(x.astype(self.dtype), self.word_embeddings.embedding, transposed=True)
-        return words.astype(self.dtype)
+        x = x.astype(self.dtype)
+        return project(x, self.word_embeddings.embedding, transposed=True, float32=True)

@@ -24,7 +24,8 @@ class Linear(nn.Module):
     """A linear layer that contracts the last `axes` axes of its input.
 
     The parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features],
-    where `inputs` are the sizes of the contracted axes.
+    where `inputs` are the sizes of the contracted axes. With `float32`, the result is not rounded
+    to `dtype`, in which the layer multiplies.
     """
 
     config: BertConfig
@@ -32,6 +33,7 @@ class Linear(nn.Module):
     dtype: DTypeLike
     axes: int = 1
     use_bias: bool = True
+    float32: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -44,8 +46,8 @@ class Linear(nn.Module):
             return jnp.asarray(initializer(self.config)(key, flat, dtype)).reshape(shape)
 
         kernel = self.param("kernel", init, (*inputs, *features), jnp.float32)
-        y = project(x.astype(self.dtype), kernel, self.axes)
+        y = project(x.astype(self.dtype), kernel, self.axes, float32=self.float32)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, jnp.float32)
             y += jnp.expand_dims(bias.astype(y.dtype), range(y.ndim - bias.ndim))
-        return y.astype(self.dtype)
+        return y if self.float32 else y.astype(self.dtype)

@@ -29,15 +29,21 @@ def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.A
 
 
 def project(
-    x: jax.Array, kernel: jax.Array, axes: int = 1, *, transposed: bool = False
+    x: jax.Array,
+    kernel: jax.Array,
+    axes: int = 1,
+    *,
+    transposed: bool = False,
+    float32: bool = False,
 ) -> jax.Array:
     """Computes x [..., *K] @ kernel [*K, *N] -> [..., *N], where K stands for `axes` axes.
 
     The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
-    The result has the dtype of x. On the fast path, which is used for bfloat16 on a CPU, the result
-    is float32, so that a bias can be added before rounding.
+    The result has the dtype of x. If `float32` is True, and on the fast path, which is used for
+    bfloat16 on a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
+    of x before it is multiplied.
     """
-    if not _is_slow(x):
+    if not _is_slow(x) and not float32:
         last = tuple(range(x.ndim - axes, x.ndim))
         dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
         return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
@@ -79,7 +85,7 @@ _fast.defvjp(_forward, _gradients)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _projected(x: jax.Array, kernel: jax.Array, axes: int, transposed: bool) -> jax.Array:
-    """Computes `project` on the fast path, whose result is float32."""
+    """Computes `project` with a float32 result."""
     features = kernel.shape[:1] if transposed else kernel.shape[axes:]
     rows, matrix = _as_matrices(x, kernel, axes, transposed)
     y = _dot(rows, matrix.astype(x.dtype), transposed)
@@ -113,8 +119,9 @@ def _as_matrices(
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)  # layout constraints need jit
 def _dot(lhs: jax.Array, rhs: jax.Array, transposed: bool) -> jax.Array:
-    row_major = Layout(tuple(range(lhs.ndim)))
-    lhs, rhs = (with_layout_constraint(x, row_major) for x in (lhs, rhs))
+    if _is_slow(lhs):
+        row_major = Layout(tuple(range(lhs.ndim)))
+        lhs, rhs = (with_layout_constraint(x, row_major) for x in (lhs, rhs))
     dimensions = _dimensions(lhs, transposed)
     return jax.lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.float32)
 

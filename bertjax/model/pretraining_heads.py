@@ -26,7 +26,7 @@ class MaskedLMHead(nn.Module):
     def __call__(self, x: jax.Array, attend) -> jax.Array:
         """Computes float32 logits [..., V] from hidden states x [..., D].
 
-        `attend` is a function from vectors [..., embedding size] to logits [..., V], which
+        `attend` is a function from vectors [..., embedding size] to float32 [..., V], which
         multiplies by the word embedding matrix; it is unused if `tie_word_embeddings` is False.
         """
         config = self.config
@@ -35,9 +35,10 @@ class MaskedLMHead(nn.Module):
         x = activation(config.mlm_activation or config.hidden_act, x)
         x = layer_norm(config, self.dtype, "layer_norm")(x)
         if not config.tie_word_embeddings:
-            attend = Linear(config, config.vocab_size, self.dtype, use_bias=False, name="decoder")
+            options = {"use_bias": False, "float32": True, "name": "decoder"}
+            attend = Linear(config, config.vocab_size, self.dtype, **options)
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
-        logits = attend(x).astype(jnp.float32)
+        logits = attend(x)
         return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
 
 

@@ -79,7 +79,9 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
             or not (2 < len(parts) if choices else 0 < len(parts) < 3)
             or not all(isinstance(part, str) for part in parts)
         ):
-            needed = "a text and at least two choices" if choices else "a text or a pair of texts"
+            needed = "a text or a pair of texts"
+            if choices:
+                needed = "(text, choice, choice), a text and at least two choices"
             raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
         tuples.append(list(parts))
     return tuples

@@ -175,9 +175,7 @@ class Checkpointer:
         Raises:
             OSError: this save or the previous save failed, for example because the disk is full.
         """
-        # The arrays are copied first: the next train step donates them, and on CPUs it would
-        # overwrite the memory that Orbax reads in the background.
-        copied = jax.tree.map(lambda x: _single(x).copy(), state)
+        copied = jax.tree.map(_kept, state)
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(copied), progress=ocp.args.JsonSave(dict(progress))
         )
@@ -259,6 +257,17 @@ class Checkpointer:
         with self._explained():
             self._manager.check_for_errors()
             self._manager.close()
+
+
+def _kept(x: jax.Array) -> jax.Array:
+    """Returns an array that Orbax can read in the background while the next train step runs.
+
+    On CPUs this is a copy, because the step donates `x` and would overwrite the memory that Orbax
+    reads. From accelerators, Orbax copies the arrays to the host before `save` returns, so that a
+    copy would only take device memory.
+    """
+    single = _single(x)
+    return single.copy() if single.sharding.device_set.pop().platform == "cpu" else single
 
 
 def _single(x: jax.Array) -> jax.Array:

@@ -73,9 +73,7 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
     """Returns the maximum number of predicted tokens per row of up to `max_sequences` sequences."""
     if config.predict == "next_token":
         return phase.max_length
-    if phase.max_predictions is not None:
-        return phase.max_predictions
-    wanted = phase.max_length * config.mlm_probability
+    wanted = phase.max_predictions or phase.max_length * config.mlm_probability
     # The number of predictions is rounded for each sequence of a row, which adds at most 1/2 each.
     return int(np.ceil(wanted) if max_sequences == 1 else wanted + max_sequences / 2)
 

@@ -21,6 +21,7 @@ from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.official_files import ChangeCounts
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
@@ -185,8 +186,10 @@ def _load(
         )
     for line in summary(task, data, config):
         hosts.say(line)
-    for reason, count in getattr(task.source, "counts", {}).items():
-        hosts.say(f"{reason}: {count:,}")
+    counts: ChangeCounts = getattr(task.source, "counts", ChangeCounts())
+    for reason, count in counts.items():
+        first = f" (the first: {counts.first[reason]})" if reason in counts.first else ""
+        hosts.say(f"{reason}: {count:,}{first}")
     return task, loaded, data, teacher
 
 

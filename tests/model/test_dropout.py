@@ -80,3 +80,13 @@ def test_threefry_is_jaxs_own():
     words = tuple(jax.random.key_data(key))
     first, second = threefry2x32(words, (jnp.zeros_like(counts), counts))
     np.testing.assert_array_equal(first ^ second, jax.random.bits(key, (1000,)))
+
+
+def test_bfloat16_keeps_the_mean():
+    # 1 / .9 is 1.109375 in bfloat16, which would shrink every element by .16 %.
+    x = jax.random.uniform(jax.random.key(5), (40, *SHAPE), minval=1.0, maxval=2.0)
+    x = x.astype(jnp.bfloat16)
+    found = dropped(0.1, range(40), jax.random.key(3), x).astype(np.float64)
+    kept = found != 0
+    ratio = found[kept].sum() / np.asarray(x, np.float64)[kept].sum()
+    np.testing.assert_allclose(ratio, 1 / 0.9, rtol=3e-4)

@@ -1,5 +1,6 @@
 """Products: those of jax, and in bfloat16 on a CPU their sums and gradients come in float32."""
 
+import dataclasses
 import re
 
 import jax
@@ -118,7 +119,20 @@ def test_under_a_mesh_of_another_device_products_are_left_as_they_are(model):
         with jax.sharding.use_abstract_mesh(mesh):
             return step(params)
 
-    assert set(products_of(traced, init_params(model, 0))) == {"bf16"}
+    # Only the logits of the vocabulary, and their two gradients, keep their float32 sums.
+    assert sorted(products_of(traced, init_params(model, 0))) == 27 * ["bf16"] + 3 * ["f32"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_the_vocabulary_are_not_rounded_to_bfloat16(tiny_config, tied):
+    config = dataclasses.replace(tiny_config, tie_word_embeddings=tied)
+    model = BertForMaskedLM(config, dtype=jnp.bfloat16)
+    rows = jnp.ones((2, 16), jnp.int32)
+    inputs = (jnp.arange(32).reshape(2, 16), rows, rows - 1, rows, rows[:, :1] - 1)
+    logits = model.apply({"params": init_params(model, 0)}, *inputs)["logits"]
+    assert logits.dtype == jnp.float32
+    rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
+    assert (logits == rounded).mean() < 0.05
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -33,7 +33,7 @@ def test_a_tagging_model_reads_a_text_with_its_places_and_no_pair():
         (CLASSES, [()], r"texts\[0\] is \(\): give a text or a pair"),
         (CLASSES, ["a", ("b", None)], r"texts\[1\] is \('b', None\)"),
         (CLASSES, [("a", "b", "c")], r"texts\[0\] is \('a', 'b', 'c'\): give a text or a"),
-        (CHOICE, [("a", "b")], "give a text and at least two choices"),
+        (CHOICE, [("a", "b")], r"give \(text, choice, choice\), a text and at least two choices"),
         (CLASSES, "a", "one string"),
         (CLASSES, [float("nan")], r"texts\[0\] is nan"),
         (CLASSES, {"text": ["a", "b"]}, "texts is a dict: give the list of its texts"),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.devices.flops import PEAK_TFLOPS
+from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.chips import CHIPS
 from bertjax.training import evaluate as module
 from bertjax.training import hooks
@@ -59,6 +59,21 @@ def test_evaluation_reads_the_device_once_and_adds_up_all_batches(monkeypatch):
     batches = [np.full(4, value, np.float32) for value in range(8)]
     assert module.evaluate(step, None, batches) == {"loss": 3.5}
     assert len(reads) == 1
+
+
+def test_the_peak_of_a_gpu_is_that_of_its_own_card():
+    kinds = {
+        "NVIDIA H100 80GB HBM3": 989.0,
+        "NVIDIA H100 PCIe": 756.0,
+        "NVIDIA H100 NVL": 835.0,
+        "NVIDIA A100-SXM4-80GB": 312.0,
+        "NVIDIA A10": 125.0,
+        "NVIDIA A10G": None,  # another card than the A10
+        "NVIDIA L40S": 362.0,
+        "TPU v5 lite": 197.0,
+        "TPU v5p": 459.0,
+    }
+    assert {kind: listed_tflops(kind) for kind in kinds} == kinds
 
 
 def test_every_tpu_that_can_be_planned_for_has_a_peak():

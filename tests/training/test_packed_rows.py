@@ -14,6 +14,7 @@ from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
 from bertjax.training.objective import make_loss_fn
 from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_program import max_predictions
 from bertjax.weights import init_params
 
 
@@ -122,6 +123,18 @@ def test_every_sequence_has_its_share_of_masked_tokens(run):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+def test_max_predictions_leaves_room_for_every_sequence_of_a_packed_row(run):
+    count = run.metadata.max_sequences
+    phase = dataclasses.replace(run.config.phases[0], max_predictions=10)  # 64 * .15 is 9.6
+    assert count > 1 and max_predictions(run.config, phase, count) == 10 + count // 2
+    assert max_predictions(run.config, phase) == 10
+    # So every sequence of the batch has its share, and not only the first ones of full rows.
+    run = PretrainingRun(dataclasses.replace(run.config, phases=(phase,)))
+    batch = jax.device_get(next(run.batches(0, 0)))
+    for row in one_a_row(batch)["masked_weights"]:
+        assert row.sum() >= 1
+
+
 def test_a_run_on_packed_rows_learns(run, tmp_path):
     config = dataclasses.replace(run.config, workdir=str(tmp_path / "run"))
     before = PretrainingRun(config).evaluate(run.new_state().params, config.phases[0])

@@ -14,9 +14,10 @@ from bertjax.files import brief, writing
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example whose `problem` is the reason, without content unless only the label is bad.
 BadRows = Literal["refuse", "skip", "report"]
-# Number of different problems that an error message describes; the others are only counted.
-DESCRIBED = 4
+# The maximum length of an error message in characters, without the path of the file, and the length
+# at which it lists no further problem.
 LONGEST = 380
+_SHORTEST = 60
 # Names of columns (in '...'), quoted values, and numbers that are not a part of a word.
 _VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
 
@@ -25,8 +26,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     """Returns one ValueError about several bad rows.
 
     Rows with the same problem are listed together. Problems that differ only in quoted values and
-    numbers count as the same; the values of the first row are shown. The message has at most
-    `LONGEST` characters, unless `where` is very long.
+    numbers count as the same; the values of the first row are shown. The message describes as many
+    problems as `LONGEST` characters hold, the most frequent first, and counts the others.
 
     Args:
         problems: one message per bad row that says what is wrong; it usually begins with `where`.
@@ -40,21 +41,24 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     for problem in problems:
         text = problem.removeprefix(where).lstrip(", ")
         found = re.match(r"row (\d+):? ?", text)
-        text = text[found.end() :] if found else text
+        text = text[found.end() :].lstrip(", ") if found else text
         # Without a row number, the numbers in the text may tell the place.
         kind = re.sub(_VALUES if found else r'"[^"]*"', _without_value, text)
         first.setdefault(kind, text)
         rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
-    left = LONGEST - len(message) - (25 if len(rows) > DESCRIBED else 0)
-    each = max(left // min(len(rows), DESCRIBED) - 12, 40)
-    for kind, numbers in [*rows.items()][:DESCRIBED]:
-        listed = _listed([*filter(None, numbers)], min(each // 2, 30))
-        row = f"row {listed}: " if listed else ""
-        message += f"\n  {row}{brief(first[kind], each - len(listed))}"
-    if len(rows) > DESCRIBED:
-        message += f"\n  and {len(rows) - DESCRIBED:,} other problems"
+    left = LONGEST - len(message) + len(where) - len("\n  and 1,000,000 rows with other problems")
+    others = len(problems)
+    for kind, numbers in sorted(rows.items(), key=lambda item: -len(item[1])):
+        listed = _listed([*filter(None, numbers)], 30)
+        line = f"\n  row {listed}: " if listed else "\n  "
+        if others < len(problems) and left < min(len(line + first[kind]), _SHORTEST + len(line)):
+            break
+        line += brief(first[kind], max(left - len(line), _SHORTEST))
+        message, left, others = message + line, left - len(line), others - len(numbers)
+    if others:
+        message += f"\n  and {others:,} rows with other problems"
     return ValueError(message)
 
 

@@ -1,12 +1,11 @@
 """Reads examples from TensorFlow Datasets (TFDS) or the Hugging Face hub without TensorFlow."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.data.text.tables import is_prepared, open_tfds_splits
 from bertjax.tasks.sources.hub_datasets import open_hub
-from bertjax.tasks.sources.official_files import reset_counts, value_of_split
+from bertjax.tasks.sources.official_files import ChangeCounts, reset_counts, value_of_split
 from bertjax.tasks.task import Example
 
 # Rows per read. Reading many rows at once is four times as fast as reading one at a time.
@@ -31,7 +30,7 @@ class DatasetRow(NamedTuple):
     number: int
     where: str
     split: str
-    counts: Counter[str]
+    counts: ChangeCounts
 
 
 class DatasetSource:
@@ -65,7 +64,7 @@ class DatasetSource:
             FileNotFoundError: the dataset cannot be downloaded from the hub.
         """
         self._convert = convert
-        self.counts: Counter[str] = Counter()
+        self.counts = ChangeCounts()
         if data_dir is not None or is_prepared(builder, None):
             self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
         else:

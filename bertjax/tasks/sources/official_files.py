@@ -39,7 +39,7 @@ class OfficialFiles:
             FileNotFoundError: no file of the task exists.
         """
         self.task = task
-        self.counts: Counter[str] = Counter()
+        self.counts = ChangeCounts()
         data_dir = Path(data_dir).expanduser()
         for folder in (*(data_dir / name for name in folders), data_dir):
             found = {split: existing(folder, names) for split, names in files.items()}
@@ -77,6 +77,24 @@ def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
         return values[split]
     hint = did_you_mean(split, values)
     raise ValueError(f"{task} has no split {split!r}. {hint}There are: {', '.join(values)}.")
+
+
+class ChangeCounts(Counter[str]):
+    """Counts changed or omitted examples by reason, "SPLIT: REASON".
+
+    Attributes:
+        first: {reason: file and row, or question, of the first such example}.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, str] = {}
+
+    def add(self, reason: str, where: str) -> None:
+        """Counts one example, which is at `where`."""
+        if reason not in self:
+            self.first[reason] = where
+        self[reason] += 1
 
 
 def reset_counts(counts: Counter[str], split: str) -> None:

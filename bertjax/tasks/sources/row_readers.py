@@ -286,15 +286,30 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
         if start := decompressor_of(stream.peek(8)):
             decompressed = Decompressed(str(path), cast(BinaryIO, stream), start, file.tell)
             stream = PeekableStream(cast(BinaryIO, decompressed))
-        if stream.peek(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        if encoding := _utf16(stream.peek(256)):
             raise ValueError(
-                f"{path} is UTF-16, but must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
+                f"{path} is {encoding}, but must be UTF-8: convert it with iconv -f {encoding} -t "
+                "UTF-8."
             )
     except BaseException:
         file.close()
         raise
     raw = cast(BinaryIO, stream)
     return _Text(raw, file, encoding="utf-8-sig", errors=errors, newline=newline)
+
+
+def _utf16(start: bytes) -> str:
+    """Returns the name of the UTF-16 encoding of a text that begins with `start`, or "".
+
+    Without a byte order mark, a text is UTF-16 if most of its first characters are ASCII, so that
+    every other byte is 0. No text in UTF-8 has such bytes.
+    """
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    pairs = len(start) // 2
+    if pairs and 2 * start[1 : 2 * pairs : 2].count(0) > pairs:
+        return "UTF-16LE"
+    return "UTF-16BE" if pairs and 2 * start[: 2 * pairs : 2].count(0) > pairs else ""
 
 
 class _Text(io.TextIOWrapper):

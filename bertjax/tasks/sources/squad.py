@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
 from bertjax.tasks.sources.held_out import grouped
-from bertjax.tasks.sources.official_files import reset_counts, value_of_split
+from bertjax.tasks.sources.official_files import ChangeCounts, reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.question_tables import is_question_table, question_rows
 from bertjax.tasks.sources.table_files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_in
@@ -67,7 +66,7 @@ class SquadSource(OwnFiles):
             if not path.exists():
                 raise FileNotFoundError(f"{path} ({split} split) does not exist: check its name.")
         self.splits = tuple(self.files)
-        self.counts: Counter[str] = Counter()
+        self.counts = ChangeCounts()
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
@@ -200,7 +199,7 @@ class SquadSource(OwnFiles):
 
 
 def with_answers(
-    asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: Counter[str]
+    asked: Example, answers: Iterable[tuple[str, int]], split: str, counts: ChangeCounts
 ) -> Example | None:
     """Adds `answers` to the question `asked`, and corrects their starts.
 
@@ -208,7 +207,7 @@ def with_answers(
         asked: the question, whose `pair` is the passage.
         answers: (text, start) of each accepted answer, with the start in characters.
         split: the split of the question.
-        counts: counter to which corrected starts and omitted questions are added.
+        counts: the counts to which corrected starts and omitted questions are added.
 
     Returns:
         The question with its answers; None if `split` is train and the question has answers, but
@@ -218,9 +217,11 @@ def with_answers(
     for text, start in answers:
         placed.append((text, nearest(text, asked.pair or "", start)))
         if placed[-1][1] not in (start, NOWHERE):
-            counts[f"{split}: answers moved to their nearest occurrence in the passage"] += 1
+            reason = f"{split}: answers moved to their nearest occurrence in the passage"
+            counts.add(reason, asked.where)
     if split == "train" and placed and all(start == NOWHERE for _, start in placed):
-        counts["train: questions left out, because no answer occurs in the passage"] += 1
+        reason = "train: questions left out, because no answer occurs in the passage"
+        counts.add(reason, asked.where)
         return None
     return dataclasses.replace(asked, answers=tuple(placed))
 
@@ -274,12 +275,14 @@ def _text(value: Any, key: str, where: str) -> str:
 def _get(value: Any, key: str, kind: type, where: str) -> Any:
     field = value.get(key) if isinstance(value, dict) else None
     if not isinstance(field, kind):
-        names = {list: "a list", str: "a text"}
-        raise ValueError(
-            f"{where}: {key!r} should be {names[kind]}, but is {brief(field, 40)!r}. The format is "
-            '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", '
-            '"answers": [{"text": "", "answer_start": 0}]}]}]}]}.'
+        needed = {list: "a list", str: "a text"}[kind]
+        found = "is missing" if field is None else f"is {brief(repr(field), 40)}"
+        nested = (
+            ' The format is {"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", '
+            '"question": "", "answers": [{"text": "", "answer_start": 0}]}]}]}]}.'
         )
+        hint = nested if key in ("data", "paragraphs", "qas") else " Correct it."
+        raise ValueError(f"{where}: {key!r} should be {needed}, but {found}.{hint}")
     return field
 
 

@@ -140,3 +140,24 @@ def test_questions_that_cannot_be_predicted_are_reported(questions):
     assert [(x.id, bool(x.problem)) for x in examples] == [
         *(("good", False), ("no text", True), ("2", True), ("3", True), ("4", True)),
     ]
+
+
+def test_reasons_are_whole_as_far_as_the_message_has_room(tmp_path):
+    rows = [
+        *(json.dumps({"text": f"Anna {i}", "entities": [[0, 99, "PER"]]}) for i in range(3)),
+        json.dumps({"text": "Anna came", "entities": [[0, 4, "PER"], [2, 9, "X"]]}),
+        json.dumps({"text": "Anna came", "entities": "Anna"}),
+        json.dumps({"text": "Anna came", "entities": [[0, 4]]}),
+        json.dumps({"text": " ", "entities": []}),
+        json.dumps({"text": ["Anna"], "entities": 5}),
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
+    with pytest.raises(ValueError, match="8 rows cannot") as error:
+        list(CustomSource("tag", train=tmp_path / "a.jsonl").examples("train"))
+    first, *described, rest = str(error.value).removeprefix(f"{tmp_path / 'a.jsonl'}").splitlines()
+    # The most frequent problem is the first, and its remedy is not cut.
+    assert described[0].startswith("  row 1, 2, 3: the entity")
+    assert described[0].endswith("Correct start and end.")
+    counted = int(rest.split()[1])
+    assert counted == 8 - 3 - (len(described) - 1) and "other problems" in rest
+    assert len("\n".join([first, *described, rest])) < 400

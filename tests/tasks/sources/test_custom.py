@@ -393,11 +393,19 @@ def test_memory_does_not_grow_with_the_file(write, name, separator):
     assert peak(4000) < peak(400) + 100_000
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
-def test_utf_16_is_named_with_its_remedy(tmp_path, encoding):
-    mark = "\ufeff" if encoding == "utf-16-be" else ""  # "utf-16" writes one itself
+@pytest.mark.parametrize(
+    ("mark", "encoding", "named"),
+    [
+        ("", "utf-16", "UTF-16"),  # Python writes the mark itself
+        ("\ufeff", "utf-16-be", "UTF-16"),
+        ("", "utf-16-le", "UTF-16LE"),
+        ("", "utf-16-be", "UTF-16BE"),
+    ],
+)
+def test_utf_16_is_named_with_its_remedy(tmp_path, mark, encoding, named):
     (tmp_path / "a.csv").write_bytes(f"{mark}text,label\na,x\n".encode(encoding))
-    with pytest.raises(ValueError, match="is UTF-16, but must be UTF-8: convert it with iconv -f"):
+    message = f"is {named}, but must be UTF-8: convert it with iconv -f {named} -t UTF-8"
+    with pytest.raises(ValueError, match=message):
         CustomSource("classify", train=tmp_path / "a.csv")
 
 

@@ -57,6 +57,7 @@ def test_an_answer_that_stands_elsewhere_is_moved_to_the_nearest_place(source):
     assert made.counts == {"train: answers moved to their nearest occurrence in the passage": 2}
     list(made.examples("train"))
     assert sum(made.counts.values()) == 2
+    assert [*made.counts.first.values()] == [next(made.examples("train")).where]
 
 
 @pytest.mark.parametrize("start", range(-3, 45))
@@ -85,7 +86,7 @@ def test_one_answer_in_its_place_is_enough_for_training(source):
     [
         ({"question": "Who?", "answers": []}, 'a question has no "id"'),
         ("Who?", 'a question has no "id"'),
-        ({"id": "x1"}, "question x1: 'question' should be a text, but is 'None'"),
+        ({"id": "x1"}, "question x1: 'question' should be a text, but is missing"),
         (
             {"id": "x1", "question": "?", "answers": "cat"},
             "x1: 'answers' should be a list",
