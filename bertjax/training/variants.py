@@ -186,9 +186,10 @@ def _load(
         )
     for line in summary(task, data, config):
         hosts.say(line)
-    counts: ChangeCounts = getattr(task.source, "counts", ChangeCounts())
+    counts = getattr(task.source, "counts", {})
+    first_places = counts.first if isinstance(counts, ChangeCounts) else {}
     for reason, count in counts.items():
-        first = f" (the first: {counts.first[reason]})" if reason in counts.first else ""
+        first = f" (the first: {first_places[reason]})" if reason in first_places else ""
         hosts.say(f"{reason}: {count:,}{first}")
     return task, loaded, data, teacher
 
