@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bertjax.config import PretrainConfig, load_config_file
 from bertjax.plan import as_json
-from bertjax.planning.chips import get_topology
 from bertjax.planning.compile import GB, plan_phase
+from bertjax.planning.hardware import get_topology
 
 SLICES = {
     "v3": ("v3:4x4", "v3:8x8", "v3:16x16"),

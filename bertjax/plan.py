@@ -1,8 +1,9 @@
-"""Plans a pretraining run for TPUs that this machine does not have: `python -m bertjax.plan`.
+"""Plans a pretraining run for TPUs or GPUs that are not at hand: `python -m bertjax.plan`.
 
-The train step is compiled for the TPUs, so that the compiler reports the memory and communication
-of the step, and whether the step fits in the memory of a device. The command needs the compiler for
-TPUs, which `pip install 'bertjax[tpu]'` installs.
+The train step is compiled for the devices, so that the compiler reports the memory and
+communication of the step, and whether the step fits in the memory of a device. The command needs
+the compiler for TPUs, which `pip install 'bertjax[tpu]'` installs, or for NVIDIA GPUs, which
+`pip install 'bertjax[gpu-plan]'` installs.
 """
 
 import dataclasses
@@ -25,18 +26,23 @@ class PlanFlags(command_line.ConfigFlags):
     """Flags of `bertjax.plan` in addition to the fields of `PretrainConfig`."""
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "hardware": "topology compare",
+        "hardware": "topology num_nodes compare",
         "output": "json advice",
     }
 
     topology: str | None = None
-    """TPU slice to plan for, as VERSION:SHAPE, where VERSION is v2, v3, v4, v5e, v5p, v6e or tpu7x
-    and SHAPE is the number of chips along each of two dimensions (v2, v3, v5e, v6e; such as v3:4x4)
-    or three (such as v4:2x2x4); None: only the slices in --compare. --topology, --compare or both
-    are required."""
+    """Devices to plan for: a TPU slice or a node of GPUs. A TPU slice is VERSION:SHAPE, where
+    VERSION is v2, v3, v4, v5e, v5p, v6e or tpu7x and SHAPE is the number of chips along each of two
+    dimensions (v2, v3, v5e, v6e; such as v3:4x4) or three (such as v4:2x2x4). A node of GPUs is
+    GPU:NUMBER, such as h200:8, where GPU is h200, h100, a100, a100-40 (with 40 GB), l40s, l4, a10
+    or rtx4090; of a GPU's memory, the share counts that JAX reserves: 75 percent, or the variable
+    XLA_PYTHON_CLIENT_MEM_FRACTION. None: only the devices in --compare. --topology, --compare or
+    both are required."""
+    num_nodes: int = 1
+    """Number of nodes, for GPUs; the name of a TPU slice gives all of its chips."""
     compare: str | None = None
-    """TPU slices to plan for besides --topology, separated by commas, such as v4:2x2x4,v5e:4x4; a
-    table compares the plans of all slices; None: only the slice in --topology."""
+    """Devices to plan for besides --topology, separated by commas, such as v5e:4x4,h200:8; a table
+    compares all plans; None: only the devices in --topology."""
     json: str | None = None
     """File to write the plans to as JSON ("-": standard output); None: no JSON is written."""
     advice: bool = True
@@ -46,37 +52,44 @@ class PlanFlags(command_line.ConfigFlags):
     def __post_init__(self):
         if not self.topologies:
             raise ValueError(
-                "No TPU slice is set: give --topology, such as v3:4x4, or --compare, such as "
-                "v4:2x2x4,v5e:4x4."
+                "No devices are set: give --topology, such as v3:4x4 or h200:8, or --compare, such "
+                "as v5e:4x4,h200:8."
             )
+        if self.num_nodes < 1:
+            raise ValueError(f"num_nodes={self.num_nodes}: it must be at least 1.")
 
     @property
     def topologies(self) -> list[str]:
-        """The names of all TPU slices to plan for."""
+        """The names of all TPU slices and GPU nodes to plan for."""
         return [name for name in (self.topology, *(self.compare or "").split(",")) if name]
 
 
 def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
-    """Compiles the train step of every phase for every TPU slice; prints and returns the plans.
+    """Compiles the train step of every phase for all devices; prints and returns the plans.
 
-    There is one plan per TPU slice and phase; a phase is a part of the run with one row length.
+    There is one plan per topology and phase; a phase is a part of the run with one row length.
 
     Raises:
-        ValueError: the config has no phases or is incompatible with the number of devices, or a
-            slice is unknown.
-        ImportError: the compiler for TPUs is not installed.
+        ValueError: the config has no phases or is incompatible with the number of devices, a
+            topology is unknown, or there are several nodes, but no GPUs.
+        ImportError: the compiler for the devices is not installed.
     """
     from rich.console import Console
 
-    from bertjax.planning.chips import get_topology
     from bertjax.planning.compile import plan_phase
+    from bertjax.planning.hardware import get_topology, is_gpu
 
     if not config.phases:
         raise ValueError("The config has no phases: give --config FILE.")
+    if flags.num_nodes > 1 and not any(map(is_gpu, flags.topologies)):
+        raise ValueError(
+            f"num_nodes={flags.num_nodes} counts nodes of GPUs, but "
+            f"{', '.join(flags.topologies)} has none: name a slice with more chips."
+        )
     plans = []
     console = Console()
     for name in flags.topologies:
-        topology = get_topology(name)
+        topology = get_topology(name, flags.num_nodes)
         for index in range(len(config.phases)):
             plan = plan_phase(config, index, topology, advise=flags.advice)
             plans.append(plan)
@@ -92,8 +105,9 @@ def describe(plan: "Plan") -> str:
     """Returns the lines of text that describe a plan, joined by newlines."""
     memory = {key: value / 1e9 for key, value in plan.memory.items()}
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
+    chips = "" if plan.chips == plan.devices else f" on {plan.chips} chips"
     lines = [
-        f"{plan.topology}: {plan.chips} chips, {plan.devices} devices {plan.device} ({mesh}); "
+        f"{plan.topology}: {plan.devices} devices {plan.device}{chips} ({mesh}); "
         f"phase {plan.phase}: {plan.batch_size} x {plan.max_length} tokens, "
         f"{plan.accumulation_steps} microbatches, remat {plan.remat}, attention by "
         f"{plan.attention}",
@@ -121,7 +135,7 @@ def describe(plan: "Plan") -> str:
     low, high = (1e3 * seconds for seconds in plan.step_seconds)
     lines.append(
         f"  step: at least {low:.1f} ms if communication and computation overlap, {high:.1f} ms if "
-        f"not ({1e3 * plan.compute_seconds:.1f} ms of computation at the peak FLOP/s of the chip, "
+        f"not ({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
         f"{1e3 * plan.communication_seconds:.1f} ms of communication at its peak bandwidth)"
     )
     lines.append(f"  compiled in {plan.compile_seconds:.0f} s")
@@ -164,8 +178,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         load_config_file(command_line.value_of("config", argv), PretrainConfig),
         argv,
         command="plan",
-        description="Compiles the train step of a pretraining for TPUs that are not at hand, and "
-        "reports its memory, its communication and a lower bound of its time for each phase. It "
+        description="Compiles the train step of a pretraining for TPUs or GPUs that are not at "
+        "hand, and reports its memory, its communication and a lower bound of its time for each "
+        "phase. It "
         "takes the flags of bertjax.pretrain that concern the train step. With --config FILE, "
         "--help also shows the flags of its phases.",
         hidden=(*command_line.NO_STEP_FLAGS, "data", "init", "reader_threads", "peak_tflops"),

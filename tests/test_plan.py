@@ -12,7 +12,8 @@ from bertjax import plan
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.model import BertConfig
-from bertjax.planning.chips import CHIPS, get_topology, known_topologies
+from bertjax.planning.chips import CHIPS, known_slices
+from bertjax.planning.hardware import get_topology
 from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
 
@@ -49,7 +50,7 @@ def test_shapes_of_a_plan_are_those_of_real_batches(prepared, tiny_config, tmp_p
     }
 
 
-@pytest.mark.parametrize("name", ["v9:4x4", "v3", "v3:4y4", "v5:4x4"])
+@pytest.mark.parametrize("name", ["h999:8", "v9:4x4", "v3", "v3:4y4", "v5:4x4"])
 def test_an_unknown_topology_is_refused_with_those_that_are_known(name):
     with pytest.raises(ValueError, match=r"Unknown topology.*Did you mean.*v3:4x4"):
         get_topology(name)
@@ -69,14 +70,23 @@ def test_a_config_without_phases_and_flags_without_a_slice_are_refused(capsys):
     assert "give --topology" in capsys.readouterr().err
 
 
+def test_several_nodes_without_gpus_are_refused():
+    config, flags = plan.parse(
+        ["--config", "configs/pretrain/bert_base.py", "--topology", "v3:4x4", "--num_nodes", "2"]
+    )
+    with pytest.raises(ValueError, match=r"num_nodes=2 counts nodes of GPUs, but v3:4x4 has none"):
+        plan.run(config, flags)
+
+
 @needs_libtpu
 @pytest.mark.slow
 def test_slices_have_the_devices_that_their_names_say():
-    for name in known_topologies():
+    for name in known_slices():
         if len(name.split("x")) == 2 and name.startswith(("v2", "v3")) and "32" in name:
             continue  # a thousand chips, no more to learn
         topology = get_topology(name)
-        assert topology.num_chips * topology.chip.devices == len(topology.devices)
+        chip = CHIPS[name.partition(":")[0]]
+        assert topology.num_chips * chip.devices == len(topology.devices)
     with pytest.raises(ValueError, match="no TPU slice 'v5e:3x3'.*v5e:4x4"):
         get_topology("v5e:3x3")
 

@@ -4,14 +4,12 @@ The numbers are from Google's pages on each TPU version, Norrie et al. 2021 for 
 al. 2023, table 4, for the links of v3 and v4. Peak FLOP/s are taken from `devices.flops`.
 """
 
+import math
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from bertjax.devices.flops import PEAK_TFLOPS
-from bertjax.files import did_you_mean
+from bertjax.planning.topology import Topology
 
 GIB = 2**30
 
@@ -53,56 +51,23 @@ CHIPS = {
 }
 
 
-class Topology(NamedTuple):
-    """A TPU slice: its name, its TPU version, and jax devices that programs can be compiled for."""
-
-    name: str
-    chip: Chip
-    devices: Sequence[Any]
-
-    @property
-    def num_chips(self) -> int:
-        """The number of chips in the slice."""
-        return len(self.devices) // self.chip.devices
-
-    @property
-    def hbm_bytes(self) -> int:
-        """The memory of one device in bytes."""
-        return int(self.chip.hbm_gib * GIB) // self.chip.devices
-
-    @property
-    def ici_bytes_per_s(self) -> float:
-        """The link bandwidth per device in bytes/s: an equal share of the links of its chip."""
-        return self.chip.ici_gb_per_s * 1e9 / self.chip.devices
-
-
-def known_topologies() -> list[str]:
-    """Returns the names of common TPU slices, such as v3:4x4, which `get_topology` accepts."""
+def known_slices() -> list[str]:
+    """Returns the names of common TPU slices, such as v3:4x4, which `tpu_slice` accepts."""
     return [f"{version}:{shape}" for version, chip in CHIPS.items() for shape in chip.examples]
 
 
-def _parse(name: str) -> tuple[str, str]:
-    version, colon, shape = name.partition(":")
-    sizes = shape.split("x")
-    if not colon or version not in CHIPS or not all(size.isdecimal() for size in sizes):
-        hint = did_you_mean(name, known_topologies())
-        raise ValueError(
-            f"Unknown topology {name!r}. {hint}The form is VERSION:CHIPS, such as "
-            + ", ".join(known_topologies())
-            + "."
-        )
-    return version, shape
-
-
-def get_topology(name: str) -> Topology:
+def tpu_slice(name: str) -> Topology:
     """Returns the TPU slice VERSION:CHIPS, such as v3:4x4; CHIPS has two or three dimensions.
+
+    The version must be one of `CHIPS`. The link bandwidth of a device is an equal share of the
+    links of its chip.
 
     Raises:
         ValueError: no TPU slice has this `name`, or the installed version of libtpu describes the
             slice with a wrong number of devices.
         ImportError: the compiler for TPUs is not installed.
     """
-    version, _ = _parse(name)
+    version, _, shape = name.partition(":")
     chip = CHIPS[version]
     _prepare_libtpu()
     from jax.experimental import topologies
@@ -118,14 +83,22 @@ def get_topology(name: str) -> Topology:
             f"There is no TPU slice {name!r} ({str(error).splitlines()[0]}). "
             f"Use one such as {shapes}."
         ) from error
-    topology = Topology(name, chip, found.devices)
-    expected = int(np.prod([int(n) for n in _parse(name)[1].split("x")]))
-    if topology.num_chips != expected:
+    num_chips = len(found.devices) // chip.devices
+    expected = math.prod(map(int, shape.split("x")))
+    if num_chips != expected:
         raise ValueError(
             f"libtpu describes {name!r} with {len(found.devices)} devices, but there are "
             f"{expected} chips with {chip.devices} devices each: install another version of libtpu."
         )
-    return topology
+    return Topology(
+        name=name,
+        kind=chip.kind,
+        devices=found.devices,
+        num_chips=num_chips,
+        memory_bytes=int(chip.hbm_gib * GIB) // chip.devices,
+        link_bytes_per_s=chip.ici_gb_per_s * 1e9 / chip.devices,
+        tflops=chip.tflops,
+    )
 
 
 def _prepare_libtpu() -> None:

@@ -1,4 +1,4 @@
-"""Compiles the train step of pretraining for a TPU slice; reports the step's memory and time."""
+"""Compiles the train step of pretraining for TPUs or GPUs; reports the step's memory and time."""
 
 import contextlib
 import dataclasses
@@ -16,8 +16,8 @@ from bertjax.devices import sharding
 from bertjax.devices.compilation_cache import no_compilation_cache
 from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
-from bertjax.planning.chips import Topology
 from bertjax.planning.collectives import Collective, collectives
+from bertjax.planning.topology import Topology
 from bertjax.training.objective import TEACHER
 from bertjax.training.pretraining_program import (
     PretrainingProgram,
@@ -39,7 +39,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The resources of the train step of one phase on a TPU slice; bytes and FLOP are per device.
+    """The resources of the train step of one phase; bytes and FLOP are per device.
 
     A phase is a part of the run with its own row length and batch size.
 
@@ -99,14 +99,14 @@ class DoesNotFit(Exception):
 
 
 def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise: bool) -> Plan:
-    """Compiles the train step of phase `index` of a config for a TPU slice; returns the plan.
+    """Compiles the train step of phase `index` of a config for `topology`; returns the plan.
 
     If the train step does not fit in device memory and `advise` is True, `Plan.advice` lists flags
     with which the train step would fit.
 
     Raises:
         ValueError: the mesh, batch size, model or attention kernel of the config does not suit the
-            devices of the slice.
+            devices of the topology.
     """
     plan = _try(config, index, topology)
     if plan.fits or not advise:
@@ -125,14 +125,14 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     found: list[Collective] = []
     try:
         compiled = _compile(program, phase, constants)
+        memory = _memory(compiled, topology)
     except DoesNotFit as error:
         memory = {"peak": error.used, "available": error.available}
     else:
-        memory = _memory(compiled, topology)
         found = collectives(compiled.as_text(), devices)
     return Plan(
         topology=topology.name,
-        device=topology.chip.kind,
+        device=topology.kind,
         devices=devices,
         chips=topology.num_chips,
         phase=index,
@@ -147,8 +147,8 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         flops=flops,
         collectives=tuple(found),
         compile_seconds=time.perf_counter() - begin,
-        compute_seconds=flops / (topology.chip.tflops * 1e12),
-        communication_seconds=sum(c.sent for c in found) / topology.ici_bytes_per_s,
+        compute_seconds=flops / (topology.tflops * 1e12),
+        communication_seconds=sum(c.sent for c in found) / topology.link_bytes_per_s,
     )
 
 
@@ -195,17 +195,22 @@ def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ..
 
 
 def _memory(compiled: Any, topology: Topology) -> dict[str, float]:
+    """Returns `Plan.memory` of a program; raises DoesNotFit if it exceeds a device's memory."""
     found = compiled.memory_analysis()
     arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
     temporaries, aliased = found.temp_size_in_bytes, found.alias_size_in_bytes
-    return {
+    memory = {
         "arguments": arguments,
         "temporaries": temporaries,
         "outputs": outputs,
         "aliased": aliased,
         "peak": arguments + outputs - aliased + temporaries + found.generated_code_size_in_bytes,
-        "available": topology.hbm_bytes,
+        "available": topology.memory_bytes,
     }
+    # Programs for GPUs are compiled even if they do not fit.
+    if memory["peak"] > memory["available"]:
+        raise DoesNotFit(memory["peak"], memory["available"])
+    return memory
 
 
 def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) -> Iterator[str]:
@@ -218,7 +223,7 @@ def _advice(config: PretrainConfig, index: int, topology: Topology, plan: Plan) 
     if not fits:
         yield (
             "none of the changes tried (rematerialisation, smaller microbatches, a smaller batch, "
-            "parameters sharded over all devices): use a larger slice or a chip with more memory"
+            "parameters sharded over all devices): use more devices, or devices with more memory"
         )
 
 

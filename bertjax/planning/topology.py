@@ -1,0 +1,27 @@
+"""`Topology`: the devices that a train step is planned for."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Topology(NamedTuple):
+    """A TPU slice, or one or several nodes of GPUs.
+
+    Attributes:
+        name: the name that the user gave, such as v3:4x4 or h200:8.
+        kind: the `device_kind` that jax reports for these devices, a key of `PEAK_TFLOPS`.
+        devices: jax devices that programs can be compiled for.
+        num_chips: the number of chips or GPUs; some TPU chips are two jax devices.
+        memory_bytes: the memory of one device that programs can use, in bytes.
+        link_bytes_per_s: the bandwidth in one direction, in bytes/s, at which a device exchanges
+            data with the others.
+        tflops: the peak dense bfloat16 TFLOP/s of one device.
+    """
+
+    name: str
+    kind: str
+    devices: Sequence[Any]
+    num_chips: int
+    memory_bytes: int
+    link_bytes_per_s: float
+    tflops: float
