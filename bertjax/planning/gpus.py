@@ -181,12 +181,9 @@ def _prepare_compiler() -> None:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # which jax sets
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # no warnings about programs that do not fit
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-    from jax._src import xla_bridge
+    import jax
 
-    # jax registers its plugins only with its first backend, and has no public function for it. A
-    # plugin that is registered already, or finds no GPU, is an error that does not matter here.
-    with contextlib.suppress(Exception):
-        xla_bridge.discover_pjrt_plugins()
+    jax.devices("cpu")  # jax registers its plugins together with its first backend
 
 
 def _assembler() -> Path | None:

@@ -123,8 +123,9 @@ class OwnFiles(abc.ABC):
             return ""
         self._held_out = held_out
         self.splits = (*self.splits, "dev")
+        path = self.path("train")
         return (
             f"There is no --dev file: {len(held_out):,} of the {len(keys):,} examples in "
-            f"{self.path('train').name} are not trained on, but evaluated (--dev_fraction "
+            f"{path.name or path.resolve().name} are not trained on, but evaluated (--dev_fraction "
             f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
         )
