@@ -51,18 +51,18 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 
 
 def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `accuracy`, and `macro_f1` and `weighted_f1` over the classes that occur in `golds`.
+    """Computes `accuracy`, `macro_f1` and `weighted_f1`, as scikit-learn does by default.
 
-    `macro_f1` is the mean of the F1 of the classes, so that rare classes count as much as frequent
-    ones; `weighted_f1` weights each class by its number of examples in `golds`.
+    `macro_f1` is the mean of the F1 of the classes in `golds` or `predictions`, so that rare
+    classes count as much as frequent ones; `weighted_f1` weights each class by its number of
+    examples in `golds`.
     """
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
-    classes = sorted({str(gold) for gold in golds})
     texts = [str(gold) for gold in golds], [str(answer) for answer in predictions]
     for average in ("macro", "weighted"):
-        score = f1_score(*texts, labels=classes, average=average, zero_division=_UNDEFINED)
+        score = f1_score(*texts, average=average, zero_division=_UNDEFINED)
         values[f"{average}_f1"] = float(score)
     return values
 

@@ -37,13 +37,13 @@ from bertjax.training.state import TrainState, split_params
 from bertjax.training.target_scale import to_original, to_standardized
 from bertjax.training.teacher import Teacher
 from bertjax.training.trainer import Run, identity_of
+from bertjax.training.workdir import BAD_ROWS
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.fill import fresh
 from bertjax.weights.tagger_weights import with_new_tagger
 
 SCORES = "scores.json"
-BAD_ROWS = "bad_rows.jsonl"
 
 
 class FinetuningRun(Run):

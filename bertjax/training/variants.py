@@ -27,7 +27,6 @@ from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training.data_summary import summary
 from bertjax.training.finetuning import (
-    BAD_ROWS,
     SCORES,
     FinetuningRun,
     load_for_task,
@@ -44,7 +43,7 @@ from bertjax.training.scores import (
 )
 from bertjax.training.teacher import Teacher, load_task_teacher
 from bertjax.training.trainer import identity_of
-from bertjax.training.workdir import Workdir
+from bertjax.training.workdir import BAD_ROWS, Workdir
 from bertjax.weights import LoadedModel
 
 if TYPE_CHECKING:

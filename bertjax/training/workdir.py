@@ -7,6 +7,7 @@
 `metrics.jsonl` and `events.out.tfevents.*`: the metrics as JSON lines and TensorBoard events.
 `model/`: the exported model, a Hugging Face directory.
 `scores.json` and `predictions/`: the scores and the predictions of a fine-tuning run.
+`bad_rows.jsonl`: the rows of the user's files that a fine-tuning run leaves out.
 `rollbacks.json`: the rollbacks of the run, if there were any.
 `damaged/`: damaged checkpoints, which are not used any more.
 `rolled_back/`: checkpoints that a rollback has moved away from `checkpoints/`.
@@ -26,6 +27,8 @@ from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write
 from bertjax.training.metric_files import read_lines
 
 LOCK_FILE = "run.lock"
+# The rows of the user's data files that a fine-tuning run leaves out.
+BAD_ROWS = "bad_rows.jsonl"
 
 # Config fields that may differ when a run is resumed, since no update depends on them. Data files
 # and a teacher may have moved, because hashes of their content identify them.
@@ -38,7 +41,10 @@ MAY_CHANGE = (
 
 
 # What a run leaves in its workdir that another run there must not find.
-RESULTS = "checkpoints rollbacks.json model predictions scores.json damaged rolled_back".split()
+RESULTS = (
+    *("checkpoints", "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
+    *("damaged", "rolled_back"),
+)
 
 
 class Workdir:

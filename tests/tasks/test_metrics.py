@@ -170,3 +170,10 @@ def test_every_metric_of_perfect_predictions_is_1():
     for metric, golds in LABELS.items():
         values = metric(golds, golds)
         assert values and list(values.values()) == pytest.approx([1.0] * len(values)), metric
+
+
+def test_macro_f1_counts_classes_that_are_only_predicted_as_scikit_learn_does():
+    golds, answers = ["a", "a", "b", "b"], ["a", "c", "b", "b"]
+    found = class_metrics(golds, answers)
+    assert found["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert found["weighted_f1"] == pytest.approx((2 / 3 + 1) / 2)

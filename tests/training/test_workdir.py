@@ -9,7 +9,7 @@ from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, 
 from bertjax.files import write_json
 from bertjax.lock import Locked
 from bertjax.training.optimizer import difference_before
-from bertjax.training.workdir import Workdir
+from bertjax.training.workdir import BAD_ROWS, Workdir
 
 PHASES = (
     Phase(num_steps=10, max_length=16, batch_size=8),
@@ -56,12 +56,14 @@ def test_only_a_run_of_another_config_is_deleted_to_be_overwritten(tmp_path, cap
     resume(workdir, dataclasses.replace(CONFIG, overwrite=True), overwrite=True)
     assert workdir.newest_step == 3 and workdir.model.is_dir()
     (workdir.path / "notes.txt").write_text("mine")
+    (workdir.path / BAD_ROWS).write_text("{}")
     other = dataclasses.replace(CONFIG, seed=1)
     with pytest.raises(ValueError, match="delete that run with --overwrite"):
         resume(workdir, other)
     resume(workdir, other, overwrite=True)
     assert "was deleted (--overwrite)" in capsys.readouterr().out
     assert not workdir.has_checkpoints and not workdir.model.exists()
+    assert not (workdir.path / BAD_ROWS).exists()
     assert (workdir.path / "notes.txt").read_text() == "mine"
     resume(workdir, other)
 

@@ -41,7 +41,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     for problem in problems:
         text = problem.removeprefix(where).lstrip(", ")
         found = re.match(r"row (\d+):? ?", text)
-        text = text[found.end() :].lstrip(", ") if found else text
+        if found:  # which names the question, too
+            text = re.sub(r"^,? ?question \S+:? ", "", text[found.end() :])
         # Without a row number, the numbers in the text may tell the place.
         kind = re.sub(_VALUES if found else r'"[^"]*"', _without_value, text)
         first.setdefault(kind, text)

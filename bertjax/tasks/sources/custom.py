@@ -164,7 +164,7 @@ class CustomSource(OwnFiles):
                 first_cut = first_cut or f"{sentence.cut_word} in {row.where}"
                 reason = (
                     f"entities begin or end within a word, such as {first_cut}, and are taken as "
-                    "whole words"
+                    "whole words, in the scores as well"
                 )
                 self.counts[f"{split}: rows whose {reason}"] += 1
             return dataclasses.replace(example, row=row.values)

@@ -20,6 +20,8 @@ from bertjax.tasks.sources.table_files import (
     suffix_of,
 )
 
+_ANSWERS = {"answers", "answer", "answer_text", "answer_start", "is_impossible"}
+
 
 def is_question_table(path: Path) -> bool:
     """Returns whether a file is a table of questions, and not SQuAD's official JSON.
@@ -30,7 +32,7 @@ def is_question_table(path: Path) -> bool:
     """
     suffix = suffix_of(path)
     if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
-        if not {"answers", "answer", "is_impossible"} & {*Table(path).columns}:
+        if not _ANSWERS & {*Table(path).columns}:
             return True
         raise ValueError(
             f"{path}: a {suffix} file cannot hold lists of answers. Write JSON lines, such as "

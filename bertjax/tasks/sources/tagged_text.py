@@ -69,7 +69,7 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
 
     Raises:
         ValueError: the text has no words, an entity is malformed or lies outside of the text, or
-            two entities overlap.
+            two entities overlap or have a word in common.
     """
     text = row.text(text_column)
     listed = None if entity_column is None else row.values.get(entity_column)
@@ -77,7 +77,7 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
     words = split_words(text)
     if not words:
         raise ValueError(f"{row.where}: the text {shorten(text)} has no words; remove the row.")
-    tags = None if spans is None else _tags(words, spans)
+    tags = None if spans is None else _tags(row, words, spans)
     offsets = tuple((word.start, word.end) for word in words)
     cut_word = _cut_word(words, spans or ())
     return Sentence(row.number, tuple(word.text for word in words), tags, text, offsets, cut_word)
@@ -131,6 +131,12 @@ def _span(row: Row, text: str, entity: Any) -> Span:
         )
     # Spaces at the edges of an entity are of no word.
     inside = text[start:end]
+    said = entity.get("text") if isinstance(entity, dict) else None
+    if isinstance(said, str) and said.strip() != inside.strip():
+        raise ValueError(
+            f"{row.where}: the entity {shorten(said)} has start {start} and end {end}, but there "
+            f"the text is {shorten(inside)}. Count Unicode characters from 0, not bytes."
+        )
     start += len(inside) - len(inside.lstrip())
     end -= len(inside) - len(inside.rstrip())
     if start >= end:
@@ -138,17 +144,23 @@ def _span(row: Row, text: str, entity: Any) -> Span:
     return Span(start, end, kind)
 
 
-def _tags(words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
+def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:
     """Returns the IOB2 tag of each word, from the entities in the order of their positions.
 
-    A word belongs to the first entity that has any of its characters.
+    A word belongs to the entity that has any of its characters; if there are two, ValueError is
+    raised, because a word has one tag and one of the entities would be lost or cut.
     """
     tags = ["O"] * len(words)
     starts, ends = [word.start for word in words], [word.end for word in words]
     free = 0  # the words before it are tagged or passed
     for start, end, kind in spans:
-        first = max(free, bisect.bisect_right(ends, start))
-        free = max(free, bisect.bisect_left(starts, end))
+        first = bisect.bisect_right(ends, start)
+        if first < free:
+            raise ValueError(
+                f"{row.where}: two entities have the word {shorten(words[first].text)} in common, "
+                "but a word has one tag: separate them by a space, or keep one of them."
+            )
+        free = bisect.bisect_left(starts, end)
         for index in range(first, free):
             tags[index] = f"{'B' if index == first else 'I'}-{kind}"
     return tuple(tags)

@@ -161,3 +161,36 @@ def test_reasons_are_whole_as_far_as_the_message_has_room(tmp_path):
     counted = int(rest.split()[1])
     assert counted == 8 - 3 - (len(described) - 1) and "other problems" in rest
     assert len("\n".join([first, *described, rest])) < 400
+
+
+def test_two_entities_of_one_word_are_refused_and_not_lost(tmp_path):
+    spans = {"lost": [[7, 16, "PER"], [17, 21, "LOC"]], "cut": [[7, 10, "PER"], [11, 21, "LOC"]]}
+    text = {"lost": "We saw Ana Souza/Bonn today.", "cut": "We saw Ana/Bonn Süd today."}
+    rows = [{"text": text[name], "entities": spans[name]} for name in spans]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"two entities have the word .Souza/Bonn. in common"):
+        list(CustomSource("tag", train=tmp_path / "a.jsonl").examples("train"))
+    reported = CustomSource("tag", test=tmp_path / "a.jsonl", bad_rows="report")
+    for example in reported.examples("test"):
+        assert "separate them by a space" in example.problem
+        assert example.label is None and example.words
+
+
+def test_the_text_of_an_entity_is_compared_with_its_offsets(tmp_path):
+    entity = {"start": 5, "end": 8, "label": "PER", "text": "Anna"}
+    right = {"start": 0, "end": 5, "label": "PER", "text": "Anna"}
+    rows = [{"text": "Anna saw Bonn", "entities": [e]} for e in (entity, right)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    message = 'the entity "Anna" has start 5 and end 8, but there the text is "saw"'
+    with pytest.raises(ValueError, match=message):
+        list(CustomSource("tag", train=tmp_path / "a.jsonl").examples("train"))
+
+
+def test_questions_with_the_same_problem_are_listed_together(tmp_path):
+    row = {"context": "Anna left.", "question": "Who?", "answer": "Anna"}
+    rows = [row | {"id": f"q{index}"} for index in range(9)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match="9 rows cannot be used") as error:
+        list(SquadSource({"train": tmp_path / "a.jsonl"}).examples("train"))
+    first, line = str(error.value).splitlines()
+    assert line.startswith('  row 1, 2, 3, 4, 5, 6, 7, 8, 9: has "answer" in place of "answers"')
