@@ -43,7 +43,7 @@ def project(
     bfloat16 on a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
     of x before it is multiplied.
     """
-    if not _is_slow(x) and not float32:
+    if not _is_slow(x) and not (float32 and x.dtype != jnp.float32):
         last = tuple(range(x.ndim - axes, x.ndim))
         dimensions = ((last, (1,) if transposed else tuple(range(axes))), ((), ()))
         return jax.lax.dot_general(x, kernel.astype(x.dtype), dimensions)
