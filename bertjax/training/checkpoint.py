@@ -267,7 +267,8 @@ def _kept(x: jax.Array) -> jax.Array:
     copy would only take device memory.
     """
     single = _single(x)
-    return single.copy() if single.sharding.device_set.pop().platform == "cpu" else single
+    on_cpu = next(iter(single.sharding.device_set)).platform == "cpu"
+    return single.copy() if on_cpu else single
 
 
 def _single(x: jax.Array) -> jax.Array:
