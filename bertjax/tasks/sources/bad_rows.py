@@ -14,9 +14,10 @@ from bertjax.files import brief, writing
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example whose `problem` is the reason, without content unless only the label is bad.
 BadRows = Literal["refuse", "skip", "report"]
-# The maximum length of an error message in characters, without the path of the file, and the length
-# at which it lists no further problem.
+# The maximum length of an error message in characters, of which a path counts as at most `_PATH`,
+# and the length to which the description of a problem may be cut.
 LONGEST = 380
+_PATH = 30
 _SHORTEST = 60
 # Names of columns (in '...'), quoted values, and numbers that are not a part of a word.
 _VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
@@ -49,7 +50,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
-    left = LONGEST - len(message) + len(where) - len("\n  and 1,000,000 rows with other problems")
+    left = LONGEST - len(message) + max(len(where) - _PATH, 0)
+    left -= len("\n  and 1,000,000 rows with other problems")
     others = len(problems)
     for kind, numbers in sorted(rows.items(), key=lambda item: -len(item[1])):
         listed = _listed([*filter(None, numbers)], 30)
