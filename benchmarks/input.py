@@ -1,6 +1,7 @@
 """Measures the throughput of the input pipeline of pretraining: reading, masking, batching.
 
     python benchmarks/input.py --data D [--max_length 512] [--batch_size 64] [--seconds 10]
+        [--whole_word_masking] [--max_ngram 3]
 
 Prints a line of JSON: rows per second of wall time, and per second of CPU time over all threads.
 The input of n rows is hidden if it takes less time than a step, and if there are idle cores.
@@ -28,14 +29,17 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=PretrainConfig.reader_threads)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--whole_word_masking", action="store_true")
+    parser.add_argument("--max_ngram", type=int, default=1)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     metadata, tokenizer = read_metadata(args.data), load_tokenizer(args.data)
     phase = Phase(num_steps=1, max_length=args.max_length, batch_size=args.batch_size)
     most = metadata.max_sequences
+    words = {"whole_word_masking": args.whole_word_masking, "max_ngram": args.max_ngram}
     batches = train_batches(
         shard_paths(args.data, "train", args.max_length),
-        make_masking(PretrainConfig(), phase, tokenizer, most),
+        make_masking(PretrainConfig(**words), phase, tokenizer, most),
         RowFormat(args.max_length, tokenizer.pad_token_id, most),
         seed=0,
         phase=0,
@@ -52,6 +56,7 @@ def main() -> None:
     line = {
         "rows": [args.batch_size, args.max_length],
         "max_sequences": most,
+        **words,
         "rows_per_second": round(rows / wall),
         "rows_per_core_second": round(rows / cpu),
         "threads": args.threads,

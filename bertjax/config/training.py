@@ -175,9 +175,8 @@ class TrainingConfig:
     log_every: int = 100
     """Number of steps between log lines of metrics."""
     reader_threads: int = 1
-    """Number of threads that read rows ahead of the training. More threads help if reads are slow,
-    for example from a bucket. In pretraining, one thread at a time draws masks, which more threads
-    do not speed up."""
+    """Number of threads that read rows ahead of the training. On a local disk, one thread is the
+    fastest; more threads help only if each read has to wait, for example for a network disk."""
     peak_tflops: float | None = None
     """Peak TFLOP/s of one device (TPU v2, v3 and 7x: one core, half a chip), from which MFU (model
     FLOP utilisation) is computed; None: the dense bfloat16 peak in the data sheet, or for an

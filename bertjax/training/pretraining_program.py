@@ -10,9 +10,10 @@ from jax.sharding import Mesh
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.config.model import BertConfig
-from bertjax.data.batches.batch import Batch, stack
+from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import RowFormat, make_row
+from bertjax.data.batches.pretraining_batches import RowFormat, make_batch
+from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.records import Row
 from bertjax.devices import sharding
 from bertjax.devices.flops import train_flops_per_row
@@ -111,9 +112,9 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
     for _ in range(count):
         ids = rng.integers(min(MASK + 1, vocab_size - 1), vocab_size, length)
         ids[0], ids[length // 2], ids[-1] = CLS, SEP, SEP
-        row = Row(ids, (length,), (length // 2 + 1,), (int(rng.integers(2)),))
-        rows.append(make_row(row, masking, RowFormat(length, 0), rng))
-    return stack(rows)
+        rows.append(Row(ids, (length,), (length // 2 + 1,), (int(rng.integers(2)),)))
+    bits = random_bits((0,), range(count), length)
+    return make_batch(rows, masking, RowFormat(length, 0), bits)
 
 
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:

@@ -310,7 +310,8 @@ def test_roberta_counts_positions_without_padding_in_front_in_buckets_too(
     alone = bert(input_ids=ids[1:, 6:])["last_hidden_state"]
     np.testing.assert_allclose(outputs[1, 6:], alone[0], atol=1e-5)
     expected = unpadded(bert, ids, mask)["last_hidden_state"]
-    np.testing.assert_allclose(outputs[mask > 0], expected[mask > 0], atol=1e-6)
+    # Sums of other lengths are rounded differently, on some processors by more than 1e-6.
+    np.testing.assert_allclose(outputs[mask > 0], expected[mask > 0], atol=3e-6)
 
 
 def test_choices_keep_their_shape_in_buckets(tmp_path, tiny_config, tokenizer, written):

@@ -39,6 +39,40 @@ def pad_to(values: Sequence[int] | np.ndarray, length: int, fill: int) -> np.nda
     return padded
 
 
+def ranks(counts: np.ndarray) -> np.ndarray:
+    """Numbers the items of each group from 0 on: int [sum of counts], for `counts` [G] items."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+class PaddedRows:
+    """Places of N values in the rows of an array [B, W], row by row, with padding at their ends.
+
+    Attributes:
+        used: bool [B, W], whether the element holds a value.
+        rows, columns: int [N], the row and the column of each value.
+
+    Raises:
+        ValueError: a row has more than W values.
+    """
+
+    def __init__(self, counts: Sequence[int] | np.ndarray, width: int, what: str):
+        """Args: `counts` [B], number of values per row; `width`, W; `what`, what is counted."""
+        counts = np.asarray(counts)
+        if counts.max(initial=0) > width:
+            raise ValueError(
+                f"A row has {counts.max()} {what}, but only {width} fit: prepare the data again "
+                "for this length, or change the config of the phase."
+            )
+        self.used = np.arange(width) < counts[:, None]
+        self.rows, self.columns = np.repeat(np.arange(len(counts)), counts), ranks(counts)
+
+    def spread(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
+        """Returns int32 [B, W] with `values` [N] in their places, and `fill` elsewhere."""
+        spread = np.full(self.used.shape, fill, np.int32)
+        spread[self.used] = values
+        return spread
+
+
 def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int) -> Batch:
     """Returns position_ids [L], sequence_ids [L] and sequence_starts [K] of a packed row.
 
@@ -57,10 +91,9 @@ def layout(sequence_lengths: Sequence[int], row_length: int, max_sequences: int)
     """
     lengths = np.asarray(sequence_lengths, np.int32)
     starts = np.cumsum(lengths) - lengths
-    positions = np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths)
     sequence_ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     return {
-        "position_ids": pad_to(positions, row_length, 0),
+        "position_ids": pad_to(ranks(lengths), row_length, 0),
         "sequence_ids": pad_to(sequence_ids, row_length, 0),
         "sequence_starts": pad_to(starts, max_sequences, 0),
     }

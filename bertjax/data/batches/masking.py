@@ -5,6 +5,10 @@ google-research/bert, a share of the tokens of each sequence (15 % by default) i
 the predicted tokens become [MASK], 10 % a random token of the vocabulary, and 10 % are unchanged.
 Options of `Masking` select ALBERT's n-gram masking, or exclude special tokens from the random
 tokens as in fairseq. For next-token prediction, no token is masked.
+
+All sequences of a block of rows are masked at once, by array operations. The functions take the
+tokens of these sequences in one array, without padding, and two random numbers of 64 bits for each
+token (see `random_bits.py`), so that the masks of a row do not depend on the other rows.
 """
 
 import dataclasses
@@ -12,6 +16,11 @@ import functools
 from typing import Literal
 
 import numpy as np
+
+from bertjax.data.batches.batch import ranks
+
+# A key for sorting: the number of the group, random bits, and the number of the item in its group.
+_RANDOM_BITS, _ITEM_BITS = 28, 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,89 +62,157 @@ class Masking:
         return ~np.isin(np.arange(self.vocab_size), self.never_masked)
 
 
-def choose_positions(
-    ids: np.ndarray, masking: Masking, max_predictions: int, rng: np.random.Generator
+def choose_tokens(
+    ids: np.ndarray, lengths: np.ndarray, rows: np.ndarray, bits: np.ndarray, masking: Masking
 ) -> np.ndarray:
-    """Draws the positions to predict in one sequence; returns the positions in ascending order.
+    """Draws the tokens to predict in S sequences; returns their indices in `ids`, ascending.
 
-    About `masking.probability` * T positions, but at most `max_predictions`, are drawn for `ids`,
-    int [T], the token ids of the sequence. As in google-research/bert, T counts [CLS] and [SEP],
-    although the positions of [CLS] and [SEP] are never drawn.
+    About `masking.probability` * T tokens are drawn from a sequence of T tokens, but in each row at
+    most `masking.max_predictions`. As in google-research/bert, T counts [CLS] and [SEP], although
+    [CLS] and [SEP] are never drawn.
+
+    Args:
+        ids: int [N], the token ids of all sequences, one sequence after the other.
+        lengths: int [S], the number of tokens of each sequence.
+        rows: int [S], the number of the row that contains the sequence, ascending.
+        bits: uint64 [N], random bits of each token.
+        masking: the settings of masking.
     """
-    wanted = min(max_predictions, max(1, round(len(ids) * masking.probability)))
     candidates = np.flatnonzero(masking.maskable[ids])
+    sequences = np.repeat(np.arange(len(lengths)), lengths)[candidates]
+    counts = np.bincount(sequences, minlength=len(lengths))
+    share = np.rint(lengths * masking.probability).astype(int)
+    quotas = _limited(np.minimum(np.maximum(share, 1), counts), rows, masking.max_predictions)
     if masking.word_starts is None:
-        return np.sort(rng.permutation(candidates)[:wanted])
-    starts = masking.word_starts[ids[candidates]]
-    return _choose_whole_words(candidates, masking, starts, wanted, rng)
-
-
-def _choose_whole_words(
-    candidates: np.ndarray, masking: Masking, starts: np.ndarray, wanted: int, rng
-) -> np.ndarray:
-    """Draws whole words or n-grams (Lan et al. 2019, 4.2) with at most `wanted` tokens in total.
-
-    `candidates` are the positions that may be predicted, and `starts` tells for each of them
-    whether its token begins a word. Returns the positions of all tokens in the drawn words.
-    """
+        order = _shuffled(counts, bits[candidates])
+        drawn = ranks(counts) < np.repeat(quotas, counts)
+        return np.sort(candidates[order[drawn]])
+    is_first = masking.word_starts[ids[candidates]]
     # A token that continues a word joins the candidate before it, even across [SEP]; the first
-    # candidate always starts a word.
-    first_of_word = np.flatnonzero(starts[1:]) + 1
-    words = np.split(candidates, first_of_word)
-    sizes = np.ones(len(words), int)
+    # candidate of a sequence always starts a word.
+    is_first[(np.cumsum(counts) - counts)[counts > 0]] = True
+    is_drawn = _draw_words(candidates, sequences, is_first, quotas, bits, masking)
+    return candidates[np.repeat(is_drawn, _sizes(is_first))]
+
+
+def _limited(quotas: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
+    """Lowers `quotas` [S] so that the sequences of each row have at most `limit` together.
+
+    The first sequences of a row keep theirs. `rows` [S] are the numbers of the rows, ascending.
+    """
+    before = np.cumsum(quotas) - quotas
+    before -= before[np.searchsorted(rows, rows)]
+    return np.clip(limit - before, 0, quotas)
+
+
+def _sizes(is_first: np.ndarray) -> np.ndarray:
+    """Returns the sizes of the groups that start where `is_first`, bool [N], is True."""
+    return np.diff(np.flatnonzero(is_first), append=len(is_first))
+
+
+def _shuffled(counts: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """Shuffles the items of each group, for groups of `counts` [G] items, by their random `bits`.
+
+    Returns the indices of all items, group by group. An item keeps its place in the order if other
+    groups are added or removed.
+    """
+    groups = np.repeat(np.arange(len(counts), dtype=np.uint64), counts)
+    keys = (groups << np.uint64(_RANDOM_BITS)) | (bits >> np.uint64(64 - _RANDOM_BITS))
+    keys = (keys << np.uint64(_ITEM_BITS)) | ranks(counts).astype(np.uint64)
+    keys.sort()  # several times as fast as argsort
+    items = (keys & np.uint64((1 << _ITEM_BITS) - 1)).astype(int)
+    return items + np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _draw_words(
+    candidates: np.ndarray,
+    sequences: np.ndarray,
+    is_first: np.ndarray,
+    quotas: np.ndarray,
+    bits: np.ndarray,
+    masking: Masking,
+) -> np.ndarray:
+    """Draws whole words or n-grams (Lan et al. 2019, 4.2) with at most `quotas` tokens in total.
+
+    Args:
+        candidates: int [C], the indices of the tokens that may be predicted.
+        sequences: int [C], the sequence of each candidate.
+        is_first: bool [C], whether the candidate is the first token of a word; W words in total.
+        quotas: int [S], the number of tokens to draw from each sequence.
+        bits: uint64 [N], random bits of each token.
+        masking: the settings of masking.
+
+    Returns:
+        Bool [W]: whether the word is drawn.
+    """
+    first = np.flatnonzero(is_first)
+    edges = np.append(first, len(candidates))
+    counts = np.bincount(sequences[first], minlength=len(quotas))
+    bits = bits[candidates[first]]
+    order, sizes = _shuffled(counts, bits), np.ones(len(first), int)
     if masking.max_ngram > 1:
-        sizes = _draw_sizes(candidates, first_of_word, masking.max_ngram, rng)
-    taken = np.zeros(len(words), bool)
-    free = wanted
-    for index in rng.permutation(len(words)):
-        if free == 0:
+        sizes = _draw_sizes(candidates, sequences, first, masking.max_ngram, bits)
+    starts = np.cumsum(counts) - counts
+    taken, free = np.zeros(len(first), bool), quotas.copy()
+    active = np.arange(len(quotas))
+    # Step i looks at the word that is number i in the random order of its sequence.
+    for step in range(counts.max(initial=0)):
+        active = active[(free[active] > 0) & (counts[active] > step)]
+        if not len(active):
             break
+        word = order[starts[active] + step]
+        size, largest = np.zeros(len(word), int), int(sizes[word].max())
+        overlaps = np.zeros(len(word), bool)
         # An n-gram of more than `free` tokens loses its last words; a single word of more tokens is
         # skipped, since a later word may be shorter.
-        for size in range(sizes[index], 0, -1):
-            length = sum(map(len, words[index : index + size]))
-            if length <= free:
-                # An n-gram that overlaps a chosen one is skipped, too.
-                if not taken[index : index + size].any():
-                    taken[index : index + size] = True
-                    free -= length
-                break
-    chosen = [word for word, is_taken in zip(words, taken, strict=True) if is_taken]
-    return np.concatenate(chosen) if chosen else candidates[:0]
+        for n in range(1, largest + 1):
+            end = np.minimum(word + n, len(first))
+            fits = (sizes[word] >= n) & (edges[end] - edges[word] <= free[active])
+            overlaps |= fits & taken[end - 1]
+            size[fits] = n
+        # An n-gram that overlaps a drawn one is skipped, too.
+        size[overlaps] = 0
+        for n in range(largest):
+            taken[word[size > n] + n] = True
+        free[active] -= edges[word + size] - edges[word]
+    return taken
 
 
 def _draw_sizes(
-    candidates: np.ndarray, first_of_word: np.ndarray, max_ngram: int, rng: np.random.Generator
+    candidates: np.ndarray,
+    sequences: np.ndarray,
+    first: np.ndarray,
+    max_ngram: int,
+    bits: np.ndarray,
 ) -> np.ndarray:
     """Draws, for each of W words, the size of the n-gram that starts with this word.
 
-    `candidates` are the positions that may be predicted, in ascending order. The first word begins
-    at candidates[0], the next ones at candidates[first_of_word], where `first_of_word` is int
-    [W - 1]. Returns the sizes in words, int [W]. No n-gram extends beyond a special token.
+    `candidates` and `sequences`, int [C], are the indices of the tokens that may be predicted and
+    their sequences; word w begins at candidates[first[w]] and has the random `bits` [W]. Returns
+    the sizes in words, int [W]. No n-gram extends beyond a special token or a sequence.
     """
-    heads = np.concatenate([[0], first_of_word])
+    words = np.arange(len(first))
+    breaks = (np.diff(candidates) > 1) | (np.diff(sequences) > 0)
+    ends = np.append(np.searchsorted(first, np.flatnonzero(breaks) + 1), len(first))
     # Number of words from each word to the end of its segment.
-    breaks = np.flatnonzero(np.diff(candidates) > 1) + 1
-    ends = np.append(np.searchsorted(heads, breaks), len(heads))
-    left = ends[np.searchsorted(ends, np.arange(len(heads)), side="right")] - np.arange(len(heads))
+    left = ends[np.searchsorted(ends, words, side="right")] - words
     cumulative = np.cumsum(1 / np.arange(1, max_ngram + 1))
-    draw = rng.random(len(heads)) * cumulative[np.minimum(left, max_ngram) - 1]
+    # The upper bits of the same number determine the order of the words.
+    uniform = (bits & np.uint64(0xFFFFFFFF)) / 2.0**32
+    draw = uniform * cumulative[np.minimum(left, max_ngram) - 1]
     return np.searchsorted(cumulative, draw, side="right") + 1
 
 
-def corrupt(
-    ids: np.ndarray, positions: np.ndarray, masking: Masking, rng: np.random.Generator
-) -> np.ndarray:
-    """Returns a copy of `ids` [T], masked at `positions` by the 80/10/10 rule of BERT.
+def replacements(ids: np.ndarray, bits: np.ndarray, masking: Masking) -> np.ndarray:
+    """Returns what replaces the tokens to predict, `ids` [M], by the 80/10/10 rule of BERT.
 
-    Each token at `positions` independently becomes [MASK] with probability 0.8, becomes a random
-    token with probability 0.1, and is unchanged with probability 0.1.
+    Each token independently becomes [MASK] with probability 0.8, becomes a random token with
+    probability 0.1, and is unchanged with probability 0.1. `bits`, uint64 [M], are random bits.
     """
-    draw = rng.random(len(positions))
-    random_words = rng.integers(0, masking.vocab_size - len(masking.never_drawn), len(positions))
+    tenth = ((bits >> np.uint64(32)) * np.uint64(10)) >> np.uint64(32)
+    drawable = np.uint64(masking.vocab_size - len(masking.never_drawn))
+    random_words = (((bits & np.uint64(0xFFFFFFFF)) * drawable) >> np.uint64(32)).astype(ids.dtype)
     for never in sorted(masking.never_drawn):
         random_words += random_words >= never  # skips the token id `never`
-    replaced = np.where(draw < 0.8, masking.mask_token_id, random_words)
-    corrupted = ids.copy()
-    corrupted[positions] = np.where(draw < 0.9, replaced, ids[positions])
-    return corrupted
+    replaced = np.where(tenth < 8, masking.mask_token_id, random_words)
+    return np.where(tenth < 9, replaced, ids)

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from bertjax.data.batches.batch import Batch, layout, pad_to, stack
-from bertjax.data.batches.masking import Masking, choose_positions, corrupt
+from bertjax.data.batches.batch import Batch, PaddedRows, ranks
+from bertjax.data.batches.masking import Masking, choose_tokens, replacements
+from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.batches.shard_source import Rows
 from bertjax.data.metadata import unigram_entropy
 from bertjax.data.records import NO_LABEL, Row
 
 ROWS_PER_READ = 1024
+# Rows that are masked at once: enough to amortise numpy's calls, few enough for the caches.
+ROWS_PER_BLOCK = 128
 
 
 class RowFormat(NamedTuple):
@@ -30,81 +33,83 @@ class RowFormat(NamedTuple):
     max_sequences: int = 1
 
 
-def make_row(row: Row, masking: Masking, form: RowFormat, rng: np.random.Generator) -> Batch:
-    """Converts a prepared row to a row of a batch (see `batch.py`), with masks drawn from `rng`.
+def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.ndarray) -> Batch:
+    """Converts B prepared rows to a batch (see `batch.py`), with masks drawn from random bits.
 
     For next-token prediction, `masked_positions` are all positions except the last of each
     sequence, and `masked_labels` are the ids of the tokens at the following positions.
 
+    Args:
+        rows: the rows, at least one.
+        masking, form: the masking settings and the format of the rows.
+        bits: uint64 [B, 2, row_length], random bits of each token (see `random_bits`).
+
     Raises:
-        ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or
-            `row` has more tokens or sequences than `form` allows, or more positions to predict than
+        ValueError: a token id is not below the vocabulary size, which would make the loss NaN; or a
+            row has more tokens or sequences than `form` allows, or more positions to predict than
             `masking.max_predictions`.
     """
-    ids = row.input_ids.astype(np.int32)
+    ids = np.concatenate([row.input_ids for row in rows]).astype(np.int32)
     if ids.max(initial=0) >= masking.vocab_size:
         raise ValueError(
             f"A record contains the token id {ids.max()}, but vocab_size={masking.vocab_size}: the "
             "data was prepared with another tokenizer; prepare it again."
         )
-    next_token = masking.predict == "next_token"
-    corrupted, positions, start = ids.copy(), [], 0
-    token_type_ids = np.zeros(len(ids), np.int32)
-    for length, a_length in zip(row.lengths, row.a_lengths, strict=True):
-        span = slice(start, start + length)
-        if next_token:
-            chosen = np.arange(length - 1)
-        else:
-            free = masking.max_predictions - sum(map(len, positions))
-            chosen = choose_positions(ids[span], masking, free, rng)
-            corrupted[span] = corrupt(ids[span], chosen, masking, rng)
-        token_type_ids[start + a_length : start + length] = 1
-        positions.append(chosen + start)
-        start += length
-    masked = np.concatenate(positions)
-    labels = ids[masked + 1] if next_token else ids[masked]
-    size = masking.max_predictions
+    lengths = np.concatenate([row.lengths for row in rows])
+    a_lengths = np.concatenate([row.a_lengths for row in rows])
+    sequences = PaddedRows([len(row.lengths) for row in rows], form.max_sequences, "sequences")
+    tokens = PaddedRows([len(row.input_ids) for row in rows], form.row_length, "tokens")
+    positions = ranks(lengths)
+    if masking.predict == "next_token":
+        chosen = np.flatnonzero(positions < np.repeat(lengths - 1, lengths))
+        corrupted, targets = ids, ids[chosen + 1]
+    else:
+        order, draw = bits[:, 0], bits[:, 1]
+        chosen = choose_tokens(ids, lengths, sequences.rows, order[tokens.used], masking)
+        corrupted, targets = ids.copy(), ids[chosen]
+        corrupted[chosen] = replacements(targets, draw[tokens.used][chosen], masking)
+    counts = np.bincount(tokens.rows[chosen], minlength=len(rows))
+    predictions = PaddedRows(counts, masking.max_predictions, "tokens to predict")
     return {
-        "input_ids": pad_to(corrupted, form.row_length, form.pad_token_id),
-        "token_type_ids": pad_to(token_type_ids, form.row_length, 0),
-        **layout(row.lengths, form.row_length, form.max_sequences),
-        "masked_positions": pad_to(masked, size, 0),
-        "masked_labels": pad_to(labels, size, 0),
-        "masked_weights": pad_to(np.ones(len(masked)), size, 0).astype(np.float32),
-        "labels": pad_to(row.labels, form.max_sequences, NO_LABEL),
+        "input_ids": tokens.spread(corrupted, form.pad_token_id),
+        "token_type_ids": tokens.spread(positions >= np.repeat(a_lengths, lengths)),
+        "position_ids": tokens.spread(positions),
+        "sequence_ids": tokens.spread(np.repeat(sequences.columns + 1, lengths)),
+        "sequence_starts": sequences.spread(tokens.columns[np.cumsum(lengths) - lengths]),
+        "masked_positions": predictions.spread(tokens.columns[chosen]),
+        "masked_labels": predictions.spread(targets),
+        "masked_weights": predictions.used.astype(np.float32),
+        "labels": sequences.spread(np.concatenate([row.labels for row in rows]), NO_LABEL),
     }
 
 
-class _Rows(grain.MapDataset):
-    """Dataset of masked rows: with `shuffle`, endless and shuffled anew in every epoch.
+class _MaskedRows:
+    """Rows of prepared data, masked: with `shuffle`, endless and shuffled anew in every epoch.
 
-    Without `shuffle`, the dataset is one epoch in the order of the records.
+    Without `shuffle`, the rows are one epoch in the order of the records.
     """
 
     def __init__(self, paths, masking, form, seed, *, shuffle):
         source: Any = Rows(paths)
-        records = grain.MapDataset.source(source)
+        self.rows = grain.MapDataset.source(source)
         if shuffle:
             shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
-            records = records.shuffle(seed=shuffle_seed).repeat()
-        super().__init__(records)
+            self.rows = self.rows.shuffle(seed=shuffle_seed).repeat()
         self._seed, self._masking, self._form = tuple(seed), masking, form
 
-    def __len__(self) -> int:
-        return len(self._parent)
+    def read(self, indices: Sequence[int]) -> list[Row]:
+        """Reads rows without masking them."""
+        rows: Any = self.rows._getitems(indices)
+        return rows
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._getitems([index])[0]
-
-    def _getitems(self, indices: Sequence[int]) -> list[Batch]:
-        return [
-            make_row(row, self._masking, self._form, np.random.default_rng((*self._seed, index)))
-            for index, row in zip(indices, self.unmasked(indices), strict=True)
-        ]
-
-    def unmasked(self, indices: Sequence[int]) -> Iterator[Row]:
-        rows: Any = self._parent._getitems(indices)
-        return iter(rows)
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Reads rows, at least one, and masks them; the masks of a row depend on its index."""
+        blocks = []
+        for start in range(0, len(indices), ROWS_PER_BLOCK):
+            block = indices[start : start + ROWS_PER_BLOCK]
+            bits = random_bits(self._seed, block, self._form.row_length)
+            blocks.append(make_batch(self.read(block), self._masking, self._form, bits))
+        return {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
 
 
 class _HostBatches(grain.MapDataset):
@@ -113,8 +118,9 @@ class _HostBatches(grain.MapDataset):
     This host's rows of global batch b are the rows b * batch_size + r for each r in `host_rows`.
     """
 
-    def __init__(self, parent, batch_size: int, host_rows: np.ndarray, first: int):
-        super().__init__(parent)
+    def __init__(self, rows: _MaskedRows, batch_size: int, host_rows: np.ndarray, first: int):
+        super().__init__(rows.rows)
+        self._rows = rows
         self._batch_size, self._host_rows, self._first = batch_size, host_rows, first
 
     def __len__(self) -> int:
@@ -122,8 +128,7 @@ class _HostBatches(grain.MapDataset):
 
     def __getitem__(self, index: Any) -> Any:
         start = (self._first + index) * self._batch_size
-        rows: Any = self._parent._getitems([start + int(row) for row in self._host_rows])
-        return stack(rows)
+        return self._rows.batch([start + row for row in self._host_rows.tolist()])
 
 
 def train_batches(
@@ -151,7 +156,7 @@ def train_batches(
         host_rows: indices, in each global batch, of the rows that this host needs.
         num_threads: number of threads that read batches.
     """
-    rows = _Rows(paths, masking, form, (seed, phase), shuffle=True)
+    rows = _MaskedRows(paths, masking, form, (seed, phase), shuffle=True)
     batches = _HostBatches(rows, batch_size, host_rows, first_row // batch_size)
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))
@@ -168,9 +173,9 @@ class HeldOutRows:
     def __init__(
         self, paths: Sequence[str], masking: Masking, form: RowFormat, *, seed: int, max_rows: int
     ):
-        self._rows = _Rows(paths, masking, form, (seed,), shuffle=False)
+        self._rows = _MaskedRows(paths, masking, form, (seed,), shuffle=False)
         self._masking = masking
-        count = len(self._rows)
+        count = len(self._rows.rows)
         self._sample = np.arange(count)
         if count > max_rows:
             rng = np.random.default_rng((seed, count, max_rows))
@@ -181,11 +186,17 @@ class HeldOutRows:
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
             # A host without rows in the last batch reads one row to know the shapes.
-            rows = self._rows._getitems((present if len(present) else self._sample[:1]).tolist())
+            batch = self._rows.batch((present if len(present) else self._sample[:1]).tolist())
+            missing = [(0, len(host_rows) - len(present))]
             # Empty rows have no weight in any loss.
-            empty = {key: np.full_like(x, -(key == "labels")) for key, x in rows[0].items()}
-            missing = len(host_rows) - len(present)
-            yield stack([*rows[: len(present)], *[empty] * missing])
+            yield {
+                key: np.pad(
+                    values[: len(present)],
+                    missing + [(0, 0)] * (values.ndim - 1),
+                    constant_values=NO_LABEL if key == "labels" else 0,
+                )
+                for key, values in batch.items()
+            }
 
     @functools.cached_property
     def unigram_entropy(self) -> float:
@@ -196,6 +207,6 @@ class HeldOutRows:
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):
-            for row in self._rows.unmasked(self._sample[start : start + ROWS_PER_READ].tolist()):
+            for row in self._rows.read(self._sample[start : start + ROWS_PER_READ].tolist()):
                 counts += np.bincount(row.input_ids, minlength=len(counts))
         return unigram_entropy(counts[self._masking.maskable].tolist())

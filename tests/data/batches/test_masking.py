@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.data.batches.masking import Masking, _draw_sizes, choose_positions, corrupt
+from bertjax.data.batches.masking import Masking, _draw_sizes, choose_tokens, replacements
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 MASKING = Masking(
@@ -24,11 +24,21 @@ def sequence(rng, length):
     return ids
 
 
+def random_bits(rng, count):
+    return rng.integers(0, 1 << 64, count, np.uint64)
+
+
+def choose_positions(ids, masking, rng):
+    """Draws the positions to predict in one sequence, a row of its own."""
+    one = np.zeros(1, int)
+    return choose_tokens(ids, one + len(ids), one, random_bits(rng, len(ids)), masking)
+
+
 def test_positions_are_distinct_sorted_and_never_special():
     rng = np.random.default_rng(0)
     for length in (4, 17, 64, 128):
         ids = sequence(rng, length)
-        chosen = choose_positions(ids, MASKING, 20, rng)
+        chosen = choose_positions(ids, MASKING, rng)
         assert (np.diff(chosen) > 0).all()
         assert not np.isin(ids[chosen], (CLS, SEP)).any()
 
@@ -37,26 +47,26 @@ def test_positions_are_distinct_sorted_and_never_special():
 def test_the_number_counts_cls_and_sep_and_is_limited(length, expected):
     # round(0.15 * 10) is 2 and round(0.15 * 128) is 19; 256 tokens meet the limit of 20.
     rng = np.random.default_rng(0)
-    assert len(choose_positions(sequence(rng, length), MASKING, 20, rng)) == expected
+    assert len(choose_positions(sequence(rng, length), MASKING, rng)) == expected
 
 
 @pytest.mark.slow
 def test_shares_over_100_000_rows_are_those_of_google_within_three_sigma():
-    rows = 100_000
+    rows, block = 100_000, 1000
     rng = np.random.default_rng(1)
     tokens = total = kept = masked = 0
     words, where = np.zeros(VOCAB, int), np.zeros(64, int)
-    for _ in range(rows):
-        length = int(rng.integers(8, 129)) if rng.random() < 0.1 else 64
-        ids = sequence(rng, length)
-        positions = choose_positions(ids, MASKING, 20, rng)
-        assert len(positions) == min(20, max(1, round(0.15 * length)))
-        seen = corrupt(ids, positions, MASKING, rng)
-        assert (np.delete(seen, positions) == np.delete(ids, positions)).all()
-        if length == 64:
-            where[positions] += 1
-        became, was = seen[positions], ids[positions]
-        tokens, total = tokens + length, total + len(positions)
+    for _ in range(rows // block):
+        lengths = np.where(rng.random(block) < 0.1, rng.integers(8, 129, block), 64)
+        ids = np.concatenate([sequence(rng, length) for length in lengths])
+        chosen = choose_tokens(ids, lengths, np.arange(block), random_bits(rng, len(ids)), MASKING)
+        of, starts = np.repeat(np.arange(block), lengths), np.cumsum(lengths) - lengths
+        expected = np.minimum(20, np.maximum(1, np.rint(0.15 * lengths)))
+        assert (np.bincount(of[chosen], minlength=block) == expected).all()
+        was = ids[chosen]
+        became = replacements(was, random_bits(rng, len(chosen)), MASKING)
+        where += np.bincount((chosen - starts[of[chosen]])[lengths[of[chosen]] == 64], minlength=64)
+        tokens, total = tokens + len(ids), total + len(chosen)
         kept += (became == was).sum()
         masked += (became == MASK).sum()
         words += np.bincount(became[(became != was) & (became != MASK)], minlength=VOCAB)
@@ -85,7 +95,7 @@ def test_whole_words_are_masked_whole_and_never_overflow():
     sizes = []
     for _ in range(200):
         ids = sequence(rng, 64)
-        chosen = choose_positions(ids, whole, 20, rng)
+        chosen = choose_positions(ids, whole, rng)
         assert 0 < len(chosen) <= 10
         sizes.append(len(chosen))
         candidates = np.flatnonzero(~np.isin(ids, (CLS, SEP)))
@@ -97,7 +107,7 @@ def test_whole_words_are_masked_whole_and_never_overflow():
 
 def test_a_sequence_of_special_tokens_alone_has_nothing_to_predict():
     rng = np.random.default_rng(0)
-    assert len(choose_positions(np.array([CLS, SEP, SEP]), MASKING, 20, rng)) == 0
+    assert len(choose_positions(np.array([CLS, SEP, SEP]), MASKING, rng)) == 0
 
 
 NGRAMS = dataclasses.replace(MASKING, word_starts=np.arange(VOCAB) < 700, max_ngram=3)
@@ -110,7 +120,7 @@ def test_ngrams_are_whole_words_in_one_part_of_the_sequence_and_keep_the_budget(
     sizes = []
     for _ in range(300):
         ids = sequence(rng, 64)
-        chosen = choose_positions(ids, NGRAMS, 20, rng)
+        chosen = choose_positions(ids, NGRAMS, rng)
         assert (np.diff(chosen) > 0).all() and not np.isin(ids[chosen], (CLS, SEP)).any()
         assert len(chosen) <= 10
         sizes.append(len(chosen))
@@ -129,7 +139,7 @@ def test_ngrams_of_n_words_have_a_probability_of_one_nth():
     rng = np.random.default_rng(0)
     counts = np.zeros(40)
     for _ in range(1500):
-        chosen = choose_positions(sequence(rng, 4000), masking, 20, rng)
+        chosen = choose_positions(sequence(rng, 4000), masking, rng)
         runs = np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1)
         for run in runs:
             counts[len(run)] += 1
@@ -146,9 +156,16 @@ def test_ngrams_do_not_cross_a_special_token():
     # Two gaps: three words, then two, then one.
     candidates = np.array([1, 2, 3, 5, 6, 8])
     for _ in range(200):
-        found = _draw_sizes(candidates, np.arange(1, 6), 50, rng)
+        bits = random_bits(rng, 6)
+        found = _draw_sizes(candidates, np.zeros(6, int), np.arange(6), 50, bits)
         assert (found >= 1).all() and (found <= [3, 2, 1, 2, 1, 1]).all()
-    assert len(choose_positions(sequence(rng, 40), ones, 30, rng)) == 30
+        # The third and fourth token follow each other, but belong to two sequences.
+        apart = _draw_sizes(np.arange(6), np.array([0, 0, 0, 1, 1, 2]), np.arange(6), 50, bits)
+        assert (apart <= [3, 2, 1, 2, 1, 1]).all()
+    # N-grams that overlap a drawn one are skipped, so that not every sequence has all 30.
+    ones = dataclasses.replace(ones, max_predictions=30)
+    numbers = [len(choose_positions(sequence(rng, 40), ones, rng)) for _ in range(200)]
+    assert max(numbers) == 30 and np.mean(numbers) > 28
 
 
 def test_ngrams_need_to_know_where_words_start():
@@ -161,8 +178,74 @@ def test_random_words_are_all_but_those_never_drawn():
     masking = dataclasses.replace(MASKING, never_drawn=never)
     rng = np.random.default_rng(0)
     ids = np.full(400_000, 5)
-    seen = corrupt(ids, np.arange(len(ids)), masking, rng)
+    seen = replacements(ids, random_bits(rng, len(ids)), masking)
     words = np.bincount(seen, minlength=VOCAB)
     assert not words[[0, 3, 998, 999]].any() and words[MASK] > 0.79 * len(ids)
     drawn = np.delete(words, [*never, 5])
     assert drawn.min() > 0 and abs(drawn.sum() - 0.1 * len(ids)) < 1000
+
+
+def greedy_by_the_book(ids, bits, masking) -> list[int]:
+    """Draws words or n-grams of one sequence one after the other, as `_draw_words` describes."""
+    candidates = [i for i, token in enumerate(ids) if token not in masking.never_masked]
+    words: list[list[int]] = []
+    for i in candidates:
+        if masking.word_starts[ids[i]] or not words:
+            words.append([])
+        words[-1].append(i)
+    wanted = min(masking.max_predictions, max(1, round(len(ids) * masking.probability)))
+    heads = [word[0] for word in words]
+    sizes = [1] * len(words)
+    if masking.max_ngram > 1:
+        sizes = _draw_sizes(
+            np.array(candidates),
+            np.zeros(len(candidates), int),
+            np.searchsorted(candidates, heads),
+            masking.max_ngram,
+            bits[heads],
+        ).tolist()
+    taken: set[int] = set()
+    chosen: list[int] = []
+    for w in sorted(range(len(words)), key=lambda w: (int(bits[heads[w]]) >> 36, w)):
+        for size in range(sizes[w], 0, -1):
+            tokens = [token for word in words[w : w + size] for token in word]
+            if len(chosen) + len(tokens) <= wanted:
+                if not taken & set(range(w, w + size)):
+                    taken |= set(range(w, w + size))
+                    chosen += tokens
+                break
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize("max_ngram", [1, 3])
+def test_many_sequences_at_once_are_masked_like_each_alone_and_by_the_book(max_ngram):
+    rng = np.random.default_rng(0)
+    masking = dataclasses.replace(NGRAMS, max_ngram=max_ngram)
+    sequences = [sequence(rng, int(length)) for length in rng.integers(4, 130, 300)]
+    sequences[7] = np.array([CLS, SEP, SEP])
+    lengths = np.array([len(ids) for ids in sequences])
+    bits = random_bits(rng, lengths.sum())
+    ends = np.cumsum(lengths)
+    for form in (masking, dataclasses.replace(masking, word_starts=None, max_ngram=1)):
+        found = choose_tokens(np.concatenate(sequences), lengths, np.arange(300), bits, form)
+        for ids, end in zip(sequences, ends, strict=True):
+            start = end - len(ids)
+            own = found[(found >= start) & (found < end)] - start
+            one = np.zeros(1, int)
+            alone = choose_tokens(ids, one + len(ids), one, bits[start:end], form)
+            assert own.tolist() == alone.tolist()
+            if form is masking:
+                assert own.tolist() == greedy_by_the_book(ids.tolist(), bits[start:end], form)
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_the_first_sequences_of_a_packed_row_have_priority(words):
+    rng = np.random.default_rng(0)
+    lengths, rows = np.array([40, 40, 40, 60, 60]), np.array([0, 0, 0, 1, 1])
+    ids = np.concatenate([sequence(rng, length) for length in lengths])
+    starts = np.ones(VOCAB, bool) if words else None
+    masking = dataclasses.replace(MASKING, max_predictions=10, word_starts=starts)
+    chosen = choose_tokens(ids, lengths, rows, random_bits(rng, len(ids)), masking)
+    of = np.repeat(np.arange(5), lengths)[chosen]
+    # 6 of 40 and 9 of 60 tokens are wanted, 10 in each row are allowed.
+    assert np.bincount(of, minlength=5).tolist() == [6, 4, 0, 9, 1]

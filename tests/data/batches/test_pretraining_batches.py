@@ -9,9 +9,10 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import (
     HeldOutRows,
     RowFormat,
-    make_row,
+    make_batch,
     train_batches,
 )
+from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.records import Row, encode_row, write_shard
 
 LENGTH, VOCAB = 24, 200
@@ -24,6 +25,12 @@ ROWS = 50
 def row_of(*lengths: int, first: int = 10) -> Row:
     ids = np.concatenate([[2, *range(first, first + n - 3), 3, 3] for n in lengths])
     return Row(ids, lengths, tuple(n - 1 for n in lengths), tuple(1 for _ in lengths))
+
+
+def make_row(row: Row, masking: Masking, form: RowFormat):
+    """Returns the arrays of a batch of one row, without the axis of rows."""
+    batch = make_batch([row], masking, form, random_bits((0,), [0], form.row_length))
+    return {key: values[0] for key, values in batch.items()}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def original(batch) -> np.ndarray:
 
 
 def test_a_row_of_two_sequences_says_where_each_is():
-    row = make_row(row_of(9, 6), MASKING, RowFormat(LENGTH, 0, 3), np.random.default_rng(0))
+    row = make_row(row_of(9, 6), MASKING, RowFormat(LENGTH, 0, 3))
     assert row["sequence_ids"].tolist() == [1] * 9 + [2] * 6 + [0] * 9
     assert row["position_ids"].tolist() == [*range(9), *range(6)] + [0] * 9
     assert row["sequence_starts"].tolist() == [0, 9, 0]
@@ -178,18 +185,41 @@ def test_the_size_of_evaluation_batches_changes_no_row(shards):
 
 def test_ids_beyond_the_vocabulary_are_refused():
     with pytest.raises(ValueError, match="contains the token id 204, but vocab_size=200"):
-        make_row(row_of(18, first=190), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
+        make_row(row_of(18, first=190), MASKING, RowFormat(LENGTH, 0))
 
 
 def test_a_row_longer_than_the_batch_is_refused():
-    with pytest.raises(ValueError, match="30 values do not fit in a length of 24"):
-        make_row(row_of(30), MASKING, RowFormat(LENGTH, 0), np.random.default_rng(0))
+    with pytest.raises(ValueError, match="A row has 30 tokens, but only 24 fit"):
+        make_row(row_of(30), MASKING, RowFormat(LENGTH, 0))
+
+
+def test_more_sequences_than_the_batch_has_places_are_refused():
+    with pytest.raises(ValueError, match="A row has 2 sequences, but only 1 fit"):
+        make_row(row_of(9, 6), MASKING, RowFormat(LENGTH, 0))
+
+
+def test_a_row_is_the_same_in_a_batch_of_any_rows():
+    form, packed = RowFormat(LENGTH, 0, 3), dataclasses.replace(MASKING, max_predictions=4)
+    rows = [row_of(9, 6), row_of(20), row_of(5, 7, 8), row_of(24)]
+    whole = make_batch(rows, packed, form, random_bits((0, 1), [3, 4, 5, 99], LENGTH))
+    for place, (row, index) in enumerate(zip(rows, (3, 4, 5, 99), strict=True)):
+        alone = make_batch([row], packed, form, random_bits((0, 1), [index], LENGTH))
+        assert same(alone, {key: values[place : place + 1] for key, values in whole.items()})
+
+
+def test_random_bits_depend_on_the_seed_and_the_row_alone():
+    every = random_bits((5, 1), range(40), 9)
+    assert every.shape == (40, 2, 9) and len(np.unique(every)) == every.size
+    for rows in ([0], [7, 8, 9], [30, 2, 3, 4, 39, 0]):
+        assert (random_bits((5, 1), rows, 9) == every[rows]).all()
+    far = random_bits((5, 1), [1 << 60], 9)
+    assert not np.isin(far, every).any() and not np.isin(random_bits((5, 2), [0], 9), every).any()
 
 
 def test_the_next_token_of_each_sequence_is_predicted_and_nothing_is_masked():
     masking = dataclasses.replace(MASKING, predict="next_token", max_predictions=LENGTH)
     packed = row_of(9, 6)
-    row = make_row(packed, masking, RowFormat(LENGTH, 0, 2), np.random.default_rng(0))
+    row = make_row(packed, masking, RowFormat(LENGTH, 0, 2))
     assert row["input_ids"][:15].tolist() == packed.input_ids.tolist()
     real = row["masked_weights"] > 0
     positions = row["masked_positions"][real]
