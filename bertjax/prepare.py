@@ -187,6 +187,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     """
     from bertjax.data.checksums import Remembered
     from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
+    from bertjax.data.preparation.join import joined_files, remove_damaged
     from bertjax.data.preparation.workers import Workers, available_cores
 
     settings = ChunkSettings(
@@ -210,11 +211,14 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
     chunks = 0
     # Shards of an earlier run are read and verified, because a disk may have damaged them.
     remembered = None if is_remote(config.output) else Remembered(config.output)
+    if remembered is not None:
+        remove_damaged(place(config.output), remembered)
+    joined = joined_files(place(config.output))
     with Workers(settings, processes) as workers, _progress(corpus) as report:
         for chunk in cut_chunks(corpus.documents(), int(config.chunk_mb * 1e6)):
             chunks += 1
             in_part = chunk.number % parts == part
-            if in_part and read_summary(config.output, chunk.number, remembered) is None:
+            if in_part and read_summary(config.output, chunk.number, remembered, joined) is None:
                 workers.submit(chunk)
             report(chunk.text_bytes)
         workers.finish()

@@ -1,7 +1,8 @@
 """`metadata.json`, which describes the shards of a directory that `bertjax.prepare` wrote.
 
 A shard is an ArrayRecord file of training rows (records). `prepare` divides the input text into
-chunks of whole documents, and writes one shard per chunk, split and maximum length.
+chunks of whole documents, whose rows are written to a few shards per split and maximum length, in
+the order of the chunks. Older versions wrote one shard per chunk, split and maximum length.
 """
 
 import dataclasses

@@ -24,6 +24,12 @@ NO_LABEL = -1
 # One record per group, for random access. Compression would not shrink such short records, and
 # would make writing three times as slow.
 WRITER_OPTIONS = "group_size:1,uncompressed"
+# Records are read one by one or in short ranges, for which reading ahead would be wasted.
+_READER = {
+    "options": "readahead_buffer_size:0,max_parallelism:0",
+    "file_reader_buffer_size": 1 << 12,
+}
+_RECORDS_PER_READ = 1024
 _HEAD = struct.Struct("<BBH")
 _SEQUENCE = struct.Struct("<HHh")
 
@@ -130,22 +136,23 @@ def decode_row(record: bytes) -> Row:
     return Row(ids, lengths, a_lengths, labels)
 
 
-def write_shard(path: str | Path, records: Iterable[bytes]) -> int:
+def write_shard(path: str | Path, records: Iterable[bytes], *, unique: bool = False) -> int:
     """Writes `records` to the ArrayRecord file `path` atomically; returns the number of records.
 
-    If `records` is empty, no file is written.
+    If `records` is empty, no file is written. `unique` must be set if several processes may write
+    the same file at the same time.
 
     Raises:
         OSError: the disk is full or fails, or not all records can be read from the new file; the
             file `path` is then not written.
     """
     with written_locally(path) as local:
-        return _write_shard(local, records)
+        return _write_shard(local, records, unique)
 
 
-def _write_shard(path: Path, records: Iterable[bytes]) -> int:
+def _write_shard(path: Path, records: Iterable[bytes], unique: bool) -> int:
     written = 0
-    with writing(path) as temporary:
+    with writing(path, unique=unique) as temporary:
         with _ShardWriter(path, temporary) as writer:
             for record in records:
                 writer.write(record)
@@ -197,6 +204,37 @@ def _not_written(path: Path, error: object) -> str:
     )
 
 
+def open_shard(path: str | Path) -> ArrayRecordReader:
+    """Opens an ArrayRecord file for reading single records or ranges of records.
+
+    Raises:
+        Exception: the file is missing or damaged; array_record raises several kinds.
+    """
+    reader = ArrayRecordReader(str(path), **_READER)
+    if not reader.ok():
+        reader.close()  # raises the error that the constructor met
+    return reader
+
+
+def read_shard(path: str | Path) -> Iterator[bytes]:
+    """Yields all records of the ArrayRecord file `path`.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    try:
+        reader = open_shard(path)
+        count = reader.num_records()
+        for start in range(0, count, _RECORDS_PER_READ):
+            yield from reader.read(start, min(count, start + _RECORDS_PER_READ))
+        reader.close()
+    except (RuntimeError, ValueError, IndexError, OSError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({brief(error, 200)}): delete this file, and run the same "
+            "command again, which writes it again."
+        ) from error
+
+
 def count_records(path: str | Path) -> int:
     """Returns the number of records in the ArrayRecord file `path`.
 
@@ -204,7 +242,7 @@ def count_records(path: str | Path) -> int:
         ValueError: `path` is missing or not a complete ArrayRecord file.
     """
     try:
-        reader = ArrayRecordReader(str(path))
+        reader = open_shard(path)
         count = reader.num_records()
         reader.close()
     except Exception as error:

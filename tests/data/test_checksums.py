@@ -111,7 +111,7 @@ def test_data_without_checksums_is_read_with_a_note_and_keeps_its_fingerprint(wi
 def test_a_shard_damaged_before_or_after_the_end_is_prepared_again(small_chunks, capsys):
     config = dataclasses.replace(small_chunks, num_processes=1)
     metadata = prepare.run(config)
-    shard = Path(config.output) / "train-16-00001.array_record"
+    (shard,) = Path(config.output).glob("train-16-*.array_record")
     before = shard.read_bytes()
     for complete in (True, False):
         # The flipped bit is in a row: the number of records is still right.
@@ -122,7 +122,7 @@ def test_a_shard_damaged_before_or_after_the_end_is_prepared_again(small_chunks,
             open_prepared(config.output)
         assert prepare.run(config) == metadata
         assert shard.read_bytes() == before
-    assert "train-16-00001.array_record" in capsys.readouterr().out
+    assert shard.name in capsys.readouterr().out
 
 
 def test_a_row_that_cannot_be_read_is_one_line_that_names_its_shard(without_checksums):

@@ -3,22 +3,21 @@
 import bisect
 import itertools
 import re
+import threading
 from collections.abc import Sequence
 from typing import SupportsIndex
 
 from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax.data import storage
-from bertjax.data.records import Row, count_or_none, decode_row
+from bertjax.data.records import Row, count_or_none, decode_row, open_shard
 from bertjax.files import brief
 
 # How array_record's messages name a failed call of the operating system: "pread() failed: ...".
 _FAILED_CALL = re.compile(r"\w\(\) failed: ")
-# Single records are read, so reading ahead would be wasted; the buffer holds a record of any size.
-_READER = {
-    "options": "readahead_buffer_size:0,max_parallelism:0",
-    "file_reader_buffer_size": 1 << 12,
-}
+# Files that a run opens besides the shards: checkpoints, logs, libraries, connections.
+_OTHER_FILES = 128
+_LEAST_SHARDS = 16
 
 
 class Rows:
@@ -36,9 +35,12 @@ class Rows:
 
     def __init__(self, paths: Sequence[str]):
         self._shards = [str(path) for path in paths]
+        # The readers of the shards that are open, the least recently opened one first.
+        self._readers: dict[int, ArrayRecordReader] = {}
+        self._most_open = files_to_keep_open(len(self._shards))
+        self._lock = threading.Lock()
         try:
-            self._readers = [_open(path) for path in self._shards]
-            self._counts = [reader.num_records() for reader in self._readers]
+            self._counts = [self._reader(i).num_records() for i in range(len(self._shards))]
         except Exception as error:  # array_record raises several kinds
             raise self._explained(None, error) from error
         self._ends = list(itertools.accumulate(self._counts))
@@ -57,9 +59,20 @@ class Rows:
         try:
             shard = bisect.bisect_right(self._ends, index)
             position = index - self._ends[shard] + self._counts[shard]
-            return decode_row(self._readers[shard].read(position, position + 1)[0])
+            return decode_row(self._reader(shard).read(position, position + 1)[0])
         except Exception as error:
             raise self._explained(index, error) from error
+
+    def _reader(self, shard: int) -> ArrayRecordReader:
+        reader = self._readers.get(shard)
+        if reader is None:
+            reader = open_shard(self._shards[shard])
+            with self._lock:
+                while len(self._readers) >= self._most_open:
+                    # It is closed when the last thread that reads from it drops it.
+                    del self._readers[next(iter(self._readers))]
+                self._readers[shard] = reader
+        return reader
 
     def _explained(self, key: int | None, error: Exception) -> Exception:
         """Converts an error of array_record to an OSError or a ValueError that names a shard.
@@ -107,11 +120,23 @@ class Rows:
         return first, f"One of {len(self._shards)} shards, the first of which is {first},"
 
 
-def _open(path: str) -> ArrayRecordReader:
-    reader = ArrayRecordReader(path, **_READER)
-    if not reader.ok():
-        reader.close()  # raises the error that the constructor met
-    return reader
+def files_to_keep_open(wanted: int) -> int:
+    """Returns how many of `wanted` files may be open at a time, at least _LEAST_SHARDS.
+
+    If the limit of open files of this process (`ulimit -n`) is too low, it is raised as far as the
+    system allows.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    needed = wanted + _OTHER_FILES
+    if soft != unlimited and soft < needed:
+        soft = needed if hard == unlimited else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == unlimited else max(min(wanted, soft - _OTHER_FILES), _LEAST_SHARDS)
 
 
 def _read_all(path: str) -> None:

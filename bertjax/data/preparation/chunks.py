@@ -21,6 +21,7 @@ import numpy as np
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.encode import SentenceEncoder
+from bertjax.data.preparation.join import CHUNK_FOLDER
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.preparation.packing import pack
 from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
@@ -31,7 +32,6 @@ from bertjax.files import is_remote, write_text
 from bertjax.tokenization import Tokenizer
 
 TRAIN, EVAL = "train", "eval"
-CHUNK_FOLDER = "chunks"
 # Number of documents whose sentences are encoded in one batch.
 DOCUMENTS_PER_BATCH = 256
 
@@ -326,7 +326,10 @@ def write_summary(output: str, summary: dict[str, Any]) -> None:
 
 
 def read_summary(
-    output: str, chunk: int, remembered: Remembered | None = None
+    output: str,
+    chunk: int,
+    remembered: Remembered | None = None,
+    joined: frozenset[str] = frozenset(),
 ) -> dict[str, Any] | None:
     """Reads and returns the summary of a chunk, which `ChunkPreparer.prepare` wrote.
 
@@ -337,6 +340,7 @@ def read_summary(
         chunk: the index of the chunk.
         remembered: list of verified shards; if set, the checksums of local shards that are not in
             the list are verified as well.
+        joined: names of shards that need not exist, because joined shards contain their rows.
     """
     try:
         summary = json.loads(summary_path(output, chunk).read_text(encoding="utf-8"))
@@ -345,7 +349,7 @@ def read_summary(
     for split in summary["splits"].values():
         for content in split["lengths"].values():
             shard = shard_of(content)
-            if shard is None:
+            if shard is None or shard.file in joined:
                 continue
             path = place(output) / shard.file
             if not has_records(path, shard.records):

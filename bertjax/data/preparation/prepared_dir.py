@@ -2,12 +2,14 @@
 
 prepare.json            settings and inputs, written first; a run with other settings is rejected
 chunks/00012.json       summary of a finished chunk of text: counts, names of its shards
+chunks/train-128-00003-of-00024.json   a joined shard and the chunks' shards that it replaces
 metadata-1-of-4.json    marks as finished the part that `prepare --shard 1/4` makes
 metadata.json           written last: if it exists, the directory is complete
 prepare.lock            lock file that names the running process, see `bertjax.lock`
 """
 
 import contextlib
+import dataclasses
 import json
 import re
 from collections import Counter
@@ -24,7 +26,8 @@ from bertjax.data.metadata import (
     open_prepared,
     unigram_entropy,
 )
-from bertjax.data.preparation.chunks import CHUNK_FOLDER, EVAL, read_summary, shard_of
+from bertjax.data.preparation.chunks import EVAL, read_summary, shard_of
+from bertjax.data.preparation.join import CHUNK_FOLDER, join_shards, joined_files
 from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.storage import remove_folder
 from bertjax.files import explaining, is_remote, read_json, write_text
@@ -33,7 +36,8 @@ from bertjax.lock import Lock
 SETTINGS_FILE = "prepare.json"
 _TMP = r"((\.[0-9a-f]{32})?\.tmp)?"
 _FILES = re.compile(
-    rf"((train|eval)-\d+-\d{{5,}}\.array_record|metadata(-\d+-of-\d+)?\.json|prepare\.json){_TMP}"
+    r"((train|eval)-\d+-\d{5,}(-of-\d{5,})?\.array_record"
+    rf"|metadata(-\d+-of-\d+)?\.json|prepare\.json){_TMP}"
 )
 _LOCK_FILES = re.compile(r"prepare(-\d+-of-\d+)?\.lock(\.heartbeat.*)?")
 _PART_FILE = "metadata-{}-of-{}.json"
@@ -181,7 +185,8 @@ def _files_of_other_parts(directory: Path, part: tuple[int, int]) -> list[str]:
             other = not name.startswith(_PART_FILE.format(index, parts))
         else:
             chunk = re.search(r"(?:^|-)(\d{5,})\.", name)
-            other = chunk is not None and int(chunk[1]) % parts != index
+            # Joined shards contain rows of all parts.
+            other = "-of-" in name or (chunk is not None and int(chunk[1]) % parts != index)
         if other:
             files.append(name)
     return files
@@ -242,7 +247,7 @@ def clear(directory: Path) -> None:
     folder = directory / CHUNK_FOLDER
     if folder.is_dir():
         for path in folder.iterdir():
-            if re.fullmatch(r"\d{5,}\.json(\.tmp)?", path.name):
+            if re.fullmatch(rf"((train|eval)-.*-of-)?\d{{5,}}\.json{_TMP}", path.name):
                 path.unlink()
         if not any(folder.iterdir()):
             remove_folder(folder)
@@ -274,18 +279,28 @@ def join_parts(directory: Path) -> Metadata | None:
     content = json.loads(parts[0].read_text(encoding="utf-8"))
     if missing_chunks(directory, content["chunks"]):
         return None
-    return finish(directory, plan, content["chunks"], content["counts"])
+    return finish(directory, plan, content["chunks"], content["counts"], several=True)
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
     """Returns the indices of the unfinished chunks; `chunks` is the number of all chunks."""
-    return [number for number in range(chunks) if read_summary(str(directory), number) is None]
+    joined = joined_files(directory)
+    return [
+        number
+        for number in range(chunks)
+        if read_summary(str(directory), number, joined=joined) is None
+    ]
 
 
 def finish(
-    directory: Path, plan: dict[str, Any], chunks: int, reader_counts: dict[str, int]
+    directory: Path,
+    plan: dict[str, Any],
+    chunks: int,
+    reader_counts: dict[str, int],
+    *,
+    several: bool = False,
 ) -> Metadata:
-    """Writes and returns the metadata of a directory whose chunks of text are all finished.
+    """Joins the shards of all chunks, which are finished; writes and returns the metadata.
 
     The numbers of documents, tokens and rows in the metadata are the sums of those that the summary
     of each chunk states (see `ChunkPreparer.prepare`).
@@ -295,6 +310,7 @@ def finish(
         plan: the content of prepare.json: settings, inputs and tokenizer.
         chunks: the number of chunks of the whole input.
         reader_counts: {reason: how often text of the input was skipped or cut}.
+        several: whether other processes may call this function at the same time.
 
     Raises:
         TooLittleText: the input contains no text, or too little text for the objective.
@@ -304,8 +320,9 @@ def finish(
     counts = Counter(reader_counts)
     unigrams: Counter = Counter()
     summaries = []
+    joined = joined_files(directory)
     for number in range(chunks):
-        summary = read_summary(str(directory), number)
+        summary = read_summary(str(directory), number, joined=joined)
         if summary is None:
             raise ValueError(f"Chunk {number} of {directory} is missing: run prepare again.")
         counts.update(summary["counts"])
@@ -320,6 +337,10 @@ def finish(
         entropy = unigram_entropy(unigrams.values())
         splits[EVAL] = SplitSummary(**{**vars(splits[EVAL]), "unigram_entropy_nats": entropy})
     _check_enough(splits, settings, plan["inputs"], counts)
+    for split, summary in splits.items():
+        for length, content in summary.lengths.items():
+            shards = join_shards(directory, f"{split}-{length}", content.shards, several=several)
+            summary.lengths[length] = dataclasses.replace(content, shards=shards)
     metadata = Metadata(
         settings=settings,
         inputs=plan["inputs"],
