@@ -27,7 +27,7 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     """Returns one ValueError about several bad rows.
 
     Rows with the same problem are listed together. Problems that differ only in quoted values and
-    numbers count as the same; the values of the first row are shown. The message describes as many
+    numbers count as similar; the values of the first row are shown. The message describes as many
     problems as `LONGEST` characters hold, the most frequent first, and counts the others.
 
     Args:
@@ -39,6 +39,7 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         return ValueError(problems[0])
     rows: dict[str, list[str]] = {}  # problem without its values -> rows
     first: dict[str, str] = {}  # problem without its values -> problem of the first row
+    differ: set[str] = set()  # problems without their values whose values differ between the rows
     for problem in problems:
         text = problem.removeprefix(where).lstrip(", ")
         found = re.match(r"row (\d+):? ?", text)
@@ -46,7 +47,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
             text = re.sub(r"^,? ?question \S+:? ", "", text[found.end() :])
         # Without a row number, the numbers in the text may tell the place.
         kind = re.sub(_VALUES if found else r'"[^"]*"', _without_value, text)
-        first.setdefault(kind, text)
+        if first.setdefault(kind, text) != text:
+            differ.add(kind)
         rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
@@ -54,8 +56,7 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     left -= len("\n  and 1,000,000 rows with other problems")
     others = len(problems)
     for kind, numbers in sorted(rows.items(), key=lambda item: -len(item[1])):
-        listed = _listed([*filter(None, numbers)], 30)
-        line = f"\n  row {listed}: " if listed else "\n  "
+        line = _rows_of([*filter(None, numbers)], similar=kind in differ)
         if others < len(problems) and left < min(len(line + first[kind]), _SHORTEST + len(line)):
             break
         line += brief(first[kind], max(left - len(line), _SHORTEST))
@@ -63,6 +64,15 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     if others:
         message += f"\n  and {others:,} rows with other problems"
     return ValueError(message)
+
+
+def _rows_of(numbers: Sequence[str], *, similar: bool) -> str:
+    """Returns the beginning of a line about the rows `numbers`, the first of which is described."""
+    if not numbers:
+        return "\n  "
+    if similar and len(numbers) > 1:
+        return f"\n  row {numbers[0]} (similar: {_listed(numbers[1:], 30)}): "
+    return f"\n  row {_listed(numbers, 30)}: "
 
 
 def _listed(numbers: Sequence[str], length: int) -> str:

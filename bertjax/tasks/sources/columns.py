@@ -35,7 +35,8 @@ WORDS = ("words", "tokens")
 LABELS: dict[CustomKind, tuple[str, ...]] = {
     "classify": (
         *("label", "labels", "goldlabel", "class", "classes", "category", "categories", "target"),
-        *("sentiment", "intent", "emotion", "topic", "stars", "rating", "score", "tag", "y"),
+        *("sentiment", "intent", "emotion", "topic", "isduplicate", "isparaphrase", "entailment"),
+        *("stars", "rating", "score", "tag", "y"),
     ),
     "regress": ("score", "label", "target", "rating", "stars", "similarity", "value", "y"),
     "tag": (

@@ -75,9 +75,15 @@ class Row(NamedTuple):
         return value
 
     def name(self, value: Any) -> str:
-        """Converts a label to a class name; numbers and booleans become their JSON text."""
+        """Converts a label to a class name; numbers and booleans become their JSON text.
+
+        The JSON numbers 3 and 3.0 are one class, "3": pandas writes whole numbers as floats if a
+        value is missing in their column.
+        """
         if isinstance(value, str) and value.strip():
             return value.strip()
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
             return json.dumps(value)
         raise ValueError(

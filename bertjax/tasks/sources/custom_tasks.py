@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from bertjax.tasks.task import Example, Source, Task
 
 # Number of examples from which almost as many labels as examples are refused.
 FEWEST_COUNTED = 50
+# Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
+MOST_DECIMALS = 20
 # The values of multi-hot lists, as names of labels.
 MULTI_HOT = {"0", "1", "0.0", "1.0", "false", "true"}
 # What may separate labels in one cell.
@@ -37,7 +39,8 @@ def learn_labels(source: Source) -> tuple[str, ...]:
 
     Raises:
         ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
-            classification with one label per example, almost as many labels as examples.
+            classification with one label per example, almost as many labels as examples or many
+            numbers with decimals.
     """
     seen: set[str] = set()
     sizes: set[int] = set()
@@ -70,16 +73,23 @@ def learn_labels(source: Source) -> tuple[str, ...]:
             'to be multi-hot. Write the names of the labels instead, such as ["good", "short"], '
             "and [] for none."
         )
-    if count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count and not several:
+    numbers = {label: read_number(label) for label in seen}
+    measured = len(seen) > MOST_DECIMALS and _are_decimals(numbers.values())
+    rare = count >= FEWEST_COUNTED and 10 * len(seen) > 9 * count
+    if (rare or measured) and not several:
         raise ValueError(
             f"{where}{len(seen):,} different labels in {count:,} examples, such as "
             f"{brief(min(seen), 60)!r}. If the labels are numbers, use --task=regress; if another "
             "column holds the labels, name it with --label_column."
         )
-    numbers = {label: read_number(label) for label in seen}
     if None in numbers.values():
         return tuple(sorted(seen))
     return tuple(sorted(seen, key=lambda label: (numbers[label], label)))
+
+
+def _are_decimals(numbers: Collection[float | None]) -> bool:
+    """Returns whether all values are numbers, and not all of them whole ones."""
+    return None not in numbers and any(number % 1 for number in numbers if number is not None)
 
 
 def _make(kind: CustomKind, options: TaskOptions) -> Task:

@@ -107,6 +107,15 @@ FORMAT_EXAMPLES: dict[str, tuple[FormatExample, ...]] = {
                 '{"text": [], "answer_start": []}}',
             ),
         ),
+        FormatExample(
+            "CSV with one answer per question, and its position in the passage, from 0",
+            ".csv",
+            (
+                "question,context,answer,answer_start",
+                "Who left?,Anna left.,Anna,0",
+                "Who came?,Anna left.,,",
+            ),
+        ),
     ),
     "choice": (
         FormatExample(

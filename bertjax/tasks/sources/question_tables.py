@@ -2,10 +2,12 @@
 
 Hugging Face's `datasets` writes SQuAD as such a table, with the columns id, question, context (the
 passage) and answers. The answers are {"text": [...], "answer_start": [...]}, or a list as in
-SQuAD's JSON. CSV and TSV hold questions without answers, for prediction.
+SQuAD's JSON. Instead of answers, a row may have one answer, in the columns answer (or answer_text)
+and answer_start, as in CSV and TSV; for prediction, it needs none.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,22 +22,25 @@ from bertjax.tasks.sources.table_files import (
     suffix_of,
 )
 
-_ANSWERS = {"answers", "answer", "answer_text", "answer_start", "is_impossible"}
+# Columns whose values are no texts or numbers, so that CSV and TSV do not hold them.
+_NOT_IN_CSV = {"answers", "is_impossible"}
+_TEXT_COLUMNS = ("answer", "answer_text")
 
 
 def is_question_table(path: Path) -> bool:
     """Returns whether a file is a table of questions, and not SQuAD's official JSON.
 
     Raises:
-        ValueError: the file is CSV or TSV with a column of answers, or the columns of its header
-            cannot be read.
+        ValueError: the file is CSV or TSV with a column of lists of answers, or the columns of its
+            header cannot be read.
     """
     suffix = suffix_of(path)
     if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
-        if not _ANSWERS & {*Table(path).columns}:
+        if not _NOT_IN_CSV & {*Table(path).columns}:
             return True
         raise ValueError(
-            f"{path}: a {suffix} file cannot hold lists of answers. Write JSON lines, such as "
+            f"{path}: a {suffix} file cannot hold lists of answers. Write one answer per row in "
+            "the columns answer and answer_start, or JSON lines, such as "
             '{"id": "1", "question": "Who left?", "context": "Anna left.", "answers": {"text": '
             '["Anna"], "answer_start": [0]}}.'
         )
@@ -104,6 +109,8 @@ def question_rows(path: Path) -> Iterator[QuestionRow]:
 def _question(row: dict[str, Any], where: str) -> dict[str, Any]:
     answers = row.pop("answers", None)
     if answers is None:
+        answers = _one_answer(row, where)
+    if answers is None:
         return row
     if isinstance(answers, dict):
         texts, starts = answers.get("text"), answers.get("answer_start")
@@ -115,3 +122,33 @@ def _question(row: dict[str, Any], where: str) -> dict[str, Any]:
         pairs = zip(texts, starts, strict=True)
         answers = [{"text": text, "answer_start": start} for text, start in pairs]
     return {"is_impossible": not answers, **row, "answers": answers}
+
+
+def _one_answer(row: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
+    """Returns the answer in the columns of `row`: a list of one answer or, if it is empty, of none.
+
+    Returns None if the row has no column of an answer. Without a start, the answer must occur
+    exactly once in the passage.
+    """
+    column = next((name for name in _TEXT_COLUMNS if name in row), None)
+    if column is None:
+        return None
+    text, start, context = row.pop(column), row.pop("answer_start", None), row.get("context")
+    if text in (None, ""):
+        return []
+    if isinstance(start, str) and re.fullmatch(r"\s*\d+(\.0)?\s*", start):
+        start = int(float(start))
+    if start in (None, "") and isinstance(text, str) and isinstance(context, str):
+        found = context.count(text)
+        if found != 1:
+            raise ValueError(
+                f'{where}: the answer "{brief(text, 60)}" occurs {found} times in the passage: '
+                "give its position, in characters from 0, in the column answer_start."
+            )
+        start = context.index(text)
+    if not isinstance(start, int):
+        raise ValueError(
+            f"{where}: 'answer_start' should be the position of the answer in the passage, in "
+            f'characters from 0, but is "{brief(start, 60)}". Correct the row.'
+        )
+    return [{"text": text, "answer_start": start}]

@@ -127,7 +127,7 @@ def _span(row: Row, text: str, entity: Any) -> Span:
     if not 0 <= start < end <= len(text):
         raise ValueError(
             f"{row.where}: the entity {shorten(entity)} is not within the text, which has "
-            f"{len(text)} characters. Correct start and end."
+            f"{len(text)} characters. {_count_characters(text)}"
         )
     # Spaces at the edges of an entity are of no word.
     inside = text[start:end]
@@ -135,13 +135,21 @@ def _span(row: Row, text: str, entity: Any) -> Span:
     if isinstance(said, str) and said.strip() != inside.strip():
         raise ValueError(
             f"{row.where}: the entity {shorten(said)} has start {start} and end {end}, but there "
-            f"the text is {shorten(inside)}. Count Unicode characters from 0, not bytes."
+            f"the text is {shorten(inside)}. {_count_characters(text)}"
         )
     start += len(inside) - len(inside.lstrip())
     end -= len(inside) - len(inside.rstrip())
     if start >= end:
         raise ValueError(f"{row.where}: the entity {shorten(entity)} has no words: remove it.")
     return Span(start, end, kind)
+
+
+def _count_characters(text: str) -> str:
+    """Returns the remedy for wrong positions in `text`."""
+    if any(ord(character) > 0xFFFF for character in text):
+        # JavaScript and Java count such characters twice, so all positions after them are wrong.
+        return "Count Unicode characters from 0; an emoji is one, not two UTF-16 units."
+    return "Correct start and end."
 
 
 def _tags(row: Row, words: Sequence[Word], spans: list[Span]) -> tuple[str, ...]:

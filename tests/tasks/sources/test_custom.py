@@ -260,13 +260,20 @@ def test_rows_with_the_same_kind_of_problem_are_listed_together(write):
     with pytest.raises(ValueError) as error:
         read(write("a.csv", f"text,score\na,1\n{lines}"), "regress")
     assert "59 rows cannot be used" in str(error.value) and "other problem" not in str(error.value)
-    assert "row 3, 4, 5" in str(error.value) and '"1,000" is not a number' in str(error.value)
+    assert "row 3 (similar: 4, 5, 6" in str(error.value) and '"1,000" is not a number' in str(
+        error.value
+    )
 
 
 def test_numbers_and_texts_are_no_classes(write):
     rows = "".join(f"text {i},{1000 + i}\n" for i in range(60))
     with pytest.raises(ValueError, match="60 different labels in 60 examples.*--task=regress"):
         learn_labels(CustomSource("classify", train=write("a.csv", "text,label\n" + rows)))
+    decimals = "".join(f"text {i},{i % 30 / 4}\n" for i in range(600))
+    with pytest.raises(ValueError, match="30 different labels in 600 examples.*--task=regress"):
+        learn_labels(CustomSource("classify", train=write("d.csv", "text,label\n" + decimals)))
+    stars = "".join(f"text {i},{i % 10 / 2}\n" for i in range(600))
+    assert len(learn_labels(CustomSource("classify", train=write("e.csv", "text,label\n" + stars))))
     # Few examples per class, and labels of which an example has several, are no mistake.
     pairs = "".join(f"text {i},intent {i // 2}\n" for i in range(60))
     assert len(learn_labels(CustomSource("classify", train=write("b.csv", "text,label\n" + pairs))))
@@ -283,6 +290,18 @@ def test_a_column_of_texts_is_the_text_and_another_one_is_asked_about(write):
         rows = "".join(f"{texts[i % 3]} {i % 25},{texts[i % 2]} {i % 23},1\n" for i in range(60))
         with pytest.raises(ValueError, match="holds texts as well. Is it the second"):
             CustomSource("regress", train=write("a.csv", f"{names},score\n{rows}"))
+
+
+def test_whole_numbers_are_the_same_classes_as_floats(write):
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2.0}, {"text": "c", "label": 1.0}]
+    source = CustomSource("classify", train=write("a.jsonl", [*rows, {"text": "d", "label": 0.5}]))
+    assert [example.label for example in source.examples("train")] == ["1", "2", "1", "0.5"]
+
+
+def test_the_label_of_pairs_is_found_by_its_name(write):
+    path = write("a.csv", "qid,question1,question2,is_duplicate,similarity\n1,a b,c,1,4.5\n")
+    assert CustomSource("classify", train=path).columns.label == "is_duplicate"
+    assert CustomSource("regress", train=path).columns.label == "similarity"
 
 
 def test_choices_are_columns_or_a_list(write):

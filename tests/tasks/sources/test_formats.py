@@ -180,6 +180,34 @@ def test_csv_holds_questions_without_answers(tmp_path):
             list(SquadSource({"train": path}).examples("train"))
 
 
+def test_csv_holds_one_answer_per_question(tmp_path):
+    path = tmp_path / "a.csv"
+    for column in ("answer", "answer_text"):
+        path.write_text(
+            f"question,context,{column},answer_start\n"
+            "Who?,Anna left Anna.,Anna,10\nWhere?,To Bonn!,Bonn,\nWhy?,Anna left.,,\n"
+        )
+        second, only, none = SquadSource({"train": path}).examples("train")
+        assert second.answers == (("Anna", 10),) and only.answers == (("Bonn", 3),)
+        assert none.label == "impossible"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("Anna,", 'row 2: the answer "Anna" occurs 2 times in the passage: give its position'),
+        ("Bonn,", 'row 2: the answer "Bonn" occurs 0 times'),
+        ("Anna,first", "row 2: 'answer_start' should be the position .* but is \"first\""),
+        ("Anna,1.5", "row 2: 'answer_start' should be the position .* but is \"1.5\""),
+    ],
+)
+def test_an_answer_without_a_place_is_named(tmp_path, answer, message):
+    path = tmp_path / "a.csv"
+    path.write_text(f"question,context,answer,answer_start\nWho?,Anna left Anna.,{answer}\n")
+    with pytest.raises(ValueError, match=message):
+        list(SquadSource({"train": path}).examples("train"))
+
+
 @pytest.mark.parametrize(
     "rows",
     [
