@@ -172,6 +172,7 @@ def answer(config: PredictConfig) -> None:
     from bertjax.inference.partial_output import check_output
     from bertjax.inference.saved_task import TaskModel
     from bertjax.tasks.prediction_inputs import from_text
+    from bertjax.tasks.sources.official_files import change_notes
     from bertjax.weights import load_model
 
     if config.output is not None:
@@ -194,6 +195,8 @@ def answer(config: PredictConfig) -> None:
             f"the first: {problems[0]}",
             file=sys.stderr,
         )
+    for change in change_notes(task.source):
+        print(change, file=sys.stderr)
     if config.output is not None:
         print(f"predictions written to {config.output}")
     if scores:

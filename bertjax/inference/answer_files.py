@@ -25,7 +25,7 @@ def check_suffix(output: str | Path) -> None:
     if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES, JSON_ARRAY):
         raise ValueError(
             f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "
-            ".tsv or .parquet."
+            ".tsv or .parquet; without --output, JSON lines are printed."
         )
 
 

@@ -147,8 +147,9 @@ def from_file(
             out; "report": each becomes an example whose `problem` says why.
 
     Returns:
-        The task (for multiple choice, with the number of choices in the file), the examples, and a
-        message that names the guessed columns and warns about odd quotes, or "".
+        The task with the file as its source (for multiple choice, also with the number of choices
+        in the file), the examples, and a message that names the guessed columns and warns about odd
+        quotes, or "".
 
     Raises:
         ValueError: the file cannot be read for the task, or column names are set for question
@@ -161,7 +162,8 @@ def from_file(
                 "reads the columns question, context and answers, as in SQuAD: rename the columns "
                 "of the file."
             )
-        return task, SquadSource({"test": path}, bad_rows).examples("test"), ""
+        questions = SquadSource({"test": path}, bad_rows)
+        return dataclasses.replace(task, source=questions), questions.examples("test"), ""
     description = description or {}
     first = data_files(path, custom_kind(task))[0]
     conll = isinstance(task, TagTask) and has_columns(first, task.labels)
@@ -181,7 +183,7 @@ def from_file(
         task.check_pairs(f"{path} ({read})", has_pair=source.columns.pair is not None)
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=source.num_choices)
-    return task, source.examples("test"), source.note
+    return dataclasses.replace(task, source=source), source.examples("test"), source.note
 
 
 def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:

@@ -21,7 +21,7 @@ from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.official_files import ChangeCounts
+from bertjax.tasks.sources.official_files import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
@@ -185,11 +185,8 @@ def _load(
         )
     for line in summary(task, data, config):
         hosts.say(line)
-    counts = getattr(task.source, "counts", {})
-    first_places = counts.first if isinstance(counts, ChangeCounts) else {}
-    for reason, count in counts.items():
-        first = f" (the first: {first_places[reason]})" if reason in first_places else ""
-        hosts.say(f"{reason}: {count:,}{first}")
+    for note in change_notes(task.source):
+        hosts.say(note)
     return task, loaded, data, teacher
 
 

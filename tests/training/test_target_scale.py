@@ -54,6 +54,10 @@ def test_the_scale_is_that_of_the_train_split_and_equal_targets_are_refused(tmp_
     assert (task.mean, task.std) == (values.mean(), values.std())
     said = "targets: 100,000 to 199,000, mean 149,500, standard deviation 28,866.1"
     assert said in capsys.readouterr().out
+    (tmp_path / "train.csv").write_text("text,price\n" + "".join([*rows, "text,1e9\n"]))
+    make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))
+    said = "train.csv, row 102: the target 1e+09 alone causes 99.0% of the variance"
+    assert said in capsys.readouterr().out
     (tmp_path / "train.csv").write_text("text,price\na,5\nb,5\n")
     with pytest.raises(ValueError, match="all targets are 5, so there is nothing to learn"):
         make_task("regress", TaskOptions(train=str(tmp_path / "train.csv")))

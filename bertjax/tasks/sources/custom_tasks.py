@@ -20,7 +20,7 @@ from bertjax.tasks.tag_schemes import order_tags
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Source, Task
 
-# Number of examples from which almost as many labels as examples are refused.
+# Number of examples from which labels and targets are compared with what is usual.
 FEWEST_COUNTED = 50
 # Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
 MOST_DECIMALS = 20
@@ -171,7 +171,8 @@ def _regression(source: CustomSource) -> RegressionTask:
     task = RegressionTask(name="regress", source=source, pairs=pairs)
     if "train" not in source.splits:
         return task
-    targets = np.array([example.label for example in source.examples("train")], np.float64)
+    examples = [(example.label, example.where) for example in source.examples("train")]
+    targets = np.array([label for label, _ in examples], np.float64)
     mean, std = (float(targets.mean()), float(targets.std())) if targets.size else (0.0, 0.0)
     if not std:
         raise ValueError(
@@ -185,6 +186,15 @@ def _regression(source: CustomSource) -> RegressionTask:
         f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
         "original scale"
     )
+    squares = (targets - mean) ** 2
+    farthest = int(squares.argmax())
+    if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
+        label, where = examples[farthest]
+        print(
+            f"warning: {where}: the target {label:,.6g} alone causes "
+            f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
+            "little about the others: if it is a mistake, correct or remove the row."
+        )
     return dataclasses.replace(task, mean=mean, std=std)
 
 

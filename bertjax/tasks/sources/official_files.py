@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bertjax.files import did_you_mean
 
@@ -95,6 +95,16 @@ class ChangeCounts(Counter[str]):
         if reason not in self:
             self.first[reason] = where
         self[reason] += 1
+
+
+def change_notes(source: Any) -> list[str]:
+    """Returns a sentence per reason for which `source` changed or left out examples so far."""
+    counts = getattr(source, "counts", {})
+    first = counts.first if isinstance(counts, ChangeCounts) else {}
+    return [
+        f"{reason}: {count:,}" + (f" (the first: {first[reason]})" if reason in first else "")
+        for reason, count in counts.items()
+    ]
 
 
 def reset_counts(counts: Counter[str], split: str) -> None:
