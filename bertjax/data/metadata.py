@@ -46,8 +46,7 @@ class LengthSummary:
     """Statistics of the rows of one split that were prepared for one maximum length.
 
     Attributes:
-        shards: the shards in the order of the chunks of text that they were made from; a chunk
-            without rows has no shard.
+        shards: the shards, in the order of the chunks of text that their rows were made from.
         records: number of rows in all shards.
         sequences: number of sequences in all rows.
         tokens: number of tokens in all rows, [CLS] and [SEP] included.

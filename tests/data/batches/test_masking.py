@@ -206,7 +206,7 @@ def greedy_by_the_book(ids, bits, masking) -> list[int]:
         ).tolist()
     taken: set[int] = set()
     chosen: list[int] = []
-    for w in sorted(range(len(words)), key=lambda w: (int(bits[heads[w]]) >> 36, w)):
+    for w in sorted(range(len(words)), key=lambda w: (int(bits[heads[w]]) >> 40, w)):
         for size in range(sizes[w], 0, -1):
             tokens = [token for word in words[w : w + size] for token in word]
             if len(chosen) + len(tokens) <= wanted:
