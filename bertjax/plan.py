@@ -127,16 +127,28 @@ def describe(plan: "Plan") -> str:
         f"{memory['outputs']:.2f}, of which {memory['aliased']:.2f} reuse donated arguments"
     )
     lines.append(f"  computation: {plan.flops / 1e12:.3f} TFLOP per device and step")
+    if plan.traffic:
+        kinds = ", ".join(f"{kind} {n / 1e9:.1f}" for kind, n in plan.traffic.items())
+        lines.append(
+            f"  memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
+            f"counted from the kernels of the program: {kinds}"
+        )
     for c in plan.collectives:
         lines.append(
             f"  {c.kind} over {c.group} devices: {c.times} per step, which process "
             f"{c.payload / 1e6:,.2f} MB"
         )
     low, high = (1e3 * seconds for seconds in plan.step_seconds)
+    memory_time = (
+        f"{1e3 * plan.memory_seconds:.1f} ms of memory traffic at its peak bandwidth, "
+        if plan.traffic
+        else ""
+    )
     lines.append(
         f"  step: at least {low:.1f} ms if communication and computation overlap, {high:.1f} ms if "
         f"not ({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
-        f"{1e3 * plan.communication_seconds:.1f} ms of communication at its peak bandwidth)"
+        f"{memory_time}"
+        f"{1e3 * plan.communication_seconds:.1f} ms of communication at the links' peak bandwidth)"
     )
     lines.append(f"  compiled in {plan.compile_seconds:.0f} s")
     return "\n".join(lines)

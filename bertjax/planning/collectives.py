@@ -9,6 +9,8 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
+from bertjax.planning.hlo import parse, sizes
+
 KINDS = (
     "all-reduce",
     "all-gather",
@@ -18,17 +20,8 @@ KINDS = (
     "ragged-all-to-all",
     "collective-broadcast",
 )
-_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][\w\-]*)\((.*)$")
-_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 # The context arrays of asynchronous operations.
 _SCALAR = re.compile(r"\b[us]32\[\]")
-_CALLED = re.compile(
-    r"\b(?:calls|to_apply|body|condition|called_computations|branch_computations)="
-    r"(?:\{([^}]*)\}|(%?[\w.\-]+))"
-)
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
 # Newer versions of XLA describe the groups by mesh axes, as in mesh['data'=2,'fsdp'=4] {'fsdp'},
 # or by parts of axes, as in 'x':(1)2.
@@ -70,27 +63,21 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
     Raises:
         ValueError: `text` is not the HLO text of a compiled program.
     """
-    computations, entry = _split(text)
-    if entry is None:
-        raise ValueError(
-            "The text has no ENTRY computation: pass the text of a compiled program, `as_text()`."
-        )
+    computations, entry = parse(text)
     counts: Counter = Counter()
     payloads: Counter = Counter()
 
     def walk(name: str, times: int) -> None:
-        for result, opcode, rest in computations.get(name, ()):
-            kind = opcode.removesuffix("-start")
+        for instruction in computations.get(name, ()):
+            kind = instruction.opcode.removesuffix("-start")
             if kind in KINDS:
-                group = _group_size(rest, num_devices)
-                payload = _payload(kind, opcode, result, group)
+                group = _group_size(instruction.rest, num_devices)
+                payload = _payload(kind, instruction.opcode, instruction.result, group)
                 counts[kind, group] += times
                 payloads[kind, group] += times * payload
                 continue
-            trips = _TRIPS.search(rest) if opcode == "while" else None
-            for several, one in _CALLED.findall(rest):
-                for inner in (several or one).split(", "):
-                    walk(inner.removeprefix("%"), times * (int(trips[1]) if trips else 1))
+            for inner in instruction.called:
+                walk(inner, times * instruction.trips)
 
     walk(entry, 1)
     return [
@@ -99,46 +86,14 @@ def collectives(text: str, num_devices: int) -> list[Collective]:
     ]
 
 
-def _split(text: str) -> tuple[dict[str, list[tuple[str, str, str]]], str | None]:
-    """Splits HLO text; returns {computation: instructions} and the name of the entry computation.
-
-    An instruction is a triple (result type, opcode, rest of the line).
-    """
-    computations: dict[str, list[tuple[str, str, str]]] = {}
-    entry = current = None
-    for line in text.splitlines():
-        if (start := _COMPUTATION.match(line)) is not None:
-            current = start[2]
-            computations[current] = []
-            entry = current if start[1] else entry
-        elif current is not None and (found := _INSTRUCTION.match(line)) is not None:
-            computations[current].append((found[1], found[2], found[3]))
-    return computations, entry
-
-
-def _sizes(result: str) -> list[int]:
-    """Returns the size in bytes of each array in an HLO result type, which may be a tuple."""
-    sizes = []
-    for dtype, shape in _ARRAY.findall(result):
-        width = _BYTES.get(dtype)
-        if width is None:
-            bits = re.search(r"\d+", dtype)
-            width = max(1, int(bits[0]) // 8) if bits else 1
-        elements = 1
-        for size in filter(None, shape.split(",")):
-            elements *= int(size)
-        sizes.append(elements * width)
-    return sizes
-
-
 def _payload(kind: str, opcode: str, result: str, group: int) -> int:
     if opcode.endswith("-start") and kind != "all-reduce":
         # The result type is (operands, results), and collective-permute adds two scalars. The
         # payload is the size of the operands or of the results, whichever are larger.
-        sizes = _sizes(_SCALAR.sub("", result))
-        half = len(sizes) // 2
-        return max(sum(sizes[:half]), sum(sizes[half:]))
-    total = sum(_sizes(result))
+        arrays = sizes(_SCALAR.sub("", result))
+        half = len(arrays) // 2
+        return max(sum(arrays[:half]), sum(arrays[half:]))
+    total = sum(sizes(result))
     return total * group if kind == "reduce-scatter" else total
 
 

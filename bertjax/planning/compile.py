@@ -18,6 +18,7 @@ from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.collectives import Collective, collectives
 from bertjax.planning.topology import Topology
+from bertjax.planning.traffic import memory_traffic
 from bertjax.training.objective import TEACHER
 from bertjax.training.pretraining_program import (
     PretrainingProgram,
@@ -55,6 +56,9 @@ class Plan:
         compile_seconds: the time that the compilation took.
         compute_seconds: `flops` over the peak FLOP/s of a device.
         communication_seconds: the bytes that a device sends per step, over its link bandwidth.
+        traffic: {kind of kernel: bytes read from and written to device memory per step}, counted by
+            `memory_traffic`; empty for TPUs, and if the train step does not fit.
+        memory_seconds: the bytes of `traffic` over the bandwidth of the memory.
         advice: flags with which the train step would fit, each verified by compiling the step; or
             one sentence that says that none of the tried flags suffices. Empty if the step fits,
             or if no advice was requested.
@@ -78,15 +82,19 @@ class Plan:
     compile_seconds: float
     compute_seconds: float
     communication_seconds: float
+    traffic: dict[str, int] = dataclasses.field(default_factory=dict)
+    memory_seconds: float = 0.0
     advice: tuple[str, ...] = ()
 
     @property
     def step_seconds(self) -> tuple[float, float]:
         """The seconds per step with full overlap of communication and computation, and with none.
 
-        Both numbers are lower bounds, computed from the peak FLOP/s and the link bandwidth.
+        Both numbers are lower bounds, computed from the peak FLOP/s, the bandwidth of the memory
+        (of GPUs) and the link bandwidth.
         """
         compute, communication = self.compute_seconds, self.communication_seconds
+        compute = max(compute, self.memory_seconds)
         return max(compute, communication), compute + communication
 
 
@@ -123,13 +131,17 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     begin = time.perf_counter()
     memory: dict[str, float]
     found: list[Collective] = []
+    traffic: dict[str, int] = {}
     try:
         compiled = _compile(program, phase, constants)
         memory = _memory(compiled, topology)
     except DoesNotFit as error:
         memory = {"peak": error.used, "available": error.available}
     else:
-        found = collectives(compiled.as_text(), devices)
+        text = compiled.as_text()
+        found = collectives(text, devices)
+        if topology.memory_bytes_per_s is not None:
+            traffic = memory_traffic(text)
     return Plan(
         topology=topology.name,
         device=topology.kind,
@@ -149,6 +161,8 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         compile_seconds=time.perf_counter() - begin,
         compute_seconds=flops / (topology.tflops * 1e12),
         communication_seconds=sum(c.sent for c in found) / topology.link_bytes_per_s,
+        traffic=traffic,
+        memory_seconds=sum(traffic.values()) / (topology.memory_bytes_per_s or 1.0),
     )
 
 

@@ -117,6 +117,7 @@ def gpu_nodes(name: str, num_nodes: int = 1) -> Topology:
         memory_bytes=int(gpu.memory_gib * GIB * _memory_fraction()),
         link_bytes_per_s=link * 1e9,
         tflops=PEAK_TFLOPS[gpu.kind],
+        memory_bytes_per_s=gpu.memory_gb_per_s * 1e9,
     )
 
 

@@ -16,6 +16,8 @@ class Topology(NamedTuple):
         link_bytes_per_s: the bandwidth in one direction, in bytes/s, at which a device exchanges
             data with the others.
         tflops: the peak dense bfloat16 TFLOP/s of one device.
+        memory_bytes_per_s: the bandwidth of the memory of one device, in bytes/s; None for TPUs,
+            whose programs keep arrays in on-chip memory, so that their traffic is not counted.
     """
 
     name: str
@@ -25,3 +27,4 @@ class Topology(NamedTuple):
     memory_bytes: int
     link_bytes_per_s: float
     tflops: float
+    memory_bytes_per_s: float | None = None
