@@ -1,5 +1,7 @@
 """Multi-head self-attention within each sequence of a row that may hold several sequences."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -69,9 +71,37 @@ class SelfAttention(nn.Module):
         """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, head size]."""
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
         scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
-        # Padding has sequence id 0 and attends to padding, so every query has at least one key.
-        mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
-        if self.config.is_decoder:
-            mask &= jnp.tri(mask.shape[-1], dtype=bool)[None, None]
-        scores = jnp.where(mask, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
-        return jax.nn.softmax(scores).astype(self.dtype)
+        probs = masked_softmax(scores, sequence_ids, self.config.is_decoder)
+        return probs.astype(self.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def masked_softmax(scores: jax.Array, sequence_ids: jax.Array, causal: bool) -> jax.Array:
+    """Computes the float32 softmax of scores [B, N, L, L] over the keys of the query's sequence.
+
+    `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0. With `causal`, a
+    query attends only to itself and to earlier keys. The scores have any floating-point type.
+    """
+    # The barrier makes the mask depend on the layer: otherwise JAX computes the mask, and the
+    # constant in its place, once before the loop over the layers, as arrays [B, N, L, L] that every
+    # layer reads from memory.
+    lowest = jnp.asarray(jnp.finfo(jnp.float32).min, jnp.float32)
+    sequence_ids, lowest, _ = jax.lax.optimization_barrier(
+        (sequence_ids, lowest, scores[:, 0, 0, 0])
+    )
+    # Padding has sequence id 0 and attends to padding, so every query has at least one key.
+    mask = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    if causal:
+        mask &= jnp.tri(mask.shape[-1], dtype=bool)[None, None]
+    return jax.nn.softmax(jnp.where(mask, scores.astype(jnp.float32), lowest))
+
+
+@masked_softmax.defjvp
+def _masked_softmax_jvp(
+    causal: bool, primals: tuple, tangents: tuple
+) -> tuple[jax.Array, jax.Array]:
+    (scores, sequence_ids), (tangent, _) = primals, tangents
+    probs = masked_softmax(scores, sequence_ids, causal)
+    # Masked probabilities are 0, and so are their tangents.
+    product = probs * tangent.astype(jnp.float32)
+    return probs, product - probs * product.sum(-1, keepdims=True)

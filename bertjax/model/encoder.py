@@ -11,7 +11,7 @@ from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, SelfAttention
 from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import layer_norm
-from bertjax.model.linear import Linear
+from bertjax.model.linear import PROJECTION, Linear
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -41,9 +41,7 @@ _ACTIVATIONS = {
 _DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
-    "selective": jax.checkpoint_policies.save_from_both_policies(
-        _DOTS, jax.checkpoint_policies.save_only_these_names(CONTEXT)
-    ),
+    "selective": jax.checkpoint_policies.save_only_these_names(PROJECTION, CONTEXT),
     "dots": _DOTS,
     "full": jax.checkpoint_policies.nothing_saveable,
 }

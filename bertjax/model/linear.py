@@ -6,10 +6,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.matmul import project
+
+# The name by which rematerialisation policies know the result of a linear layer, bias included.
+PROJECTION = "projection"
 
 
 def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
@@ -50,4 +54,4 @@ class Linear(nn.Module):
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, features, jnp.float32)
             y += jnp.expand_dims(bias.astype(y.dtype), range(y.ndim - bias.ndim))
-        return y if self.float32 else y.astype(self.dtype)
+        return checkpoint_name(y if self.float32 else y.astype(self.dtype), PROJECTION)
