@@ -16,6 +16,7 @@ import numpy as np
 from bertjax.data.batches.batch import Batch, layout, pad_to, stack
 from bertjax.data.batches.features import Feature, LabelKind, decode_feature
 from bertjax.data.preparation.packing import pack
+from bertjax.data.records import ShardReader
 
 # Smallest row length in tokens; packing would leave more padding in shorter rows.
 SHORTEST_ROW = 64
@@ -239,7 +240,7 @@ class FeatureBatches(grain.MapDataset):
         host_rows_of: Callable[[int], np.ndarray] | None = None,
     ):
         super().__init__()
-        self._records: Any = grain.sources.ArrayRecordDataSource([path])
+        self._records = ShardReader(path)
         self._sizes, self._batch_size = sizes, batch_size
         self._shape, self._labels, self._pad_token_id = shape, labels, pad_token_id
         self._seed, self._first = seed, first
@@ -256,8 +257,7 @@ class FeatureBatches(grain.MapDataset):
         rows = pack_features(sizes, self._shape, self._labels.num_choices)
         host_rows = [rows[row] for row in self._host_rows_of(len(rows))]
         wanted = [item for row in host_rows for item in row]
-        records = self._records.__getitems__(members[wanted].tolist()) if wanted else []
-        features = dict(zip(wanted, map(decode_feature, records), strict=True))
+        features = {item: decode_feature(self._records[int(members[item])]) for item in wanted}
         made = [
             _make_row(features, row, self._shape, self._labels, self._pad_token_id)
             for row in host_rows

@@ -7,10 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from array_record.python.array_record_module import ArrayRecordReader
-
 from bertjax.data import storage
-from bertjax.data.records import Row, count_or_none, decode_row, open_shard
+from bertjax.data.records import Row, ShardReader, count_or_none, decode_row
 from bertjax.files import brief
 
 # How array_record's messages name a failed call of the operating system: "pread() failed: ...".
@@ -23,10 +21,6 @@ _LEAST_SHARDS = 16
 class Rows:
     """Data source of the rows in several shards, whose indices continue from shard to shard.
 
-    Each record is read as a range of one record. `grain.sources.ArrayRecordDataSource` reads lists
-    of indices instead, for which array_record 0.8 allocates memory for all records of the shard: in
-    a shard of 1,500,000 records, reading a record takes 16 ms instead of 3 us.
-
     Raises:
         OSError: a shard cannot be read: the file is missing, the user lacks permission, or the disk
             or bucket has an error; the message names the shard.
@@ -36,11 +30,11 @@ class Rows:
     def __init__(self, paths: Sequence[str]):
         self._shards = [str(path) for path in paths]
         # The readers of the shards that are open, the least recently opened one first.
-        self._readers: dict[int, ArrayRecordReader] = {}
+        self._readers: dict[int, ShardReader] = {}
         self._most_open = files_to_keep_open(len(self._shards))
         self._lock = threading.Lock()
         try:
-            self._counts = [self._reader(i).num_records() for i in range(len(self._shards))]
+            self._counts = [len(self._reader(i)) for i in range(len(self._shards))]
         except Exception as error:  # array_record raises several kinds
             raise self._explained(None, error) from error
         self._ends = list(itertools.accumulate(self._counts))
@@ -59,14 +53,14 @@ class Rows:
         try:
             shard = bisect.bisect_right(self._ends, index)
             position = index - self._ends[shard] + self._counts[shard]
-            return decode_row(self._reader(shard).read(position, position + 1)[0])
+            return decode_row(self._reader(shard)[position])
         except Exception as error:
             raise self._explained(index, error) from error
 
-    def _reader(self, shard: int) -> ArrayRecordReader:
+    def _reader(self, shard: int) -> ShardReader:
         reader = self._readers.get(shard)
         if reader is None:
-            reader = open_shard(self._shards[shard])
+            reader = ShardReader(self._shards[shard])
             with self._lock:
                 while len(self._readers) >= self._most_open:
                     # It is closed when the last thread that reads from it drops it.
