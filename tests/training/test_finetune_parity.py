@@ -99,7 +99,7 @@ def compare(torch, transformers, config, folder, steps):
         seed=config.seed,
     )
     chosen = (
-        [decode_feature(r) for r in source._records.__getitems__(source.members(i).tolist())]
+        [decode_feature(source._records[m]) for m in source.members(i).tolist()]
         for i in range(steps)
     )
     return np.array(ours), np.array(their_losses(torch, theirs, chosen, run))
