@@ -34,11 +34,11 @@ import os, sys
 from bertjax import pretrain
 from bertjax.data.records import ShardReader
 
-reads, read = 0, ShardReader.__getitem__
+reads, record_of = 0, ShardReader.__getitem__
 def counted(self, index):
     global reads
     reads += 1
-    return read(self, index)
+    return record_of(self, index)
 
 ShardReader.__getitem__ = counted
 status = pretrain.main(sys.argv[1:])
