@@ -36,13 +36,13 @@ _ACTIVATIONS = {
 
 
 # Rematerialisation policies. For the backward pass, a layer stores all its intermediate results
-# ("none"), only the results of matrix multiplications with parameters ("dots"), in addition the
-# weighted mean of the values ("selective", Korthikanti et al. 2022, 4), or none ("full").
-_DOTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+# ("none"), only the results of its linear layers and the weighted mean of the values ("selective",
+# Korthikanti et al. 2022, 4), only the results of matrix multiplications with parameters ("dots"),
+# or none ("full").
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "selective": jax.checkpoint_policies.save_only_these_names(PROJECTION, CONTEXT),
-    "dots": _DOTS,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

@@ -47,6 +47,11 @@ def ranks(counts: np.ndarray) -> np.ndarray:
 class PaddedRows:
     """Places of N values in the rows of an array [B, W], row by row, with padding at their ends.
 
+    Args:
+        counts: int [B], the number of values of each row.
+        width: W, the maximum number of values per row.
+        what: what the values are, for the error message.
+
     Attributes:
         used: bool [B, W], whether the element holds a value.
         rows, columns: int [N], the row and the column of each value.
@@ -56,7 +61,6 @@ class PaddedRows:
     """
 
     def __init__(self, counts: Sequence[int] | np.ndarray, width: int, what: str):
-        """Args: `counts` [B], number of values per row; `width`, W; `what`, what is counted."""
         counts = np.asarray(counts)
         if counts.max(initial=0) > width:
             raise ValueError(

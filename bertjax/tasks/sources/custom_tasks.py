@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -171,8 +172,7 @@ def _regression(source: CustomSource) -> RegressionTask:
     task = RegressionTask(name="regress", source=source, pairs=pairs)
     if "train" not in source.splits:
         return task
-    examples = [(example.label, example.where) for example in source.examples("train")]
-    targets = np.array([label for label, _ in examples], np.float64)
+    targets = np.array([example.label for example in source.examples("train")], np.float64)
     mean, std = (float(targets.mean()), float(targets.std())) if targets.size else (0.0, 0.0)
     if not std:
         raise ValueError(
@@ -189,9 +189,9 @@ def _regression(source: CustomSource) -> RegressionTask:
     squares = (targets - mean) ** 2
     farthest = int(squares.argmax())
     if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
-        label, where = examples[farthest]
+        example = next(itertools.islice(source.examples("train"), farthest, None))
         print(
-            f"warning: {where}: the target {label:,.6g} alone causes "
+            f"warning: {example.where}: the target {targets[farthest]:,.6g} alone causes "
             f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
             "little about the others: if it is a mistake, correct or remove the row."
         )

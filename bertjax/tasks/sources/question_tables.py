@@ -75,8 +75,11 @@ class QuestionRow(NamedTuple):
     question: dict[str, Any] | ValueError
 
 
-def question_rows(path: Path) -> Iterator[QuestionRow]:
+def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
     """Yields the rows of a table of questions.
+
+    With `to_train`, a row is malformed if the place of its answer is not known. To score
+    predictions, the text of the answer is enough.
 
     A question with an empty list of answers gets `is_impossible=True`, unless the row has the
     column is_impossible.
@@ -100,16 +103,16 @@ def question_rows(path: Path) -> Iterator[QuestionRow]:
         name = row.get("id")
         name = str(name) if isinstance(name, str | int) and name != "" else str(index)
         try:
-            question: dict[str, Any] | ValueError = _question({"id": name, **row}, where)
+            question: dict[str, Any] | ValueError = _question({"id": name, **row}, where, to_train)
         except ValueError as error:
             question = error
         yield QuestionRow(name, where, row, question)
 
 
-def _question(row: dict[str, Any], where: str) -> dict[str, Any]:
+def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
     answers = row.pop("answers", None)
     if answers is None:
-        answers = _one_answer(row, where)
+        answers = _one_answer(row, where, to_train)
     if answers is None:
         return row
     if isinstance(answers, dict):
@@ -124,11 +127,11 @@ def _question(row: dict[str, Any], where: str) -> dict[str, Any]:
     return {"is_impossible": not answers, **row, "answers": answers}
 
 
-def _one_answer(row: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
+def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:
     """Returns the answer in the columns of `row`: a list of one answer or, if it is empty, of none.
 
-    Returns None if the row has no column of an answer. Without a start, the answer must occur
-    exactly once in the passage.
+    Returns None if the row has no column of an answer. With `to_train`, an answer without a start
+    must occur exactly once in the passage.
     """
     column = next((name for name in _TEXT_COLUMNS if name in row), None)
     if column is None:
@@ -138,7 +141,10 @@ def _one_answer(row: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
         return []
     if isinstance(start, str) and re.fullmatch(r"\s*\d+(\.0)?\s*", start):
         start = int(float(start))
-    if start in (None, "") and isinstance(text, str) and isinstance(context, str):
+    known = isinstance(text, str) and isinstance(context, str)
+    if not to_train and not isinstance(start, int):
+        start = context.find(text) if known else 0
+    elif start in (None, "") and known:
         found = context.count(text)
         if found != 1:
             raise ValueError(

@@ -132,7 +132,7 @@ class SquadSource(OwnFiles):
 
         A malformed row becomes an example without a text, whose `problem` says what is wrong.
         """
-        for row in question_rows(path):
+        for row in question_rows(path, to_train=split == "train"):
             try:
                 if isinstance(row.question, ValueError):
                     raise row.question

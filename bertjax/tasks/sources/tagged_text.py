@@ -149,6 +149,8 @@ def _count_characters(text: str) -> str:
     if any(ord(character) > 0xFFFF for character in text):
         # JavaScript and Java count such characters twice, so all positions after them are wrong.
         return "Count Unicode characters from 0; an emoji is one, not two UTF-16 units."
+    if not text.isascii():
+        return "Count Unicode characters from 0, not bytes."
     return "Correct start and end."
 
 

@@ -208,6 +208,19 @@ def test_an_answer_without_a_place_is_named(tmp_path, answer, message):
         list(SquadSource({"train": path}).examples("train"))
 
 
+def test_to_score_predictions_the_text_of_an_answer_is_enough(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = ["Who?,Anna left Anna.,Anna,", "Where?,To Bonn!,Rome,", "When?,At 5.,At 5,first"]
+    path.write_text("\n".join(["question,context,answer,answer_start", *rows]))
+    examples = [*SquadSource({"test": path}, "report").examples("test")]
+    assert [example.problem for example in examples] == ["", "", ""]
+    assert [[text for text, _ in example.answers] for example in examples] == [
+        ["Anna"],
+        ["Rome"],
+        ["At 5"],
+    ]
+
+
 @pytest.mark.parametrize(
     "rows",
     [
