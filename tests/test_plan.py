@@ -152,12 +152,37 @@ def test_the_fused_attention_compiles_and_needs_less_memory(mesh):
     """Also where its arrays are split over a mesh, which the kernel itself cannot be."""
     model = dataclasses.replace(SMALL.model, attention_probs_dropout_prob=0.0)
     phase = dataclasses.replace(SMALL.phases[0], max_length=512, batch_size=64)
-    config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh)
+    # By default, the probabilities are not stored either.
+    config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh, remat="none")
     flags = plan.PlanFlags(topology="v5e:2x2", advice=False)
     (fused,) = plan.run(config, flags)
     (plain,) = plan.run(dataclasses.replace(config, attention="xla"), flags)
     assert (fused.attention, plain.attention) == ("splash", "xla")
     assert fused.memory["temporaries"] < 0.8 * plain.memory["temporaries"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("topology", "mesh"),
+    [
+        ("v5e:2x2", MeshConfig(fsdp=2, tensor=2)),
+        pytest.param("v6e:2x2", MeshConfig(), marks=pytest.mark.exhaustive),
+        pytest.param("v4:2x2x1", MeshConfig(), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_flash_attention_with_dropout_compiles_for_tpus(topology, mesh):
+    """Its memory depends on the number of tokens, not on the length of the rows."""
+    temporaries = []
+    for length in (1024, 8192):
+        model = dataclasses.replace(SMALL.model, max_position_embeddings=length)
+        rows = 8 * 8192 // length
+        phase = dataclasses.replace(SMALL.phases[0], max_length=length, batch_size=rows)
+        config = dataclasses.replace(SMALL, model=model, phases=(phase,), mesh=mesh)
+        (found,) = plan.run(config, plan.PlanFlags(topology=topology, advice=False))
+        assert found.attention == "flash"
+        temporaries.append(found.memory["temporaries"])
+    assert temporaries[1] < 1.3 * temporaries[0]
 
 
 def test_a_program_for_a_mesh_that_does_not_divide_is_refused():

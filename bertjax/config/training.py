@@ -146,11 +146,13 @@ class TrainingConfig:
     FLOP at 512 tokens); dots recomputes all activations except the results of matrix
     multiplications with parameters; full recomputes all activations (about a third more FLOP);
     None: none on CPUs, and selective on GPUs and TPUs, where memory limits the batch."""
-    attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    """Attention kernel: xla runs on all devices; splash (TPU v5 and later) and cudnn (NVIDIA GPUs,
-    bfloat16) are fused kernels without attention dropout, so a model with attention dropout always
-    uses xla; splash or cudnn on a device without this kernel is an error; auto is splash if splash
-    is supported and the longest rows of the run have at least 512 tokens, else xla."""
+    attention: Literal["auto", "xla", "flash", "splash", "cudnn"] = "auto"
+    """Attention kernel: xla runs on all devices; flash (NVIDIA GPUs from the A100 on, TPU v4 and
+    later) is a fused kernel, which needs memory linear in the row length and draws the same dropout
+    masks as xla; splash (TPU v5 and later) and cudnn (NVIDIA GPUs, bfloat16) are fused kernels
+    without attention dropout, which xla replaces if the model has attention dropout; a kernel that
+    does not support the device is an error; auto is xla if all rows of the run have fewer than 512
+    tokens, else splash or, with attention dropout or on GPUs, flash where it is supported."""
     dropout_prng: Literal["threefry2x32", "rbg"] = "threefry2x32"
     """Pseudorandom number generator of dropout: threefry2x32 draws the same dropout masks on any
     mesh and for any number of microbatches; rbg is faster on accelerators, but its masks depend on

@@ -10,6 +10,8 @@ from bertjax.model.fused_attention import FUSED
 
 # The row length, in tokens, from which a fused kernel is faster than "xla".
 LONG_ROW = 512
+# The PRNG of dropout whose masks the kernel "flash" draws.
+THREEFRY = "threefry2x32"
 
 
 class Choice(NamedTuple):
@@ -20,41 +22,57 @@ class Choice(NamedTuple):
 
 
 def choose_attention(
-    requested: str, model: BertConfig, row_lengths: Sequence[int], device_kind: str, dtype: str
+    requested: str,
+    model: BertConfig,
+    row_lengths: Sequence[int],
+    device_kind: str,
+    dtype: str,
+    dropout_prng: str = THREEFRY,
 ) -> Choice:
     """Chooses the attention kernel of a model for the given row lengths and jax's `device_kind`.
 
-    `requested` is "xla", one of the fused kernels "splash" (TPUs) and "cudnn" (GPUs), or "auto".
-    "auto" means "splash" if the longest row has at least `LONG_ROW` tokens and "splash" supports
-    the device, the dtype and all row lengths, and "xla" otherwise. No fused kernel supports
-    attention dropout, so "xla" is chosen for a model with attention dropout.
+    `requested` is "xla", one of the fused kernels "flash" (GPUs and TPUs), "splash" (TPUs) and
+    "cudnn" (GPUs), or "auto". "auto" means, for a model without attention dropout, "splash" if it
+    is supported, and otherwise "flash" if it is supported; "xla" if neither is, or if the longest
+    row has fewer than `LONG_ROW` tokens. A kernel is supported if it runs on the device with the
+    dtype and all row lengths. Only "flash" has attention dropout, with Threefry keys, so "xla"
+    replaces a requested kernel that cannot draw the dropout of the model.
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.
     """
     if requested == "xla":
         return Choice("xla", "requested")
-    name = "splash" if requested == "auto" else requested
-    fused = FUSED[name]
-    obstacles = []
-    if not device_kind.startswith(fused.devices):
-        obstacles.append(f"{name} runs on {', '.join(fused.devices)}, not on {device_kind}")
-    if dtype not in fused.types:
-        obstacles.append(f"{name} supports {', '.join(fused.types)}, not {dtype}")
-    if odd := [length for length in row_lengths if length % fused.tokens]:
-        obstacles.append(f"row lengths {odd} are not multiples of {fused.tokens}")
-    if requested != "auto" and obstacles:
-        raise ValueError(
-            f"attention={requested!r}: {'; '.join(obstacles)}. Use attention='auto' or 'xla'."
-        )
     rate = model.attention_probs_dropout_prob
-    if rate:
-        obstacles.append(f"no fused kernel supports attention_probs_dropout_prob={rate}")
-    if requested == "auto" and max(row_lengths, default=0) < LONG_ROW:
-        obstacles.append(f"all rows have fewer than {LONG_ROW} tokens")
-    if obstacles:
-        return Choice("xla", obstacles[0])
-    return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, no dropout")
+    if requested == "auto":
+        if max(row_lengths, default=0) < LONG_ROW:
+            return Choice("xla", f"all rows have fewer than {LONG_ROW} tokens")
+        candidates = ("flash",) if rate else ("splash", "flash")
+    else:
+        candidates = (requested,)
+    reasons = []
+    for name in candidates:
+        fused = FUSED[name]
+        obstacles = []
+        if not device_kind.startswith(fused.devices):
+            obstacles.append(f"{name} runs on {', '.join(fused.devices)}, not on {device_kind}")
+        if dtype not in fused.types:
+            obstacles.append(f"{name} supports {', '.join(fused.types)}, not {dtype}")
+        if odd := [length for length in row_lengths if length % fused.tokens]:
+            obstacles.append(f"row lengths {odd} are not multiples of {fused.tokens}")
+        if requested != "auto" and obstacles:
+            raise ValueError(
+                f"attention={requested!r}: {'; '.join(obstacles)}. Use attention='auto' or 'xla'."
+            )
+        if rate and not fused.dropout:
+            obstacles.append(f"{name} does not support attention_probs_dropout_prob={rate}")
+        elif rate and dropout_prng != THREEFRY:
+            obstacles.append(f"{name} draws dropout masks with {THREEFRY}, not {dropout_prng}")
+        if not obstacles:
+            dropout = f"dropout {rate}" if rate else "no dropout"
+            return Choice(name, f"{device_kind}, rows of {list(row_lengths)} tokens, {dropout}")
+        reasons.append(obstacles[0])
+    return Choice("xla", "; ".join(reasons))
 
 
 def choose_remat(requested: str | None, mesh: Mesh) -> str:

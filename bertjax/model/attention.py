@@ -1,6 +1,7 @@
 """Multi-head self-attention within each sequence of a row that may hold several sequences."""
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,7 +11,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.fused_attention import FUSED
+from bertjax.model.fused_attention import FUSED, Kernel
 from bertjax.model.linear import Linear
 from bertjax.model.matmul import matmul
 
@@ -24,11 +25,12 @@ class SelfAttention(nn.Module):
 
     If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
-    `kernel` selects the attention kernel: "xla", or the fused kernel "splash" or "cudnn". The
-    module sows `attention_probs` [B, N, L, L], for N attention heads, into the collection
-    "intermediates" if the collection is mutable. The kernel "xla" replaces a fused kernel if the
-    attention probabilities are sown or have dropout, or if the fused kernel does not support the
-    row length.
+    `kernel` selects the attention kernel: "xla", or a key of `fused_attention.FUSED`. The module
+    sows `attention_probs` [B, N, L, L], for N attention heads, into the collection "intermediates"
+    if the collection is mutable. The kernel "xla" replaces a fused kernel if the attention
+    probabilities are sown, or if the fused kernel does not support the row length or the dropout of
+    the probabilities ("splash" and "cudnn" support no dropout, "flash" all but that of jax's PRNG
+    "rbg").
     """
 
     config: BertConfig
@@ -53,19 +55,30 @@ class SelfAttention(nn.Module):
 
         query, key, value = project("query"), project("key"), project("value")
         dropout = Dropout(config.attention_probs_dropout_prob)
-        dropped = dropout_rows is not None and dropout.rate > 0
-        sown = self.is_mutable_collection("intermediates")
-        fused = FUSED.get(self.kernel)
-        if fused and not (dropped or sown or x.shape[1] % fused.tokens):
-            causal = config.is_decoder
-            context = fused.attend(query, key, value, sequence_ids, causal=causal)
+        drops = dropout_rows is not None and dropout.rate > 0
+        fused = self._fused_kernel(x.shape[1], dropout if drops else None)
+        if fused:
+            options: dict[str, Any] = {"causal": config.is_decoder}
+            if dropout_rows is not None and drops:
+                options |= {"row_keys": dropout.row_keys(dropout_rows), "rate": dropout.rate}
+            context = fused.attend(query, key, value, sequence_ids, **options)
         else:
             probs = self._probs(query, key, sequence_ids)
             self.sow("intermediates", "attention_probs", probs)
             probs = dropout(probs, dropout_rows)
             context = matmul(probs, value.swapaxes(1, 2)).astype(self.dtype).swapaxes(1, 2)
-        context = checkpoint_name(context, CONTEXT)
+        if not (fused and fused.dropout):  # which names its result itself
+            context = checkpoint_name(context, CONTEXT)
         return Linear(config, config.hidden_size, self.dtype, axes=2, name="output")(context)
+
+    def _fused_kernel(self, length: int, dropout: Dropout | None) -> Kernel | None:
+        """Returns the fused kernel if it can compute rows of `length` tokens with `dropout`."""
+        fused = FUSED.get(self.kernel)
+        if not fused or length % fused.tokens or self.is_mutable_collection("intermediates"):
+            return None
+        if dropout and not (fused.dropout and dropout.has_row_keys()):
+            return None
+        return fused
 
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, head size]."""

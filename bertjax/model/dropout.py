@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -34,14 +35,39 @@ class Dropout(nn.Module):
         """
         if rows is None or self.rate == 0.0:
             return x
-        # Each element uses 16 random bits, which cost half as much as 32. So the rate is rounded
-        # to a multiple of 1/65536, and the scale is computed from the rounded rate.
-        threshold = min(max(round(self.rate * 2**16), 1), 2**16 - 1)
+        threshold = drop_threshold(self.rate)
         keep = random_halves(self.make_rng("dropout"), rows, x.shape[1:]) >= threshold
         # A bfloat16 scale would be off by up to .4 %, in every layer in the same direction.
-        scale = jnp.float32(2**16 / (2**16 - threshold))
+        scale = jnp.float32(keep_scale(threshold))
         scaled = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) * scale).astype(x.dtype)
         return jnp.where(keep, scaled, jnp.zeros_like(scaled))
+
+    def row_keys(self, rows: jax.Array) -> jax.Array:
+        """Returns the words of the Threefry keys of `rows`, uint32 [B, 2], for a fused kernel.
+
+        The keys are those from which `__call__` draws the masks of the rows. Either of the two
+        methods may be called, once, because it uses up a PRNG key.
+        """
+        return jax.random.key_data(_fold_rows(self.make_rng("dropout"), rows))
+
+    def has_row_keys(self) -> bool:
+        """Returns whether the PRNG is Threefry, so that each row has a key."""
+        scope: Any = self.scope  # make_rng would use up a key
+        return not _is_rbg(scope.rngs["dropout"].rng)
+
+
+def drop_threshold(rate: float) -> int:
+    """Returns the number of 16-bit values, of 65536, for which an element is dropped.
+
+    Each element uses 16 random bits, which cost half as much as 32. So the rate is rounded to a
+    multiple of 1/65536; the threshold is in [0, 65535], and 0 only for rate 0.
+    """
+    return min(max(round(rate * 2**16), 1), 2**16 - 1) if rate else 0
+
+
+def keep_scale(threshold: int) -> float:
+    """Returns 1 / (1 - rate), the factor of kept elements, for the rate rounded to `threshold`."""
+    return 2**16 / (2**16 - threshold)
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -50,18 +76,31 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
     They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
     """
     *lead, last = shape
-    if "rbg" in str(jax.random.key_impl(key)):  # vmap does not support these keys
+    if _is_rbg(key):  # vmap does not support these keys
         word_shape = (len(rows), *lead, -(-last // 2))
         words = (jax.random.bits(jax.random.fold_in(key, rows[0]), word_shape),)
     else:
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+        keys = _fold_rows(key, rows)
         row_shape = (*lead, -(-last // 4))
         counts = jnp.arange(math.prod(row_shape), dtype=jnp.uint32).reshape(1, *row_shape)
         key_words = jnp.moveaxis(jax.random.key_data(keys), -1, 0)
         first, second = key_words.reshape(2, -1, *(1 for _ in row_shape))
         words = threefry2x32((first, second), (jnp.zeros_like(counts), counts))
-    halves = [half for word in words for half in (word >> 16, word & 0xFFFF)]
-    return jnp.concatenate(halves, axis=-1)[..., :last]
+    return jnp.concatenate(split_words(words), axis=-1)[..., :last]
+
+
+def split_words(words: Sequence[jax.Array]) -> list[jax.Array]:
+    """Splits uint32 arrays into the upper and the lower 16 bits of their elements."""
+    return [half for word in words for half in (word >> 16, word & 0xFFFF)]
+
+
+def _fold_rows(key: jax.Array, rows: jax.Array) -> jax.Array:
+    """Returns the keys of the rows with the indices `rows` int [B] in the global batch."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+
+
+def _is_rbg(key: jax.Array) -> bool:
+    return "rbg" in str(jax.random.key_impl(key))
 
 
 # The compiled program is the same as without this inlined jit, but jax traces the rounds once per

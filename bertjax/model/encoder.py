@@ -11,6 +11,7 @@ from bertjax.config.model import BertConfig
 from bertjax.model.attention import CONTEXT, SelfAttention
 from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import layer_norm
+from bertjax.model.fused_attention import NORMALIZER, OUTPUT
 from bertjax.model.linear import PROJECTION, Linear
 
 
@@ -36,12 +37,14 @@ _ACTIVATIONS = {
 
 
 # Rematerialisation policies. For the backward pass, a layer stores all its intermediate results
-# ("none"), only the results of its linear layers and the weighted mean of the values ("selective",
-# Korthikanti et al. 2022, 4), only the results of matrix multiplications with parameters ("dots"),
+# ("none"), only the results of its linear layers and of attention ("selective", Korthikanti et al.
+# 2022, 4), only the results of matrix multiplications with parameters ("dots"),
 # or none ("full").
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
-    "selective": jax.checkpoint_policies.save_only_these_names(PROJECTION, CONTEXT),
+    "selective": jax.checkpoint_policies.save_only_these_names(
+        PROJECTION, CONTEXT, OUTPUT, NORMALIZER
+    ),
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
@@ -95,8 +98,8 @@ class Encoder(nn.Module):
     loop overhead. `remat` decides what the backward pass recomputes: nothing ("none"), element-wise
     operations and attention probabilities ("selective"), all but the results of matrix
     multiplications with parameters ("dots"), or everything ("full").
-    `attention_kernel` is "xla", "splash" or "cudnn". `unroll`, `remat` and `attention_kernel` do
-    not affect the parameters, and change outputs by rounding errors only.
+    `attention_kernel` is "xla" or a key of `fused_attention.FUSED`. `unroll`, `remat` and
+    `attention_kernel` do not affect the parameters, and change outputs by rounding errors only.
     """
 
     config: BertConfig

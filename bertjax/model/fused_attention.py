@@ -1,7 +1,8 @@
 """Fused attention kernels, which never store the attention scores [B, N, L, L] (Dao et al. 2022).
 
-The kernels are jax's splash attention for TPUs and cuDNN's flash attention for GPUs. Neither kernel
-supports the dropout of `model.dropout`, whose mask depends on each row's index in the global batch.
+The kernels are those of `model.flash_attention` for GPUs and TPUs, jax's splash attention for TPUs
+and cuDNN's flash attention for GPUs. Only the first supports the dropout of `model.dropout`, whose
+mask depends on each row's index in the global batch.
 """
 
 import functools
@@ -9,13 +10,24 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+# The names by which rematerialisation policies know the results of flash attention: its output, and
+# the logarithms of the sums of exp(score).
+OUTPUT = "flash_attention_output"
+NORMALIZER = "flash_attention_normalizer"
 # Row lengths must be multiples of a TPU's number of lanes. The largest block that divides the row
 # length is used, because larger blocks need fewer grid steps.
 LANES = 128
 BLOCKS = (512, 256, 128)
+# The beginnings of the names of GPUs with compute capability 8.0 or higher, which Triton needs.
+AMPERE_OR_NEWER = (
+    *("NVIDIA A", "NVIDIA B", "NVIDIA G", "NVIDIA H", "NVIDIA L"),
+    *(f"NVIDIA GeForce RTX {series}" for series in (30, 40, 50)),
+    "NVIDIA RTX",
+)
 
 
 def splash_attention(
@@ -67,6 +79,52 @@ def cudnn_attention(
     return _on_each_device(attend)(query, key, value, sequence_ids)
 
 
+def flash_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    sequence_ids: jax.Array,
+    *,
+    causal: bool,
+    row_keys: jax.Array | None = None,
+    rate: float = 0.0,
+    platform: Literal["gpu", "tpu"] | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """Computes the same attention as `splash_attention` with our kernels, and with dropout.
+
+    query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
+
+    Args:
+        row_keys: uint32 [B, 2], the dropout keys of the rows (`Dropout.row_keys`).
+        rate: the dropout rate of the probabilities; it needs `row_keys`.
+        platform, interpret: see `local_flash_attention`.
+    """
+    # This is imported only when it is used, because the import of Pallas takes a while.
+    from bertjax.model.flash_attention import local_flash_attention
+
+    def attend(query, key, value, ids, row_keys):
+        manual = jax.sharding.get_abstract_mesh().manual_axes
+        first = jax.lax.axis_index("tensor") * query.shape[2] if "tensor" in manual else 0
+        heads = jnp.full((len(row_keys), 1), first, jnp.uint32)
+        seeds = jnp.concatenate([row_keys, heads], axis=1)
+        return local_flash_attention(
+            query,
+            key,
+            value,
+            ids,
+            seeds,
+            causal=causal,
+            rate=rate,
+            platform=platform,
+            interpret=interpret,
+        )
+
+    if row_keys is None:
+        row_keys = jnp.zeros((len(query), 2), jnp.uint32)
+    return _on_each_device(attend)(query, key, value, sequence_ids, row_keys)
+
+
 class Kernel(NamedTuple):
     """A fused attention kernel and its requirements.
 
@@ -78,12 +136,14 @@ class Kernel(NamedTuple):
         tokens: the row length in tokens must be a multiple of this number.
         devices: prefixes of jax's `device_kind` for the devices that the kernel runs on.
         types: the dtypes that the kernel supports.
+        dropout: whether `attend` has the arguments `row_keys` and `rate` of `flash_attention`.
     """
 
     attend: Callable[..., jax.Array]
     tokens: int
     devices: tuple[str, ...]
     types: tuple[str, ...]
+    dropout: bool = False
 
 
 FUSED = {
@@ -93,6 +153,13 @@ FUSED = {
         splash_attention, LANES, ("TPU v5", "TPU v6", "TPU7"), ("float32", "bfloat16")
     ),
     "cudnn": Kernel(cudnn_attention, 2, ("NVIDIA",), ("bfloat16",)),
+    "flash": Kernel(
+        flash_attention,
+        LANES,
+        (*AMPERE_OR_NEWER, "TPU v4", "TPU v5", "TPU v6", "TPU7"),
+        ("float32", "bfloat16"),
+        dropout=True,
+    ),
 }
 
 
@@ -126,15 +193,26 @@ def _splash(query, key, value, sequence_ids, *, causal: bool, interpret: bool) -
 def _on_each_device(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Wraps an attention kernel in `shard_map`, because XLA cannot partition the kernel.
 
-    Rows are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over
-    the axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
+    The arguments of `attend` are query, key and value [B, L, N, H], and then arrays [B, ...]. Rows
+    are sharded over the axes "data" and "fsdp" of the current mesh, and attention heads over the
+    axis "tensor". Without a mesh of several devices, `attend` is returned unchanged.
     """
+    axes = _free_axes()
     mesh = jax.sharding.get_abstract_mesh()
-    axes = [name for name in mesh.axis_names if name not in mesh.manual_axes]
     if not np.prod([mesh.shape[name] for name in axes]) > 1:
         return attend
     rows = tuple(name for name in ("data", "fsdp") if name in axes)
     by_head = P(rows, None, "tensor" if "tensor" in axes else None)
-    return jax.shard_map(
-        attend, in_specs=(by_head, by_head, by_head, P(rows)), out_specs=by_head, check_vma=False
-    )
+
+    def on_each_device(query, key, value, *by_row):
+        specs = (by_head, by_head, by_head, *(P(rows) for _ in by_row))
+        mapped = jax.shard_map(attend, in_specs=specs, out_specs=by_head, check_vma=False)
+        return mapped(query, key, value, *by_row)
+
+    return on_each_device
+
+
+def _free_axes() -> list[str]:
+    """Returns the names of the axes of the current mesh over which XLA partitions arrays."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return [name for name in mesh.axis_names if name not in mesh.manual_axes]

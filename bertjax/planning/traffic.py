@@ -21,6 +21,7 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 # Kinds of kernels by a part of the name of the operation, in this order; the names are scopes of
 # the modules in `bertjax.model`.
 _SCOPES = (
+    ("pallas_call", "flash attention"),
     ("layer_norm", "LayerNorm"),
     ("attention._probs", "attention softmax and dropout"),
     ("attention/Dropout", "attention softmax and dropout"),

@@ -61,6 +61,7 @@ class Program:
             [phase.max_length for phase in phases],
             mesh.devices.flat[0].device_kind,
             config.dtype,
+            config.dropout_prng,
         )
         self.remat = choose_remat(config.remat, mesh)
         self.model = model.clone(

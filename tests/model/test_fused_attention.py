@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,13 @@ from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention
 from bertjax.model import BertConfig
 from bertjax.model.attention import SelfAttention
-from bertjax.model.fused_attention import FUSED, cudnn_attention, splash_attention
+from bertjax.model.dropout import drop_threshold, random_halves
+from bertjax.model.fused_attention import (
+    FUSED,
+    cudnn_attention,
+    flash_attention,
+    splash_attention,
+)
 
 ROWS, LENGTH = 2, 256
 
@@ -31,7 +38,10 @@ def packed() -> jax.Array:
 ANYWHERE = {
     "splash": functools.partial(splash_attention, interpret=True),
     "cudnn": functools.partial(cudnn_attention, implementation="xla"),
+    "flash": functools.partial(flash_attention, interpret=True),
 }
+# The kernel with dropout, as it is written for each compiler.
+FLASH = {name: functools.partial(ANYWHERE["flash"], platform=name) for name in ("gpu", "tpu")}
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -55,6 +65,114 @@ def test_outputs_and_gradients_are_those_of_the_compilers_attention(
     np.testing.assert_allclose(fused_outputs * real, outputs * real, atol=1e-5)
     for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(gradients), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.abs(b).max())))
+
+
+def attend_with(kernel, config, params, x, ids, rows, key=7):
+    module = SelfAttention(config, kernel=kernel)
+    return module.apply(params, x, ids, rows, rngs={"dropout": jax.random.key(key)})
+
+
+def assert_close_trees(found, expected, tolerance: float) -> None:
+    """The tolerance is relative to the largest value of all: gradients of key biases are zero."""
+    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("platform", FLASH)
+@pytest.mark.parametrize(("heads", "causal"), [(2, False), (4, True), (8, False)])
+def test_flash_attention_drops_what_the_compilers_attention_drops(
+    packed, platform, heads, causal, monkeypatch
+):
+    """Heads of 48 (odd), 24 and 12 elements, packed rows with padding; float32."""
+    monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=FLASH[platform]))
+    config = BertConfig(
+        hidden_size=96,
+        num_attention_heads=heads,
+        is_decoder=causal,
+        attention_probs_dropout_prob=0.2,
+    )
+    x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96))
+    params = SelfAttention(config).init(jax.random.key(1), x, packed, None)
+    # Larger weights than at the start of training, so that attention is not almost uniform.
+    params = jax.tree.map(lambda p: 8 * p, params)
+    weights = jax.random.normal(jax.random.key(2), x.shape)
+
+    def total(params, x, kernel):
+        out = attend_with(kernel, config, params, x, packed, jnp.array([5, 3]))
+        return jnp.sum(out * weights) / x.size, out
+
+    with jax.default_matmul_precision("highest"):
+        gradient = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+        (_, outputs), expected = gradient(params, x, "xla")
+        (_, fused), found = gradient(params, x, "flash")
+    assert_close_trees(fused, outputs, 1e-6)
+    assert_close_trees(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("platform", FLASH)
+@pytest.mark.parametrize("length", [128, 512])
+def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):
+    heads, rate, rows = 3, 0.3, jnp.array([4, 9])
+    key = jax.random.key(2)
+    row_keys = jax.random.key_data(jax.vmap(jax.random.fold_in, (None, 0))(key, rows))
+    zeros = jnp.zeros((2, length, heads, 128))
+    # With equal scores and one-hot values, the outputs are the probabilities of 128 keys.
+    found = []
+    for start in range(0, length, 128):
+        one_hot = jnp.eye(length, 128, -start)[None, :, None]
+        found.append(
+            FLASH[platform](
+                zeros,
+                zeros,
+                jnp.broadcast_to(one_hot, zeros.shape),
+                jnp.ones((2, length), jnp.int32),
+                causal=False,
+                row_keys=row_keys,
+                rate=rate,
+            )
+        )
+    probs = jnp.concatenate(found, -1).swapaxes(1, 2)  # [B, N, L, L]
+    kept = random_halves(key, rows, (heads, length, length)) >= drop_threshold(rate)
+    np.testing.assert_array_equal(probs > 0, kept)
+    np.testing.assert_allclose(probs, kept / (1 - rate) / length, rtol=1e-4)
+
+
+def test_flash_attention_on_a_mesh_equals_that_of_one_device(packed, monkeypatch):
+    """Rows and heads are split: a device draws the bits of its own rows and heads."""
+    monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=ANYWHERE["flash"]))
+    config = BertConfig(hidden_size=128, num_attention_heads=4, attention_probs_dropout_prob=0.3)
+    x = jax.random.normal(jax.random.key(0), (4, LENGTH, 128))
+    ids = jnp.concatenate([packed, packed])
+    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    rows = jnp.arange(4)
+
+    def gradients(kernel, params, x, ids, rows):
+        def total(params):
+            return jnp.sum(attend_with(kernel, config, params, x, ids, rows) ** 2)
+
+        return jax.value_and_grad(total)(params)
+
+    expected = gradients("xla", params, x, ids, rows)
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    placed = jax.device_put((x, ids, rows), sharding.batch_sharding(mesh))
+    split = sharding.within(mesh, functools.partial(gradients, "flash"))
+    found = jax.jit(split)(params, *placed)
+    assert_close_trees(found, expected, 1e-5)
+
+
+def test_rows_that_flash_attention_cannot_have_are_refused_or_left_to_the_compiler(packed):
+    x = jnp.zeros((1, 100, 2, 8))
+    with pytest.raises(ValueError, match=r"Rows of 100 tokens: .* a multiple of 128"):
+        flash_attention(x, x, x, jnp.ones((1, 100), jnp.int32), causal=False)
+    # Without an accelerator, the kernel could not be lowered.
+    config = BertConfig(hidden_size=16, num_attention_heads=2)
+    x, ids = jnp.zeros((1, 100, 16)), jnp.ones((1, 100), jnp.int32)
+    params = SelfAttention(config).init(jax.random.key(1), x, ids, None)
+    attend_with("flash", config, params, x, ids, jnp.arange(1))
+    x, ids = jnp.zeros((1, 128, 16)), jnp.ones((1, 128), jnp.int32)
+    rbg = {"dropout": jax.random.key(1, impl="rbg")}
+    SelfAttention(config, kernel="flash").apply(params, x, ids, jnp.arange(1), rngs=rbg)
 
 
 def test_dropout_and_visible_probabilities_are_kept_whatever_the_kernel(packed):
@@ -98,9 +216,12 @@ PLAIN = BertConfig(attention_probs_dropout_prob=0.0)
         ("auto", [128], "TPU v5 lite", "xla", "all rows have fewer than 512"),
         ("splash", [128], "TPU v6 lite", "splash", "rows of"),
         ("auto", [512], "TPU v3", "xla", "not on TPU v3"),
-        ("auto", [500], "TPU v5p", "xla", "not multiples of 128"),
+        ("auto", [600], "TPU v5p", "xla", "not multiples of 128"),
         ("auto", [512], "cpu", "xla", "not on cpu"),
-        ("auto", [512], "NVIDIA H200", "xla", "not on NVIDIA H200"),
+        ("auto", [512], "NVIDIA H200", "flash", "NVIDIA H200"),
+        ("auto", [128], "NVIDIA H200", "xla", "all rows have fewer than 512"),
+        ("flash", [128], "NVIDIA H200", "flash", "NVIDIA H200"),
+        ("auto", [512], "TPU v4", "flash", "TPU v4"),
         ("cudnn", [128, 512], "NVIDIA H200", "cudnn", "NVIDIA H200"),
         ("xla", [512], "TPU v5p", "xla", "requested"),
     ],
@@ -110,11 +231,22 @@ def test_the_kernel_follows_device_and_rows(asked, lengths, device, kernel, reas
     assert found.kernel == kernel and reason in found.reason
 
 
-def test_dropout_of_attention_is_not_given_up_for_a_kernel():
+@pytest.mark.parametrize(
+    ("asked", "device", "prng", "kernel", "reason"),
+    [
+        ("splash", "TPU v5p", "threefry2x32", "xla", "splash does not support .*0.1"),
+        ("cudnn", "NVIDIA H100", "threefry2x32", "xla", "cudnn does not support .*0.1"),
+        ("auto", "TPU v5p", "threefry2x32", "flash", "TPU v5p, rows of .512. tokens, dropout 0.1"),
+        ("auto", "NVIDIA H100 80GB HBM3", "threefry2x32", "flash", "dropout 0.1"),
+        ("auto", "NVIDIA H100 80GB HBM3", "rbg", "xla", "flash draws .* threefry2x32, not rbg"),
+        ("flash", "TPU v4", "rbg", "xla", "not rbg"),
+        ("auto", "Tesla V100", "threefry2x32", "xla", "not on Tesla V100"),
+    ],
+)
+def test_dropout_of_attention_is_not_given_up_for_a_kernel(asked, device, prng, kernel, reason):
     config = dataclasses.replace(PLAIN, attention_probs_dropout_prob=0.1)
-    for asked, device in (("splash", "TPU v5p"), ("auto", "TPU v5p"), ("cudnn", "NVIDIA H100")):
-        found = choose_attention(asked, config, [512], device, "bfloat16")
-        assert found.kernel == "xla" and "0.1" in found.reason
+    found = choose_attention(asked, config, [512], device, "bfloat16", prng)
+    assert found.kernel == kernel and re.search(reason, found.reason)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +257,8 @@ def test_dropout_of_attention_is_not_given_up_for_a_kernel():
         ("cudnn", [512], "TPU v5p", "bfloat16"),
         ("cudnn", [512], "NVIDIA H200", "float32"),
         ("cudnn", [127], "NVIDIA H200", "bfloat16"),
+        ("flash", [512], "TPU v3", "bfloat16"),
+        ("flash", [200], "NVIDIA H200", "bfloat16"),
     ],
 )
 def test_a_kernel_that_cannot_be_is_refused(asked, lengths, device, dtype):

@@ -98,3 +98,21 @@ def test_what_does_not_fit_on_a_gpu_has_advice_that_fits(capsys):
     again = dataclasses.replace(SMALL, phases=(smaller,))
     (fitting,) = plan.run(again, plan.PlanFlags(topology="rtx4090:1", advice=False))
     assert fitting.fits
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h200:1", "a100:2", "rtx4090:1"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_flash_attention_with_dropout_compiles_and_its_memory_is_that_of_the_tokens(name, dtype):
+    temporaries = []
+    for length in (1024, 8192):
+        model = dataclasses.replace(SMALL.model, max_position_embeddings=length)
+        rows = 4 * 8192 // length
+        phase = dataclasses.replace(SMALL.phases[0], max_length=length, batch_size=rows)
+        config = dataclasses.replace(SMALL, model=model, phases=(phase,), dtype=dtype)
+        (found,) = plan.run(config, plan.PlanFlags(topology=name, advice=False))
+        assert found.attention == "flash"
+        assert found.traffic["flash attention"] > 0
+        temporaries.append(found.memory["temporaries"])
+    assert temporaries[1] < 1.3 * temporaries[0]

@@ -141,10 +141,11 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
         return []
     if isinstance(start, str) and re.fullmatch(r"\s*\d+(\.0)?\s*", start):
         start = int(float(start))
-    known = isinstance(text, str) and isinstance(context, str)
-    if not to_train and not isinstance(start, int):
-        start = context.find(text) if known else 0
-    elif start in (None, "") and known:
+    if not isinstance(text, str) or not isinstance(context, str):
+        start = start if isinstance(start, int) else 0  # the caller names the other problem
+    elif not to_train and not isinstance(start, int):
+        start = context.find(text)
+    elif start in (None, ""):
         found = context.count(text)
         if found != 1:
             raise ValueError(

@@ -1,0 +1,292 @@
+"""Flash attention with the dropout of `model.dropout`, for GPUs and TPUs.
+
+For the backward pass, the Pallas kernels of `model.flash_kernels` keep only the output and one
+float32 number per query and head, so that memory grows linearly with the row length L. The backward
+pass recomputes the probabilities and the dropout mask.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas as pl
+
+from bertjax.model.dropout import drop_threshold
+from bertjax.model.flash_kernels import (
+    LANES,
+    QUARTERS,
+    KernelPlan,
+    forward_kernel,
+    key_gradient_kernel,
+    query_gradient_kernel,
+)
+from bertjax.model.fused_attention import NORMALIZER, OUTPUT
+
+# On TPUs, the keys and values of a row and head are in the vector memory as a whole. Up to this
+# number of bytes, those of the next head are loaded meanwhile; TPU v4 has 16 MiB of this memory.
+DOUBLE_BUFFERED = 2 << 20
+TPU_MEMORY = 64 << 20
+
+
+def local_flash_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    sequence_ids: jax.Array,
+    seeds: jax.Array,
+    *,
+    causal: bool,
+    rate: float = 0.0,
+    platform: Literal["gpu", "tpu"] | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """Computes the attention of every token to the tokens of its sequence, with dropout.
+
+    On a mesh, it is called for the rows and heads of each device.
+
+    Args:
+        query, key, value: [B, L, N, H], float32 or bfloat16: rows, tokens, heads, head size. L is a
+            multiple of `LANES`.
+        sequence_ids: int32 [B, L], the number (from 1) of each token's sequence in its row; padding
+            has id 0 and attends to padding.
+        seeds: uint32 [B, 3]: the two words of the row's dropout key (`Dropout.row_keys`), and the
+            index, among all heads of the model, of the first of the N heads.
+        causal: whether a token attends only to itself and to earlier tokens.
+        rate: the rate of the dropout of the probabilities.
+        platform: the platform for whose compiler the kernels are written; None: that of the
+            current mesh or, without one, of jax's default device.
+        interpret: whether to use Pallas's interpret mode, which is slow and works on any device.
+
+    Returns:
+        dropout(softmax(query key^T / sqrt(H))) value, [B, L, N, H].
+
+    Raises:
+        ValueError: L is not a multiple of `LANES`.
+    """
+    length, head_size = query.shape[1], query.shape[3]
+    if length % LANES:
+        raise ValueError(
+            f"Rows of {length} tokens: the kernels of flash attention need a multiple of "
+            f"{LANES}. Use attention='xla' or other row lengths."
+        )
+    platform = platform or _platform()
+    blocks = _block_sizes(platform, length, head_size * query.dtype.itemsize)
+    threshold = drop_threshold(rate)
+    plan = KernelPlan(causal, threshold, platform, interpret, head_size, length, *blocks)
+    return _attention(query, key, value, sequence_ids, seeds, plan)
+
+
+def _platform() -> Literal["gpu", "tpu"]:
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return "tpu" if (device.platform if device else jax.default_backend()) == "tpu" else "gpu"
+
+
+def _block_sizes(platform: str, length: int, token_bytes: int) -> tuple[int, int]:
+    """Returns the number of queries, and the number of keys of each quarter, of a block.
+
+    `token_bytes` is the size of the query of a token and head.
+    """
+    if platform == "gpu":
+        # Powers of two, and at least 16 for tensor cores. A block is in shared memory, of which
+        # consumer GPUs have 99 KiB per block of threads.
+        return (64, 32) if token_bytes <= 128 else (64, 16) if token_bytes <= 256 else (32, 16)
+    queries = next(size for size in (256, LANES) if length % size == 0)
+    # Along the lanes, a block starts at a multiple of their number, or is the only one.
+    quarter = length // QUARTERS
+    return queries, LANES if quarter % LANES == 0 else quarter
+
+
+# What a program of the grid sees of the tokens of an array [B, L, N, H]: all tokens of a row, a
+# block of queries, all keys as quarters, or a block of keys from each quarter. Of an array
+# [B, N, 1, L] with a number per query, it sees the numbers of a block of queries or of all queries.
+Part = Literal["rows", "queries", "quarters", "keys", "numbers", "all numbers"]
+Inputs = list[tuple[Part, jax.Array]]  # the parts and the arrays
+Outputs = list[tuple[Part, Any]]  # the parts and the dtypes
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attention(query, key, value, ids, seeds, plan: KernelPlan) -> jax.Array:
+    return _forward(query, key, value, ids, seeds, plan)[0]
+
+
+def _forward(query, key, value, ids, seeds, plan: KernelPlan):
+    arrays: Inputs = [("queries", query), ("quarters", key), ("quarters", value)]
+    outputs: Outputs = [("queries", query.dtype), ("numbers", jnp.float32)]
+    out, normalizer = _call(forward_kernel, plan, ids, seeds, arrays, outputs)
+    out, normalizer = checkpoint_name(out, OUTPUT), checkpoint_name(normalizer, NORMALIZER)
+    return out, (query, key, value, ids, seeds, out, normalizer)
+
+
+def _backward(plan: KernelPlan, residuals: tuple, gradient: jax.Array):
+    query, key, value, ids, seeds, out, normalizer = residuals
+    # The mean of the gradients of a query's probabilities, weighted by the probabilities, is the
+    # product of the output and its gradient (Dao et al. 2022, B.2), with dropout as well.
+    mean = (gradient.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
+    mean = mean.swapaxes(1, 2)[:, :, None]  # [B, N, 1, L]
+    arrays: Inputs = [("queries", query), ("quarters", key), ("quarters", value)]
+    arrays += [("queries", gradient), ("numbers", normalizer), ("numbers", mean)]
+    outputs: Outputs = [("queries", query.dtype)]
+    (of_query,) = _call(query_gradient_kernel, plan, ids, seeds, arrays, outputs)
+    arrays = [("rows", query), ("keys", key), ("keys", value)]
+    arrays += [("rows", gradient), ("all numbers", normalizer), ("all numbers", mean)]
+    outputs = [("keys", key.dtype), ("keys", value.dtype)]
+    of_key, of_value = _call(key_gradient_kernel, plan, ids, seeds, arrays, outputs)
+    return of_query, of_key, of_value, None, None
+
+
+_attention.defvjp(_forward, _backward)
+
+
+class _Parts:
+    """The layout of the arrays of a kernel on its platform, and the parts that a program sees.
+
+    On TPUs, the last two axes of a part are the two of a memory tile, so heads come before tokens.
+    Triton wants parts whose sizes are powers of two, so on GPUs the head size is padded to one.
+
+    Args:
+        plan: the plan.
+        batch: B, the number of rows.
+        heads: N.
+        item_size: the bytes of an element of queries, keys and values.
+    """
+
+    def __init__(self, plan: KernelPlan, batch: int, heads: int, item_size: int):
+        self.plan, self.batch, self.heads = plan, batch, heads
+        self.gpu = plan.platform == "gpu"
+        # On TPUs, a vector fills at least the lanes of a tile.
+        self.lane_bytes = max(plan.head_size, LANES) * item_size
+        self.width = pl.next_power_of_2(plan.head_size) if self.gpu else plan.head_size
+
+    def spec(self, part: Part) -> pl.BlockSpec:
+        """Returns the shape of a part and, for each program, its position."""
+        plan = self.plan
+        moving = part in ("queries", "keys", "numbers")
+        if part in ("numbers", "all numbers"):
+            size = plan.queries if moving else plan.length
+            return self._spec((None, None, 1, size), lambda b, n, i: (b, n, 0, i * moving))
+        if part in ("rows", "queries"):
+            tokens = (plan.queries if moving else plan.length,)
+        else:
+            tokens = (QUARTERS, plan.keys if moving else plan.quarter)
+        before = (0,) * (len(tokens) - 1)
+        kwargs: dict[str, Any] = {}
+        if not self.gpu and not moving and plan.length * self.lane_bytes > DOUBLE_BUFFERED:
+            kwargs["pipeline_mode"] = pl.Buffered(1)
+        if self.gpu:
+            shape = (None, *tokens, None, self.width)
+            return self._spec(shape, lambda b, n, i: (b, *before, i * moving, n, 0), **kwargs)
+        shape = (None, None, *tokens, self.width)
+        return self._spec(shape, lambda b, n, i: (b, n, *before, i * moving, 0), **kwargs)
+
+    def per_row(self, *shape: int, **kwargs: Any) -> pl.BlockSpec:
+        """Returns the part [*shape] of an array [B, *shape] that belongs to the program's row."""
+        return self._spec((None, *shape), lambda b, n, i: (b, *(0 for _ in shape)), **kwargs)
+
+    def _spec(
+        self, shape: tuple[int | None, ...], position: Callable[..., tuple], **kwargs: Any
+    ) -> pl.BlockSpec:
+        def index(*grid: jax.Array) -> tuple:
+            return position(*(grid[axis] for axis in self.plan.axes))
+
+        return pl.BlockSpec(shape, index, **kwargs)
+
+    def shape(self, part: Part) -> tuple[int, ...]:
+        """Returns the shape of an array of which the kernel sees parts."""
+        if part in ("numbers", "all numbers"):
+            return (self.batch, self.heads, 1, self.plan.length)
+        by_quarter = part in ("quarters", "keys")
+        tokens = (QUARTERS, self.plan.quarter) if by_quarter else (self.plan.length,)
+        if self.gpu:
+            return (self.batch, *tokens, self.heads, self.width)
+        return (self.batch, self.heads, *tokens, self.width)
+
+    def pack(self, part: Part, x: jax.Array) -> jax.Array:
+        """Returns x [B, L, N, H], or x [B, N, 1, L] with numbers, in the layout of the kernel."""
+        if part in ("numbers", "all numbers"):
+            return x
+        if self.width != x.shape[-1]:
+            x = jnp.pad(x, [(0, 0)] * 3 + [(0, self.width - x.shape[-1])])
+        return (x if self.gpu else x.swapaxes(1, 2)).reshape(self.shape(part))
+
+    def unpack(self, part: Part, x: jax.Array) -> jax.Array:
+        """Is the inverse of `pack`."""
+        if part in ("numbers", "all numbers"):
+            return x
+        if self.gpu:
+            x = x.reshape(self.batch, self.plan.length, self.heads, self.width)
+        else:
+            x = x.reshape(self.batch, self.heads, self.plan.length, self.width).swapaxes(1, 2)
+        return x[..., : self.plan.head_size]
+
+
+def _call(
+    kernel: Callable[..., None],
+    plan: KernelPlan,
+    ids: jax.Array,
+    seeds: jax.Array,
+    arrays: Inputs,
+    outputs: Outputs,
+) -> list[jax.Array]:
+    """Calls a kernel for every row, head and block.
+
+    Args:
+        kernel: a kernel of `model.flash_kernels`.
+        plan: the plan.
+        ids: int32 [B, L], the sequence ids.
+        seeds: uint32 [B, 3].
+        arrays: (part, array) for each other input.
+        outputs: (part, dtype) for each output.
+
+    Returns:
+        The outputs: [B, L, N, H], or [B, N, 1, L] for numbers.
+    """
+    batch, _, heads, _ = arrays[0][1].shape
+    parts = _Parts(plan, batch, heads, arrays[0][1].dtype.itemsize)
+    by_keys = outputs[0][0] == "keys"
+    blocks = plan.quarter // plan.keys if by_keys else plan.length // plan.queries
+    sizes = {axis: size for axis, size in zip(plan.axes, (batch, heads, blocks), strict=True)}
+    results = pl.pallas_call(
+        functools.partial(kernel, plan=plan),
+        grid=tuple(sizes[axis] for axis in range(3)),
+        in_specs=[
+            parts.per_row(1, 3, **_scalars(plan)),
+            parts.per_row(1, plan.length),
+            parts.per_row(QUARTERS, plan.quarter),
+            *(parts.spec(part) for part, _ in arrays),
+        ],
+        out_specs=[parts.spec(part) for part, _ in outputs],
+        out_shape=[jax.ShapeDtypeStruct(parts.shape(part), dtype) for part, dtype in outputs],
+        compiler_params=_compiler_params(plan),
+        interpret=plan.interpret,
+        name=kernel.__name__.removesuffix("_kernel") + "_attention",
+    )(
+        seeds[:, None],
+        ids[:, None],
+        ids.reshape(batch, QUARTERS, plan.quarter),
+        *(parts.pack(part, array) for part, array in arrays),
+    )
+    return [parts.unpack(part, x) for (part, _), x in zip(outputs, results, strict=True)]
+
+
+def _scalars(plan: KernelPlan) -> dict[str, Any]:
+    """Returns arguments of the `BlockSpec` of scalars, for which TPUs have a memory."""
+    if plan.platform == "gpu":
+        return {}
+    from jax.experimental.pallas import tpu
+
+    return {"memory_space": tpu.SMEM}
+
+
+def _compiler_params(plan: KernelPlan) -> Any:
+    if plan.platform == "tpu":
+        from jax.experimental.pallas import tpu
+
+        # The programs are independent of each other.
+        semantics = ("parallel",) * 3
+        return tpu.CompilerParams(dimension_semantics=semantics, vmem_limit_bytes=TPU_MEMORY)
+    from jax.experimental.pallas import triton
+
+    return triton.CompilerParams(num_warps=4, num_stages=2)
