@@ -6,7 +6,8 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -187,8 +188,18 @@ def answer(config: PredictConfig) -> None:
         if note:
             print(note, file=sys.stderr)
     problems: list[str] = []
+    counts: Counter[str] = Counter()
     with _lines(config, model) as lines:
-        scores = task.score(_predictions(config, model, task, iter(examples), lines, problems))
+        pairs = _predictions(config, model, task, iter(examples), lines, problems)
+        scores = task.score(_counted(pairs, counts))
+    if not counts["rows"]:
+        print(f"{config.input} has no rows, so that there are no predictions.", file=sys.stderr)
+    elif scores and counts["unlabelled"]:
+        print(
+            f"{counts['unlabelled']:,} of the {counts['rows']:,} rows have no label, or none that "
+            "can be used, and are left out of the metrics.",
+            file=sys.stderr,
+        )
     if problems:
         print(
             f"{len(problems):,} rows could not be predicted or scored, and their lines say why; "
@@ -201,6 +212,16 @@ def answer(config: PredictConfig) -> None:
         print(f"predictions written to {config.output}")
     if scores:
         print(json.dumps(scores), file=sys.stderr)
+
+
+def _counted(
+    pairs: "Iterable[tuple[Example, Prediction]]", counts: Counter[str]
+) -> "Iterator[tuple[Example, Prediction]]":
+    """Yields `pairs` unchanged; counts all "rows", and the "unlabelled" ones, in `counts`."""
+    for example, prediction in pairs:
+        counts["rows"] += 1
+        counts["unlabelled"] += example.label is None and not example.answers
+        yield example, prediction
 
 
 def _predictions(

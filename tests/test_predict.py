@@ -6,10 +6,12 @@ import io
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 
-from bertjax import finetune, predict
+from bertjax import convert, finetune, load_pretrained, predict
 from bertjax.config import FinetuneConfig
+from bertjax.convert import ConvertConfig
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.partial_output import PartialLines, continued
 from bertjax.lock import Locked
@@ -282,3 +284,39 @@ def test_masks_are_filled_by_a_masked_lm_too_and_named_as_the_family_writes_them
     assert "[MASK] 1" in capsys.readouterr().out
     with pytest.raises(ValueError, match="No <mask> in .*: write <mask> where"):
         fill_mask(loaded._replace(tokenizer=train_bpe(sentences, vocab_size=300)), text)
+
+
+def test_rows_without_a_label_are_counted(run, tmp_path, capsys):
+    labels = [{"label": ["one"]}, {}, {}, {"label": ["two"]}]
+    rows = [json.dumps({"text": "abc"} | label) for label in labels]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.jsonl")))
+    assert "2 of the 4 rows have no label" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_a_table_without_rows_is_said_and_gives_a_table_without_rows(run, tmp_path, capsys, suffix):
+    (tmp_path / "a.csv").write_text("text,label\n")
+    output = tmp_path / f"out.{suffix}"
+    predict.run(PredictConfig(model=str(run), input=str(tmp_path / "a.csv"), output=str(output)))
+    assert "a.csv has no rows" in capsys.readouterr().err
+    read = {"parquet": pandas.read_parquet}.get(suffix, pandas.read_csv)
+    assert list(read(output).columns) == ["id"] and len(read(output)) == 0
+
+
+def test_a_converted_and_a_saved_model_predict_as_the_run_does(run, tmp_path):
+    """With its maximum length, its columns and its separator of labels."""
+    convert.run(ConvertConfig(src=str(run), dst=str(tmp_path / "converted")))
+    load_pretrained(run).save(tmp_path / "saved")
+    (tmp_path / "a.csv").write_text("text,label\n" + "abc de fg " * 30 + ",one|two\n")
+    file = str(tmp_path / "a.csv")
+    outputs = []
+    for model in (run, tmp_path / "converted", tmp_path / "saved"):
+        output = tmp_path / "out.jsonl"
+        predict.run(PredictConfig(model=str(model), input=file, output=str(output)))
+        outputs.append(output.read_text())
+        output.unlink()
+    assert outputs[0] == outputs[1] == outputs[2]
+    # Another head has no such settings.
+    load_pretrained(run, "encoder").save(tmp_path / "encoder")
+    assert not (tmp_path / "encoder" / "task.json").exists()

@@ -85,6 +85,7 @@ def write_converted(lines: Path, output: Path, suffix: str) -> None:
     for row in _rows(lines):
         for name, value in row.items():
             types[name] = _common_type(types.get(name), _type_of(value))
+    types = types or {"id": str}  # without rows, the file has a header nevertheless
     if suffix == ".parquet":
         _write_parquet(lines, output, types)
         return

@@ -45,6 +45,9 @@ class Embedder:
 
     Attributes:
         size: the dimension of the embedding vectors.
+        max_length: the maximum number of tokens per text.
+        truncated: the number of texts so far that have `max_length` tokens, of which longer ones
+            were truncated.
         identity: dict of JSON values with everything besides the text that determines an embedding
             vector (model, pooling, layers, ...).
 
@@ -80,7 +83,8 @@ class Embedder:
             modules = read_sentence_modules(loaded.source.where) or modules
         pooling = pooling or modules.pooling
         normalize = modules.normalize if normalize is None else normalize
-        self._max_length = max_length or min(modules.max_length or longest, longest)
+        self.max_length = max_length or min(modules.max_length or longest, longest)
+        self.truncated = 0
         self._loaded, self._batch_size = loaded, batch_size
         self._params = jax.device_put(loaded.params)
         self.size = loaded.config.hidden_size * len(layers)
@@ -91,13 +95,14 @@ class Embedder:
             "pooling": pooling,
             "layers": list(layers),
             "normalize": normalize,
-            "max_length": self._max_length,
+            "max_length": self.max_length,
             "device": jax.local_devices()[0].device_kind,
         }
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
-        rows = self._loaded.tokenizer.encode_prompts(texts, self._max_length)
+        rows = self._loaded.tokenizer.encode_prompts(texts, self.max_length)
+        self.truncated += sum(len(row) >= self.max_length for row in rows)
         vectors = np.empty((len(texts), self.size), np.float32)
 
         def start() -> Iterator[tuple[np.ndarray, jax.Array]]:

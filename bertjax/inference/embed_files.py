@@ -52,8 +52,11 @@ def embed_file(
     """
     if output.suffix not in OUTPUTS:
         raise ValueError(f"--output {output}: the name must end in {', '.join(OUTPUTS)}.")
-    if not source.exists() or source.is_dir():
-        raise FileNotFoundError(f"No file at {source}: give a file with one text per line.")
+    if not source.is_file():
+        what = "is a folder" if source.is_dir() else "does not exist"
+        raise FileNotFoundError(
+            f"{source} {what}: --embed takes one file, a table or one text per line."
+        )
     check_output(output, source)
     text_column = _text_column(source, text_column)
     identity = {**embedder.identity, "source": file_identity(source), "column": text_column}
@@ -82,6 +85,11 @@ def embed_file(
         if done is None:
             _start_at(vectors, count, output)
         vectors.finish(count)
+    if embedder.truncated:
+        print(
+            f"{embedder.truncated:,} texts have {embedder.max_length} tokens or more, and longer "
+            "ones are truncated."
+        )
     if empty:
         print(f"{empty:,} of the {count:,} texts are empty; their vectors represent no words.")
     return count
@@ -101,7 +109,7 @@ def _text_column(source: Path, text_column: str | None) -> str | None:
             raise ValueError(f"{source} has one text per line: leave --text_column out.")
         return None
     columns, note = find_columns(
-        Table(source), "classify", Columns(text=text_column), labelled=False
+        Table(source), "classify", Columns(text=text_column), labelled=False, pairs=False
     )
     if text_column is None and columns.pair is not None:
         raise ValueError(

@@ -25,13 +25,16 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 
     Raises:
         ValueError: `text` is not one text, has no mask token or is longer than the model's maximum
-            length, or the model has no masked LM head.
+            length, or the model has no masked LM head, or `top_k` is below 1.
     """
     if not isinstance(text, str):
         raise ValueError(f"text is {brief(repr(text), 60)}: fill_mask takes one text at a time.")
+    if top_k < 1:
+        raise ValueError(f"top_k={top_k}: it must be at least 1.")
     if "predictions" in loaded.absent:
         raise ValueError(
-            "This model has no masked LM head, so it cannot fill a mask: use a model that has one."
+            f"{loaded.source.where} has no trained masked LM head, so the model cannot fill a "
+            "mask: use a model that was pretrained with masked words."
         )
     ids, types = loaded.tokenizer.encode_prompt(text)
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)

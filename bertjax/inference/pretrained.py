@@ -22,7 +22,7 @@ from bertjax.inference.buckets import (
 )
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.saved_task import TaskModel
+from bertjax.inference.saved_task import TaskModel, task_files
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Prediction
 from bertjax.tasks.prediction_inputs import from_texts, single_texts, text_tuples
@@ -315,7 +315,11 @@ class Pretrained:
             )
 
     def save(self, directory: str | Path) -> None:
-        """Writes a Hugging Face directory: config, weights, labels, model card and tokenizer."""
+        """Writes a Hugging Face directory: config, weights, labels, model card and tokenizer.
+
+        Files that tell how the model is used are kept: those of sentence-transformers and, for a
+        fine-tuned model, `task.json` with its maximum length and column names.
+        """
         kept = ("id2label", "label2id", "problem_type")
         source = self._loaded.source.config
         extra = {key: source[key] for key in kept if key in source}
@@ -330,7 +334,7 @@ class Pretrained:
             self.tokenizer,
             head=self.head,
             extra=extra,
-            files=sentence_files(self._loaded.source.where),
+            files={**sentence_files(self._loaded.source.where), **task_files(self._loaded)},
             card=model_card(
                 Path(directory).name,
                 self.head,

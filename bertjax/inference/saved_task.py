@@ -12,7 +12,7 @@ from bertjax.devices import sharding
 from bertjax.files import explained, read_json
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task
-from bertjax.tasks.saved import saved_task
+from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.tagger_weights import with_saved_tagger
 
@@ -50,6 +50,21 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             loaded.config.max_length,
         )
     return loaded, task, description
+
+
+def task_files(loaded: LoadedModel) -> dict[str, str]:
+    """Returns {file name: text} of the file `task.json` of a model that keeps its head, or {}.
+
+    The head is kept if it is that of the directory from which the model was loaded. A
+    `FeatureTagger` is no head of the model, so its `task.json` is not returned.
+    """
+    file = loaded.source.where / DESCRIPTION
+    if not file.is_file() or not set(loaded.absent).isdisjoint(loaded.model.parts):
+        return {}
+    kind = read_json(file).get("label_kind")
+    if loaded.head not in {task.head for task in KINDS if task.label_kind == kind}:
+        return {}
+    return {DESCRIPTION: file.read_text(encoding="utf-8").rstrip("\n")}
 
 
 class TaskModel:

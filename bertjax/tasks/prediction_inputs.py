@@ -8,13 +8,13 @@ from typing import Any
 from bertjax.files import brief
 from bertjax.tasks.classification import MultiLabelTask, TextTask
 from bertjax.tasks.multiple_choice import ChoiceTask
-from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.sources.custom import CustomSource, data_files
+from bertjax.tasks.sources.custom import CONLL_SUFFIXES, CustomSource, data_files
 from bertjax.tasks.sources.custom_tasks import custom_kind
 from bertjax.tasks.sources.squad import SquadSource
-from bertjax.tasks.sources.table_files import Table
+from bertjax.tasks.sources.table_files import Table, suffix_of
 from bertjax.tasks.sources.tagged_text import has_columns
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example, Task
@@ -163,10 +163,15 @@ def from_file(
                 "of the file."
             )
         questions = SquadSource({"test": path}, bad_rows)
-        return dataclasses.replace(task, source=questions), questions.examples("test"), ""
+        read = questions.examples("test")
+        if not task.with_impossible:
+            read = (_without_impossible(x, report=bad_rows == "report") for x in read)
+        return dataclasses.replace(task, source=questions), read, ""
     description = description or {}
     first = data_files(path, custom_kind(task))[0]
-    conll = isinstance(task, TagTask) and has_columns(first, task.labels)
+    conll = isinstance(task, TagTask) and (
+        suffix_of(first) in CONLL_SUFFIXES or has_columns(first, task.labels)
+    )
     if not conll:
         columns = _as_trained(columns, description.get("columns") or {}, Table(first).columns)
     label_separator = label_separator or description.get("label_separator")
@@ -178,12 +183,29 @@ def from_file(
         columns=columns,
         label_separator=label_separator if isinstance(task, MultiLabelTask) else None,
     )
+    source.use_classes(task.labels)
     if isinstance(task, TextTask):
         read = " and ".join(filter(None, (source.columns.text, source.columns.pair)))
         task.check_pairs(f"{path} ({read})", has_pair=source.columns.pair is not None)
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=source.num_choices)
     return dataclasses.replace(task, source=source), source.examples("test"), source.note
+
+
+def _without_impossible(question: Example, *, report: bool) -> Example:
+    """Makes a question without an answer unlabelled, for a model that answers every question.
+
+    If `report` is True, the example's `problem` says why it is not scored.
+    """
+    if question.label != IMPOSSIBLE:
+        return question
+    if not report:
+        return dataclasses.replace(question, label=None)
+    problem = (
+        f"{question.where}: the question has no answer, but the model answers every question, "
+        "because those that it was fine-tuned on have answers: the prediction is not scored."
+    )
+    return dataclasses.replace(question, label=None, problem=problem)
 
 
 def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[str]) -> Columns:

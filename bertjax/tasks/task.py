@@ -208,9 +208,6 @@ class Task(abc.ABC):
         Raises:
             ValueError: the class is not in `labels`.
         """
-        # Older versions named the class of the JSON number 3.0 "3.0" instead of "3".
-        if label not in self.labels and f"{label}.0" in self.labels:
-            label = f"{label}.0"
         try:
             return self.labels.index(label)
         except ValueError:

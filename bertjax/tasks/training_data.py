@@ -78,7 +78,8 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
     for split in task.source.splits:
         if split != "train":
             if not sum(1 for _ in _features(task, split, tokenizer, max_length)):
-                raise ValueError(f"The {split} split has no examples: check the file.")
+                file = f" ({task.source.path(split)})" if isinstance(task.source, OwnFiles) else ""
+                raise ValueError(f"The {split} split has no examples: check the file{file}.")
 
 
 def _features(

@@ -1,6 +1,7 @@
 """Orbax checkpoints of the training state and of the position in the data."""
 
 import contextlib
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,11 @@ from bertjax.checkpoint_files import (
 )
 from bertjax.devices import hosts
 from bertjax.interruption import signals_deferred
+
+# Orbax warns of saves that follow each other closely, although they only wait for each other.
+logging.getLogger("absl").addFilter(
+    lambda record: "Waiting for previous save" not in record.getMessage()
+)
 
 
 class Checkpointer:

@@ -24,6 +24,7 @@ class EarlyStopping:
     ):
         self._patience, self._metric = patience, metric
         self._sign = 1 if higher_is_better else -1
+        self._said = False
         self.state = dict(state) if state else {"best": None, "stale": 0}
 
     def see(self, evaluation: dict[str, float]) -> dict[str, float]:
@@ -44,6 +45,14 @@ class EarlyStopping:
     def __call__(self) -> bool:
         """Returns whether the last `patience` evaluations, or more, brought no improvement.
 
-        The result is always False if `patience` is 0.
+        The result is always False if `patience` is 0. The first time that it is True, a line is
+        printed that says so.
         """
-        return 0 < self._patience <= self.state["stale"]
+        stops = 0 < self._patience <= self.state["stale"]
+        if stops and not self._said:
+            self._said = True
+            print(
+                f"training ends early: {self._metric} has not improved on its best value in "
+                f"{self.state['stale']} evaluations (--patience {self._patience})"
+            )
+        return stops

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +90,11 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
             model has no tokenizer although one is required.
         ValueError: a file of the model is damaged.
     """
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise ValueError(
+            f"The model is {brief(repr(path), 60)}: give a directory, a checkpoint, or the name of "
+            "a model on the hub."
+        )
     place = Path(path)
     if place.is_dir():
         if holds_run(place) and not _is_fine_tuned(place):

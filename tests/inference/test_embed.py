@@ -103,7 +103,7 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
 ):
     source, output = tmp_path / "t.txt", tmp_path / "v.npy"
     output.write_text("old")
-    with pytest.raises(FileNotFoundError, match="No file at .*t.txt"):
+    with pytest.raises(FileNotFoundError, match="t.txt does not exist: --embed takes one file"):
         embed_file(Embedder(loaded), source, output)
     source.write_bytes(b"caf\xe9\n")
     with pytest.raises(ValueError, match="t.txt is not UTF-8"):
@@ -251,3 +251,14 @@ def test_other_modules_are_refused_unless_a_pooling_is_given(
     with pytest.raises(ValueError, match=message):
         bert.embed(["a"])
     assert bert.embed(["a"], pooling="mean").shape == (1, 32)
+
+
+def test_truncated_texts_are_counted_and_two_columns_of_texts_refused(loaded, tmp_path, capsys):
+    text = "abc de fg " * 30
+    (tmp_path / "t.txt").write_text(f"abc\n{text}\n{text}\n")
+    embed_file(Embedder(loaded, max_length=16), tmp_path / "t.txt", tmp_path / "v.npy")
+    assert "2 texts have 16 tokens or more" in capsys.readouterr().out
+    rows = "".join(f"the first {i} text,the second {i} text\n" for i in range(9))
+    (tmp_path / "a.csv").write_text("body,subject\n" + rows)
+    with pytest.raises(ValueError, match="both hold texts: name one with --text_column"):
+        embed_file(Embedder(loaded), tmp_path / "a.csv", tmp_path / "v.npy")

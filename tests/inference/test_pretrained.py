@@ -446,3 +446,9 @@ def test_results_do_not_depend_on_the_batch_size(pretraining, sentences):
         bert(texts, batch_size=1)["pooler_output"], bert(texts)["pooler_output"], atol=1e-5
     )
     np.testing.assert_allclose(bert.embed(texts, batch_size=1), bert.embed(texts), atol=1e-5)
+
+
+@pytest.mark.parametrize("path", [None, 3, [], "", b"x"])
+def test_what_is_no_path_of_a_model_is_named(path):
+    with pytest.raises(ValueError, match="give a directory, a checkpoint, or the name"):
+        bertjax.load_pretrained(path)

@@ -3,11 +3,11 @@
     python -m tests.reliability.fuzz --inputs 100000 --seed 0 [--reader NAME] [--keep FOLDER]
 
 Each input is either accepted, or refused by an error that a command prints as one line: a
-ValueError or OSError that names the file in at most 400 characters. The table counts everything
-else as well, and the exit status is 1 if there is any. Each reader runs in its own process, which
-may use 1 GB of memory beyond the imported libraries and 20 seconds per input, may write nowhere but
-in its own folder, and may start no program. Inputs depend on the seed only: `--reader NAME --first
-I --inputs 1` repeats input I of a reader.
+ValueError or OSError that names the file in lines of at most 400 characters. The table counts
+everything else as well, and the exit status is 1 if there is any. Each reader runs in its own
+process, which may use 1 GB of memory beyond the imported libraries and 20 seconds per input, may
+write nowhere but in its own folder, and may start no program. Inputs depend on the seed only:
+`--reader NAME --first I --inputs 1` repeats input I of a reader.
 """
 
 import argparse
@@ -156,7 +156,8 @@ class Fuzzer:
         names = (str(self.path), *((str(self.path.parent),) if self.reader.folder_named else ()))
         if not any(name in message for name in names):
             self.report.add("nameless", where, example)
-        if len(message) > MAX_MESSAGE:
+        # A message about several bad rows has one line for each of their problems.
+        if max(map(len, message.splitlines()), default=0) > MAX_MESSAGE:
             self.report.add("long", where, f"{example[:300]}... ({len(message)} characters)")
 
     def _audit(self, event: str, args: tuple) -> None:

@@ -155,3 +155,40 @@ def test_a_folder_of_files_to_predict(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"text": "two"}\n')
     _, examples, _ = from_file(CLASSES, tmp_path, Columns())
     assert [(x.id, x.text) for x in examples] == [("0", "one"), ("1", "two")]
+
+
+def test_labels_that_are_equal_numbers_are_one_class(tmp_path):
+    """pandas writes 1.0 for 1 if a value is missing in the column."""
+    floats = dataclasses.replace(CLASSES, labels=("0.0", "1.0"))
+    (tmp_path / "a.csv").write_text("text,label\na,1\nb,0.0\nc,00\nd,2\n")
+    task, examples, _ = from_file(floats, tmp_path / "a.csv", Columns())
+    assert [example.label for example in examples] == ["1.0", "0.0", "0.0", "2"]
+    probabilities = {"label": "1.0", "probabilities": {"0.0": 0.0, "1.0": 1.0}}
+    first = next(iter(task.source.examples("test")))
+    assert task.score([(first, probabilities)])["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("answer", ["", '{"text": [], "answer_start": []}'])
+def test_a_question_without_an_answer_is_predicted_and_not_scored(tmp_path, answer):
+    task = SpanTask(name="qa")  # which answers every question
+    if answer:
+        row = f'{{"question": "Who?", "context": "Anna.", "answers": {answer}}}\n'
+        (tmp_path / "a.jsonl").write_text(row)
+    else:
+        (tmp_path / "a.csv").write_text("question,context,answer\nWho?,Anna.,\n")
+    path = next(iter(tmp_path.iterdir()))
+    (found,) = from_file(task, path, Columns(), bad_rows="report")[1]
+    assert found.label is None and found.text == "Who?" and "is not scored" in found.problem
+    (found,) = from_file(task, path, Columns())[1]
+    assert (found.label, found.problem) == (None, "")
+    prediction = {"answer": "Anna", "null_odds": 0.0}
+    assert task.score([(found, prediction)]) == {}
+    impossible = dataclasses.replace(task, with_impossible=True)
+    (found,) = from_file(impossible, path, Columns(), bad_rows="report")[1]
+    assert found.label == "impossible" and not found.problem
+
+
+def test_a_malformed_line_of_conll_is_named(tmp_path):
+    (tmp_path / "a.conll").write_text("Anna B-X\ncame\n\nBob B-X\n")
+    with pytest.raises(ValueError, match=r"a.conll, row 2"):
+        list(from_file(TAGS, tmp_path / "a.conll", Columns())[1])

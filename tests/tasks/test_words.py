@@ -148,7 +148,7 @@ def test_words_behind_a_truncation_have_no_probability():
     ("entity", "message"),
     [
         ([0, 99, "PER"], "is not within the text, which has 9 characters"),
-        ([3, 3, "PER"], "is not within the text"),
+        ([3, 3, "PER"], "is empty: `end` is the position after its last character"),
         ([0, 5], "is not an entity"),
         ({"start": 0, "label": "PER"}, "is not an entity"),
         ([0, 5, "two words"], "is not an entity"),

@@ -14,11 +14,11 @@ from bertjax.files import brief, writing
 # refuse: one error names the bad rows; skip: the other rows are used; report: a bad row becomes an
 # example whose `problem` is the reason, without content unless only the label is bad.
 BadRows = Literal["refuse", "skip", "report"]
-# The maximum length of an error message in characters, of which a path counts as at most `_PATH`,
-# and the length to which the description of a problem may be cut.
-LONGEST = 380
-_PATH = 30
-_SHORTEST = 60
+# An error describes at most so many problems, each in one line, with so many characters for the
+# numbers of the rows and for the description.
+PROBLEMS = 20
+ROWS_LENGTH = 100
+LINE_LENGTH = 200
 # Names of columns (in '...'), quoted values, and numbers that are not a part of a word.
 _VALUES = r"""'[^']*'|"[^"]*"|(?<![\w.])-?\d+(\.\d+)?(?!\w)"""
 
@@ -27,8 +27,8 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     """Returns one ValueError about several bad rows.
 
     Rows with the same problem are listed together. Problems that differ only in quoted values and
-    numbers count as similar; the values of the first row are shown. The message describes as many
-    problems as `LONGEST` characters hold, the most frequent first, and counts the others.
+    numbers count as similar; the values of the first row are shown. The message describes
+    `PROBLEMS` problems, the most frequent first, and counts the rows with other ones.
 
     Args:
         problems: one message per bad row that says what is wrong; it usually begins with `where`.
@@ -52,15 +52,11 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         rows.setdefault(kind, []).append(found[1] if found else "")
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
-    left = LONGEST - len(message) + max(len(where) - _PATH, 0)
-    left -= len("\n  and 1,000,000 rows with other problems")
-    others = len(problems)
-    for kind, numbers in sorted(rows.items(), key=lambda item: -len(item[1])):
+    by_frequency = sorted(rows.items(), key=lambda item: -len(item[1]))
+    for kind, numbers in by_frequency[:PROBLEMS]:
         line = _rows_of([*filter(None, numbers)], similar=kind in differ)
-        if others < len(problems) and left < min(len(line + first[kind]), _SHORTEST + len(line)):
-            break
-        line += brief(first[kind], max(left - len(line), _SHORTEST))
-        message, left, others = message + line, left - len(line), others - len(numbers)
+        message += line + brief(first[kind], LINE_LENGTH)
+    others = sum(len(numbers) for _, numbers in by_frequency[PROBLEMS:])
     if others:
         message += f"\n  and {others:,} rows with other problems"
     return ValueError(message)
@@ -71,8 +67,8 @@ def _rows_of(numbers: Sequence[str], *, similar: bool) -> str:
     if not numbers:
         return "\n  "
     if similar and len(numbers) > 1:
-        return f"\n  row {numbers[0]} (similar: {_listed(numbers[1:], 30)}): "
-    return f"\n  row {_listed(numbers, 30)}: "
+        return f"\n  row {numbers[0]} (similar: {_listed(numbers[1:], ROWS_LENGTH)}): "
+    return f"\n  row {_listed(numbers, ROWS_LENGTH)}: "
 
 
 def _listed(numbers: Sequence[str], length: int) -> str:

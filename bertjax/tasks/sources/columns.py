@@ -112,7 +112,7 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
 
 
 def find_columns(
-    table: Table, kind: CustomKind, named: Columns, *, labelled: bool
+    table: Table, kind: CustomKind, named: Columns, *, labelled: bool, pairs: bool = True
 ) -> tuple[Columns, str]:
     """Returns the column names of a user's file, and a message that lists the guessed columns.
 
@@ -126,6 +126,7 @@ def find_columns(
         kind: the kind of task: classify, regress, tag or choice.
         named: the column names that the user sets.
         labelled: whether the file must have labels.
+        pairs: whether the text may be a pair of texts.
 
     Raises:
         ValueError: a column is missing or cannot be guessed, another column holds texts as well, so
@@ -145,7 +146,7 @@ def find_columns(
             "insert a row that does."
         )
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
-        _refuse_unused_text(table, columns)
+        _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns)
     return columns, _describe(table, kind, named, columns)
@@ -244,13 +245,21 @@ def _first_rows(table: Table) -> list[dict[str, Any]]:
     return [row for _, row in rows if isinstance(row, dict)]
 
 
-def _refuse_unused_text(table: Table, columns: Columns) -> None:
-    """Raises ValueError if a column that is not used holds texts, which may belong to a pair."""
+def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
+    """Raises ValueError if a column that is not used holds texts.
+
+    If `pairs` is True, the message says that they may be the second texts of pairs.
+    """
     rows = _first_rows(table)
     unused = [name for name in table.columns if name and name not in columns.named()]
     texts = [name for name in unused if _holds_texts([row.get(name) for row in rows])]
     if texts:
         first, other = columns.text, texts[0]
+        if not pairs:
+            raise ValueError(
+                f"{table.path}: the columns {brief(str(first), 60)!r} and {brief(other, 60)!r} "
+                "both hold texts: name one with --text_column."
+            )
         raise ValueError(
             f"{table.path}: the column {brief(other, 60)!r} holds texts as well. Is it the second "
             f"text of a pair? Then give --text_column {first!r} --pair_column {other!r}; to use "
@@ -259,9 +268,14 @@ def _refuse_unused_text(table: Table, columns: Columns) -> None:
 
 
 def _holds_texts(values: Sequence[Any]) -> bool:
-    """Returns whether most `values` are texts of three or more words, of which many differ."""
+    """Returns whether most `values` are texts, and not names of classes with several words.
+
+    Texts have three or more words, and many of them differ or they have five or more on average.
+    """
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
-    return 2 * len(texts) > len(values) and 5 * len(set(texts)) > len(texts)
+    words = sum(len(text.split()) for text in texts)
+    many = 5 * len(set(texts)) > len(texts) or words >= 5 * len(texts)
+    return 2 * len(texts) > len(values) and many
 
 
 def _holds_dates(values: Sequence[Any]) -> bool:

@@ -23,7 +23,7 @@ from bertjax.tasks.sources.custom_row import Row
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.row_examples import RowExamples
-from bertjax.tasks.sources.row_readers import place
+from bertjax.tasks.sources.row_readers import place, read_number
 from bertjax.tasks.sources.table_files import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
@@ -97,6 +97,7 @@ class CustomSource(OwnFiles):
         self.columns, self.note = columns or Columns(), ""
         self.counts: Counter[str] = Counter()
         self._separator, self._reports_bad_rows = label_separator, bad_rows == "report"
+        self._classes: dict[float, str] = {}
         self._files = {split: data_files(path, kind) for split, path in self._paths.items()}
         self._tables = {
             split: [Table(file) for file in files if not self._is_conll(file, conll)]
@@ -121,6 +122,15 @@ class CustomSource(OwnFiles):
             "label_separator": self._separator,
         }
 
+    def use_classes(self, names: Iterable[str]) -> None:
+        """Makes labels that are equal numbers the same class: 1, where `names` has 1.0.
+
+        `names` are the classes of the model. pandas writes whole numbers as 1.0 if a value is
+        missing in their column, so that the same label is written in two ways in two files.
+        """
+        numbers = {name: read_number(name) for name in names}
+        self._classes = {n: name for name, n in numbers.items() if n is not None}
+
     @property
     def num_choices(self) -> int:
         """The number of choices of the first usable example in the first split; 2 without one."""
@@ -143,7 +153,9 @@ class CustomSource(OwnFiles):
         files = value_of_split(f"--task={self.kind}", split, self._files)
         if not self._tables[split]:
             return itertools.chain.from_iterable(map(read_conll, files))
-        rows = RowExamples(self.kind, self.columns, self._separator, self.multi_label)
+        rows = RowExamples(
+            self.kind, self.columns, self._separator, self.multi_label, self._classes
+        )
         if self.kind != "tag":
             examples = self._converted(
                 split, lambda id, row: rows.example(id, row, labelled=labelled)

@@ -116,6 +116,7 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     if kind == "choice":
         return _choice(source)
     labels = learn_labels(source)
+    source.use_classes(labels)
     if kind == "tag":
         return TagTask.of_labels(labels, name=kind, source=source)
     if kind == "classify" and not source.multi_label and (separator := _separator_in(labels)):

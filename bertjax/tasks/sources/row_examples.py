@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from bertjax.files import brief
 from bertjax.tasks.sources.columns import Columns, CustomKind
 from bertjax.tasks.sources.conll import Sentence
 from bertjax.tasks.sources.custom_row import Row
+from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.sources.table_files import CSV_SUFFIXES, suffix_of
 from bertjax.tasks.sources.tagged_text import text_sentence
 from bertjax.tasks.task import Example
@@ -24,12 +26,15 @@ class RowExamples:
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
         multi_label: whether an example may have several labels.
+        classes: {number: name} of the classes whose names are numbers; a label that is an equal
+            number gets the name of the class.
     """
 
     kind: CustomKind
     columns: Columns
     separator: str | None
     multi_label: bool
+    classes: Mapping[float, str] = dataclasses.field(default_factory=dict)
 
     def example(self, id: str, row: Row, *, labelled: bool) -> Example:
         """Converts a row to an example with the id `id`, for all kinds of task except tagging.
@@ -103,10 +108,14 @@ class RowExamples:
         if self.kind == "choice":
             return row.choice_of(value, self.columns, num_choices)
         if not self.multi_label:
-            return row.name(value)
+            return self._class(row.name(value))
         if isinstance(value, str) and self.separator:
             value = [part for part in value.split(self.separator) if part.strip()]
-        return tuple(row.names(value))
+        return tuple(map(self._class, row.names(value)))
+
+    def _class(self, name: str) -> str:
+        number = read_number(name) if self.classes else None
+        return name if number is None else self.classes.get(number, name)
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:

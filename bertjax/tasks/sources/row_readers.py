@@ -29,6 +29,8 @@ MAX_LINE = 1 << 24
 # Characters that are read at once from a JSON array, and what may stand between its elements.
 _BLOCK = 1 << 16
 _SEPARATOR = re.compile(r"[\s,]*")
+# Signs that separate the fields of CSV.
+DELIMITERS = (",", ";", "\t", "|")
 Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
@@ -63,7 +65,7 @@ def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
 
-    Commas separate fields, or semicolons if the first line has semicolons and no commas.
+    Fields are separated by the first of `DELIMITERS` that occurs in the first line.
 
     Raises:
         ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
@@ -75,7 +77,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         lines = _bounded(file, path)
         header = next(lines, "")
         lines = itertools.chain([header], lines)
-        delimiter = ";" if ";" in header and "," not in header else ","
+        delimiter = next((sign for sign in DELIMITERS if sign in header), ",")
         try:
             for number, fields in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
                 for field in fields:
@@ -286,6 +288,11 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
         if start := decompressor_of(stream.peek(8)):
             decompressed = Decompressed(str(path), cast(BinaryIO, stream), start, file.tell)
             stream = PeekableStream(cast(BinaryIO, decompressed))
+        if stream.peek(4) == b"PK\x03\x04":
+            raise ValueError(
+                f"{path} is a ZIP file, such as a spreadsheet of Excel: save the spreadsheet as "
+                "CSV in UTF-8, or unpack the file."
+            )
         if encoding := _utf16(stream.peek(256)):
             raise ValueError(
                 f"{path} is {encoding}, but must be UTF-8: convert it with iconv -f {encoding} -t "

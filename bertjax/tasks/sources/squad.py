@@ -137,7 +137,9 @@ class SquadSource(OwnFiles):
                 if isinstance(row.question, ValueError):
                     raise row.question
                 context = _text(row.question, "context", row.where)
-                example = self._example(split, row.question, context, row.where)
+                example = self._example(
+                    split, row.question, context, row.where, placed=split == "train"
+                )
             except ValueError as error:
                 example = Example(id=row.id, where=row.where, problem=str(error))
             if example is not None:
@@ -168,17 +170,23 @@ class SquadSource(OwnFiles):
             if example is not None:
                 yield example
 
-    def _example(self, split: str, question: Any, context: str, place: str) -> Example | None:
+    def _example(
+        self, split: str, question: Any, context: str, place: str, *, placed: bool = False
+    ) -> Example | None:
         """Converts a question of SQuAD's JSON to an example, or to None if it is left out.
 
         Raises:
-            ValueError: a field is missing or has a wrong type; the message names the question.
+            ValueError: a field is missing or has a wrong type, a text is empty, or, if `placed`, no
+                answer occurs in the passage; the message names the question.
         """
         name = question.get("id") if isinstance(question, dict) else None
         if not isinstance(name, str | int) or name == "":
             raise ValueError(f'{place}: a question has no "id": give each question a unique one.')
         where = f"{place}, question {brief(name, 60)}"
         text = _text(question, "question", where)
+        for what, content in (("question", text), ("passage", context)):
+            if not content.strip():
+                raise ValueError(f"{where}: the {what} is empty; fill it or remove the row.")
         asked = Example(id=str(name), where=where, text=text, pair=context)
         if question.get("is_impossible"):
             return dataclasses.replace(asked, label=IMPOSSIBLE)
@@ -195,6 +203,11 @@ class SquadSource(OwnFiles):
                 raise ValueError(
                     f"{where}: answer_start is {brief(repr(start), 60)}; it must be a whole number."
                 )
+        if placed and answers and not any(answer in context for answer, _ in answers):
+            raise ValueError(
+                f"{where}: the answer {brief(repr(answers[0][0]), 60)} does not occur in the "
+                "passage. Correct the answer or the passage."
+            )
         return with_answers(asked, answers, split, self.counts)
 
 

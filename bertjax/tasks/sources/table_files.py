@@ -8,6 +8,7 @@ from typing import Any
 
 from bertjax.files import brief
 from bertjax.tasks.sources.row_readers import (
+    DELIMITERS,
     Rows,
     parquet_columns,
     place,
@@ -115,6 +116,8 @@ class Table:
             if isinstance(first, ValueError):
                 raise first
             columns = tuple(first) if self.is_typed else tuple(name.strip() for name in first)
+        if self._read is read_tsv and not self.is_typed and len(columns) == 1:
+            _check_tabs(self.path, columns[0])
         # The first column may lack a name, because pandas writes its index in a column without one.
         broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
         if not columns or broken:
@@ -181,11 +184,21 @@ class Table:
                 return None
             return f"{place(self.path, number)} repeats the names of the columns: remove the row."
         remedy = (
-            "put fields that contain a comma or a line end in quotes."
+            "put fields that contain a separator or a line end in quotes."
             if self._read is read_csv
             else "tabs separate fields and quotes have no meaning; texts with tabs need a .csv."
         )
         return (
             f"{place(self.path, number)} has {len(fields)} fields, but the first row has "
             f"{len(self.columns)} ({brief(', '.join(self.columns))}): {remedy}"
+        )
+
+
+def _check_tabs(path: Path, header: str) -> None:
+    """Raises ValueError if the header of a TSV file is separated by another sign than tabs."""
+    sign = next((sign for sign in DELIMITERS if sign in header), None)
+    if sign is not None:
+        raise ValueError(
+            f"{place(path, 1)} has no tab, but {sign!r}: {brief(header, 80)!r}. Tabs separate the "
+            "columns of .tsv files; if the file is CSV, name it .csv."
         )

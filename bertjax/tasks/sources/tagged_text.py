@@ -124,6 +124,11 @@ def _span(row: Row, text: str, entity: Any) -> Span:
             '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"], with whole numbers and a '
             "label without spaces; tags need a list of words."
         )
+    if start == end:
+        raise ValueError(
+            f"{row.where}: the entity {shorten(entity)} is empty: `end` is the position after its "
+            "last character. Correct or remove it."
+        )
     if not 0 <= start < end <= len(text):
         raise ValueError(
             f"{row.where}: the entity {shorten(entity)} is not within the text, which has "

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources import bad_rows
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.training_data import check_splits, write_training_data
@@ -142,7 +143,7 @@ def test_questions_that_cannot_be_predicted_are_reported(questions):
     ]
 
 
-def test_reasons_are_whole_as_far_as_the_message_has_room(tmp_path):
+def test_every_kind_of_problem_has_a_line_up_to_a_limit(tmp_path, monkeypatch):
     rows = [
         *(json.dumps({"text": f"Anna {i}", "entities": [[0, 99, "PER"]]}) for i in range(3)),
         json.dumps({"text": "Anna came", "entities": [[0, 4, "PER"], [2, 9, "X"]]}),
@@ -154,13 +155,18 @@ def test_reasons_are_whole_as_far_as_the_message_has_room(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
     with pytest.raises(ValueError, match="8 rows cannot") as error:
         list(CustomSource("tag", train=tmp_path / "a.jsonl").examples("train"))
-    first, *described, rest = str(error.value).removeprefix(f"{tmp_path / 'a.jsonl'}").splitlines()
+    _, *described = str(error.value).splitlines()
+    assert sorted(line.split(":")[0].strip() for line in described) == [
+        *("row 1, 2, 3", "row 4", "row 5", "row 6", "row 7", "row 8")
+    ]
+    monkeypatch.setattr(bad_rows, "PROBLEMS", 2)
+    with pytest.raises(ValueError, match="8 rows cannot") as error:
+        list(CustomSource("tag", train=tmp_path / "a.jsonl").examples("train"))
+    _, *described, rest = str(error.value).splitlines()
     # The most frequent problem is the first, and its remedy is not cut.
     assert described[0].startswith("  row 1, 2, 3: the entity")
     assert described[0].endswith("Correct start and end.")
-    counted = int(rest.split()[1])
-    assert counted == 8 - 3 - (len(described) - 1) and "other problems" in rest
-    assert len("\n".join([first, *described, rest])) < 400
+    assert len(described) == 2 and rest.strip() == "and 4 rows with other problems"
 
 
 def test_two_entities_of_one_word_are_refused_and_not_lost(tmp_path):
@@ -194,3 +200,18 @@ def test_questions_with_the_same_problem_are_listed_together(tmp_path):
         list(SquadSource({"train": tmp_path / "a.jsonl"}).examples("train"))
     first, line = str(error.value).splitlines()
     assert line.startswith('  row 1, 2, 3, 4, 5, 6, 7, 8, 9: the answer "Maria" occurs 0 times')
+
+
+def test_all_bad_questions_of_a_table_are_in_one_error(tmp_path):
+    rows = [
+        *("Who?,Anna left.,Anna,0", "Who?,Anna left.,Anna,-1x", ",Anna left.,Anna,0"),
+        *("Who?, ,Anna,0", "Who?,Anna left.,Bob,0"),
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["question,context,answer,answer_start", *rows]))
+    with pytest.raises(ValueError, match="4 rows cannot be used") as error:
+        list(SquadSource({"train": tmp_path / "a.csv"}, can_skip=True).examples("train"))
+    text = str(error.value)
+    assert "the question is empty" in text and "the passage is empty" in text
+    assert "the answer 'Bob' does not occur in the passage" in text and "'answer_start'" in text
+    source = SquadSource({"train": tmp_path / "a.csv"}, "skip")
+    assert len(list(source.examples("train"))) == 1 and len(source.all_bad_rows()) == 4

@@ -437,3 +437,39 @@ def test_tsv_that_is_quoted_as_csv_is_warned_about(tmp_path):
     plain = "text\tlabel\n" + "".join(f"{text}\tx\n" for text in texts)
     (tmp_path / "a.tsv").write_text(plain)
     assert "quoted" not in CustomSource("classify", train=tmp_path / "a.tsv").note
+
+
+def test_labels_of_dev_that_are_equal_numbers_are_the_classes_of_train(write):
+    train = write("a.csv", "text,label\na,1.0\nb,0.0\nc,1.0\n")
+    dev = write("b.csv", "text,label\na,1\nb,0\n")
+    task = make_task("classify", TaskOptions(train=train, dev=dev))
+    assert task.labels == ("0.0", "1.0")
+    assert [example.label for example in task.source.examples("dev")] == ["1.0", "0.0"]
+
+
+@pytest.mark.parametrize("sign", ["\t", "|", ";"])
+def test_other_separators_of_csv_are_found(write, sign):
+    content = f"text{sign}label\na good, long film{sign}yes\nbad{sign}no\n"
+    source = CustomSource("classify", train=write("a.csv", content))
+    examples = [(example.text, example.label) for example in source.examples("train")]
+    assert examples == [("a good, long film", "yes"), ("bad", "no")]
+
+
+def test_tsv_without_tabs_is_refused(write):
+    with pytest.raises(ValueError, match=r"row 1 has no tab, but ','.*name it .csv"):
+        CustomSource("classify", train=write("a.tsv", "text,label\na,yes\nb,no\n"))
+
+
+def test_a_spreadsheet_with_another_suffix_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"PK\x03\x04" + bytes(range(200)))
+    with pytest.raises(ValueError, match=r"a.csv is a ZIP file, such as a spreadsheet"):
+        CustomSource("classify", train=tmp_path / "a.csv")
+
+
+def test_a_second_text_that_repeats_is_asked_about(write):
+    rows = "\n".join(f"question {i} about it,What is a refund {i % 4} ?,no" for i in range(60))
+    with pytest.raises(ValueError, match="'q_right' holds texts as well"):
+        CustomSource("classify", train=write("a.csv", f"q_left,q_right,is_dup\n{rows}\n"))
+    # Names of classes with several words are no texts.
+    rows = "\n".join(f"the film {i} is good,very good film,yes" for i in range(60))
+    CustomSource("classify", train=write("b.csv", f"text,opinion,label\n{rows}\n"))
