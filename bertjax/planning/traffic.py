@@ -113,7 +113,8 @@ def _written(name: str, body: list[Instruction]) -> int:
 
 def _kind(instruction: Instruction, computations: Mapping[str, list[Instruction]]) -> str:
     opcodes = {i.opcode for name in instruction.called for i in computations.get(name, ())}
-    if "dot" in opcodes | {instruction.opcode} or "gemm" in instruction.name:
+    is_library_call = "gemm" in instruction.name or "__cublas$" in instruction.rest
+    if "dot" in opcodes | {instruction.opcode} or is_library_call:
         return MATRIX_MULTIPLICATIONS
     if "erf" in opcodes:
         return "GELU"

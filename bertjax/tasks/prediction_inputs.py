@@ -166,7 +166,7 @@ def from_file(
         read = questions.examples("test")
         if not task.with_impossible:
             read = (_without_impossible(x, report=bad_rows == "report") for x in read)
-        return dataclasses.replace(task, source=questions), read, ""
+        return dataclasses.replace(task, source=questions), read, questions.note
     description = description or {}
     first = data_files(path, custom_kind(task))[0]
     conll = isinstance(task, TagTask) and (

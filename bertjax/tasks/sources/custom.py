@@ -31,6 +31,7 @@ from bertjax.tasks.sources.table_files import (
     Table,
     files_in,
     suffix_of,
+    unread_files,
 )
 from bertjax.tasks.tag_schemes import scheme_of
 from bertjax.tasks.task import Example
@@ -46,7 +47,8 @@ class CustomSource(OwnFiles):
         kind: the kind of task: classify, regress, tag or choice.
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
         columns: the column names, set by the user or guessed.
-        note: a message that names the guessed columns and warns about odd quotes; it may be empty.
+        note: a message that names the guessed columns and warns about odd quotes and files in a
+            folder that are not read; it may be empty.
         multi_label: whether an example may have several labels: a list in JSON or Parquet, or a
             text in which a label separator stands between the labels.
     """
@@ -112,6 +114,8 @@ class CustomSource(OwnFiles):
             for split, table in tables[1:]:
                 check_columns(table, self._needed(split))
             self.note = f"{self.note}\n{_quoted(table for _, table in tables)}".strip()
+        unread = (unread_files(path, self._files[split]) for split, path in self._paths.items())
+        self.note = "\n".join(filter(None, (self.note, *unread)))
         self.multi_label = self._has_several_labels(tables[0][1] if tables else None)
 
     @property

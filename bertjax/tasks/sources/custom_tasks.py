@@ -60,6 +60,8 @@ def learn_labels(source: Source) -> tuple[str, ...]:
                 f"{shorten(label)}. If the labels are numbers, use --task=regress; if they are "
                 "texts, name another column with --label_column."
             )
+    if not count:
+        raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
     if len(seen) < 2:
         only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
         raise ValueError(

@@ -23,7 +23,12 @@ from bertjax.tasks.sources.held_out import grouped
 from bertjax.tasks.sources.official_files import ChangeCounts, reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.question_tables import is_question_table, question_rows
-from bertjax.tasks.sources.table_files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_in
+from bertjax.tasks.sources.table_files import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    files_in,
+    unread_files,
+)
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
 
@@ -89,6 +94,13 @@ class SquadSource(OwnFiles):
             f"Neither train-v{version}.json nor dev-v{version}.json is in {data_dir}: give "
             "--data_dir the folder of SQuAD's files, or leave it out to download them."
         )
+
+    @property
+    def note(self) -> str:
+        """A warning about files in folders that are not read; "" if there are none."""
+        folders = [path for path in self.files.values() if path.is_dir()]
+        unread = (unread_files(path, files_in(path, SUFFIXES)) for path in folders)
+        return "\n".join(filter(None, unread))
 
     def path(self, split: str) -> Path:
         """Returns the path of the file of a split; raises ValueError if there is none."""
@@ -333,6 +345,8 @@ def _make_qa(options: TaskOptions) -> SpanTask:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
     bad_rows = "skip" if options.skip_bad_rows else "refuse"
     source = SquadSource(options.files, bad_rows, can_skip=True)
+    if source.note:
+        print(source.note)
     if note := source.hold_out(options.dev_fraction, grouped, lambda example: example.pair):
         print(note)
     impossible = any(

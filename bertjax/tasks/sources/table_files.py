@@ -63,6 +63,26 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path]:
     return files
 
 
+def unread_files(path: Path, read: Sequence[Path]) -> str:
+    """Returns a sentence that names the files and folders in a folder that are not in `read`.
+
+    The result is "" if `path` is a file, and if all that is left are hidden files.
+    """
+    if not path.is_dir():
+        return ""
+    others = sorted(
+        file.name + "/" * file.is_dir()
+        for file in path.iterdir()
+        if file not in read and not file.name.startswith(".")
+    )
+    if not others:
+        return ""
+    return (
+        f"warning: not read in {path}: {brief(', '.join(others), 120)}. Only data files of a "
+        "known suffix, directly in the folder, are read."
+    )
+
+
 class Table:
     """A file with named columns.
 

@@ -257,3 +257,17 @@ def test_errors_name_the_argument_instead_of_a_temporary_file(tmp_path):
         assert files["test"] == str(tmp_path / "a.csv") and set(files) == {"train", "test"}
         list(CustomSource("classify", train=files["train"]).examples("train"))
     assert not Path(files["train"]).exists()
+
+
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path):
+    (tmp_path / "parts" / "sub").mkdir(parents=True)
+    for name in ("a.csv", "part-00004", "sub/b.csv", ".hidden"):
+        (tmp_path / "parts" / name).write_text("text,label\na,yes\nb,no\n")
+    source = CustomSource("classify", train=tmp_path / "parts")
+    assert "not read in" in source.note and "part-00004, sub/." in source.note
+    assert "hidden" not in source.note and len(list(source.examples("train"))) == 2
+    row = {"question": "Who?", "context": "Anna left.", "answers": {"text": [], "answer_start": []}}
+    (tmp_path / "parts" / "q.jsonl").write_text(json.dumps(row))
+    assert "a.csv" not in SquadSource({"train": tmp_path / "parts" / "q.jsonl"}).note
+    (tmp_path / "parts" / "a.csv").unlink()
+    assert "part-00004, sub/" in SquadSource({"train": tmp_path / "parts"}).note
