@@ -380,7 +380,7 @@ def test_labels_are_sorted_numbers_as_numbers(write):
     assert labels_of("10", "9", "-1", "9") == ("-1", "9", "10")
     with pytest.raises(ValueError, match="The training data has only the label 'a'"):
         labels_of("a", "a")
-    with pytest.raises(ValueError, match="The training data has no labels"):
+    with pytest.raises(ValueError, match="There are no examples"):
         labels_of()
     with pytest.raises(ValueError, match=r"row 1002: more than 1,000 .*\"1000\".*--task=regress"):
         labels_of(*range(1100))
