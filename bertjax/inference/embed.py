@@ -15,6 +15,7 @@ from bertjax.inference.buckets import (
     read_behind,
     token_budget,
 )
+from bertjax.inference.inference_params import inference_params, stacked, unrolled
 from bertjax.inference.partial_output import file_identity
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
@@ -86,7 +87,7 @@ class Embedder:
         self.max_length = max_length or min(modules.max_length or longest, longest)
         self.truncated = 0
         self._loaded, self._batch_size = loaded, batch_size
-        self._params = jax.device_put(loaded.params)
+        self._params = inference_params(loaded.params, loaded.model.dtype)
         self.size = loaded.config.hidden_size * len(layers)
         self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize)
         self.identity = {
@@ -151,12 +152,12 @@ def compiled_program(
     Euclidean length. The size of the embeddings is the number of layers times the hidden size.
     """
     depth = model.config.num_hidden_layers
-    encoder = model.clone(unroll=depth)
+    encoder = unrolled(model)
     only_last = layers in ((-1,), (depth,))
 
     def apply(params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:
         outputs: Any = encoder.apply(
-            {"params": params},
+            {"params": stacked(params)},
             ids,
             attention_mask=mask,
             output_hidden_states=not only_last,

@@ -20,6 +20,7 @@ from bertjax.inference.buckets import (
     read_behind,
     token_budget,
 )
+from bertjax.inference.inference_params import stacked
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
@@ -87,7 +88,7 @@ class Predictor:
         """Yields (example, prediction) for every example, in the order of `examples`.
 
         Args:
-            params: the parameters of the model.
+            params: the parameters of the model, also in the form for inference.
             examples: the examples to predict.
             report_problems: whether an example that cannot be read or encoded gets the prediction
                 {"error": reason} instead of raising ValueError. If only the label of an example is
@@ -218,7 +219,7 @@ def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str,
     """Returns the jitted function (params, batch) -> head outputs, replicated over the mesh."""
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        outputs: Any = model.apply({"params": params}, **batch)
+        outputs: Any = model.apply({"params": stacked(params)}, **batch)
         return {key: outputs[key] for key in model.outputs}
 
     return jax.jit(apply, out_shardings=sharding.replicated(mesh))

@@ -22,6 +22,7 @@ from bertjax.inference.buckets import (
 )
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
+from bertjax.inference.inference_params import inference_params, stacked, unrolled
 from bertjax.inference.saved_task import TaskModel, task_files
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Prediction
@@ -95,7 +96,8 @@ class Pretrained:
 
     def _device_params(self) -> Any:
         if self._on_device[0] is not self.params:
-            self._on_device = (self.params, jax.device_put(self.params))
+            params = inference_params(self.params, self.model.dtype)
+            self._on_device = (self.params, params)
         return self._on_device[1]
 
     def __call__(
@@ -177,7 +179,8 @@ class Pretrained:
             np.pad(values, ((0, 0), (0, bucket - length)), constant_values=fill)
             for values, fill in zip(inputs, fills, strict=True)
         ]
-        program, params = compiled_program(self.model, hidden, attentions), self._device_params()
+        program = compiled_program(unrolled(self.model), hidden, attentions)
+        params = self._device_params()
 
         def start() -> Iterator[tuple[int, dict[str, jax.Array]]]:
             first, tokens = 0, token_budget(bucket, batch_size, share=BUDGET_SHARE)
@@ -286,7 +289,7 @@ class Pretrained:
         loaded = with_masked_lm(self._loaded._replace(params=self.params))
         head = dict(loaded.params)
         del head["bert"]  # the encoder is on the device already
-        return loaded._replace(params=jax.device_put(head))
+        return loaded._replace(params=inference_params(head, self.model.dtype))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokenizes texts or pairs of texts, truncated to the maximum length of the model.
@@ -387,7 +390,7 @@ def compiled_program(
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:
         outputs, state = model.apply(
-            {"params": params},
+            {"params": stacked(params)},
             ids,
             types,
             attention_mask=mask,
