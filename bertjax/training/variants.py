@@ -6,6 +6,7 @@ import functools
 import itertools
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,9 +180,11 @@ def _load(
     data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
     check_splits(task, loaded.tokenizer, max_length)
     if isinstance(task.source, OwnFiles) and (bad := task.source.all_bad_rows()):
+        splits = Counter(split for split, _ in bad)
+        of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
         hosts.say(
-            f"{len(bad):,} bad rows are left out and listed in {config.workdir}/{BAD_ROWS}; the "
-            f"first: {bad[0][1]}"
+            f"{len(bad):,} bad rows ({of_splits}) are left out and listed in "
+            f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
         )
     for line in summary(task, data, config):
         hosts.say(line)

@@ -349,10 +349,21 @@ def _make_qa(options: TaskOptions) -> SpanTask:
         print(source.note)
     if note := source.hold_out(options.dev_fraction, grouped, lambda example: example.pair):
         print(note)
-    impossible = any(
-        example.label is not None for split in source.splits for example in source.examples(split)
-    )
+    counts = {split: _count_impossible(source, split) for split in source.splits}
+    impossible = any(without for without, _ in counts.values())
+    if impossible:
+        listed = ", ".join(f"{n:,} of {count:,} in {split}" for split, (n, count) in counts.items())
+        print(
+            f"Questions without an answer: {listed}. The model can give no answer, and the scores "
+            "are those of SQuAD 2.0."
+        )
     return SpanTask(name="qa", source=source, with_impossible=impossible, **options.span_options)
+
+
+def _count_impossible(source: SquadSource, split: str) -> tuple[int, int]:
+    """Returns the number of questions of a split without an answer, and of all its questions."""
+    labels = [example.label for example in source.examples(split)]
+    return sum(label is not None for label in labels), len(labels)
 
 
 def _score_files(
