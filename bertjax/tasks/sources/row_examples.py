@@ -3,17 +3,41 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from bertjax.files import brief
 from bertjax.tasks.sources.columns import Columns, CustomKind
 from bertjax.tasks.sources.conll import Sentence
 from bertjax.tasks.sources.custom_row import Row
-from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.sources.table_files import CSV_SUFFIXES, suffix_of
 from bertjax.tasks.sources.tagged_text import text_sentence
 from bertjax.tasks.task import Example
+
+# A whole number as it is usually written, or as pandas writes it in a column of floats.
+_WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?")
+
+
+class KnownClasses:
+    """Finds the class of a label that is a whole number: 1 and 1.0 are written for each other.
+
+    Args:
+        names: the names of the classes.
+    """
+
+    def __init__(self, names: Iterable[str]):
+        self._names = frozenset(names)
+        written: dict[str, list[str]] = {}  # a whole number -> the classes that it may be
+        for name in self._names:
+            if found := _WHOLE.fullmatch(name):
+                written.setdefault(found[1], []).append(name)
+        self._whole = {number: found[0] for number, found in written.items() if len(found) == 1}
+
+    def of(self, label: str) -> str:
+        """Returns the class of `label`, or `label` itself if it is a class or no class is found."""
+        found = None if label in self._names else _WHOLE.fullmatch(label)
+        return self._whole.get(found[1], label) if found else label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +50,14 @@ class RowExamples:
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
         multi_label: whether an example may have several labels.
-        classes: {number: name} of the classes whose names are numbers; a label that is an equal
-            number gets the name of the class.
+        classes: finds the class of a label; empty: the label is the class.
     """
 
     kind: CustomKind
     columns: Columns
     separator: str | None
     multi_label: bool
-    classes: Mapping[float, str] = dataclasses.field(default_factory=dict)
+    classes: KnownClasses
 
     def example(self, id: str, row: Row, *, labelled: bool) -> Example:
         """Converts a row to an example with the id `id`, for all kinds of task except tagging.
@@ -108,14 +131,10 @@ class RowExamples:
         if self.kind == "choice":
             return row.choice_of(value, self.columns, num_choices)
         if not self.multi_label:
-            return self._class(row.name(value))
+            return self.classes.of(row.name(value))
         if isinstance(value, str) and self.separator:
             value = [part for part in value.split(self.separator) if part.strip()]
-        return tuple(map(self._class, row.names(value)))
-
-    def _class(self, name: str) -> str:
-        number = read_number(name) if self.classes else None
-        return name if number is None else self.classes.get(number, name)
+        return tuple(map(self.classes.of, row.names(value)))
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:

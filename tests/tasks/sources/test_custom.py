@@ -447,6 +447,16 @@ def test_labels_of_dev_that_are_equal_numbers_are_the_classes_of_train(write):
     assert [example.label for example in task.source.examples("dev")] == ["1.0", "0.0"]
 
 
+def test_classes_that_are_equal_as_numbers_stay_apart(write):
+    labels = ["1.1", "1.10", "2", "02", "2.0"]
+    rows = "".join(f"text {label},{label}\n" for label in labels)
+    train, dev = (write(f"{name}.csv", "text,label\n" + rows) for name in "ab")
+    task = make_task("classify", TaskOptions(train=train, dev=dev))
+    assert set(task.labels) == set(labels)
+    for split in ("train", "dev"):
+        assert [example.label for example in task.source.examples(split)] == labels
+
+
 @pytest.mark.parametrize("sign", ["\t", "|", ";"])
 def test_other_separators_of_csv_are_found(write, sign):
     content = f"text{sign}label\na good, long film{sign}yes\nbad{sign}no\n"
