@@ -50,7 +50,7 @@ class PredictConfig:
     """File or folder of examples to predict, in a format of the model's task: CSV, TSV, JSON, JSON
     lines, Parquet, .txt with one text per line, SQuAD's JSON or, in tagging, CoNLL's columns (also
     as .txt). All but Parquet may be compressed. None: the input is that of --text, --task,
-    --fill_mask or --embed; - reads standard input: JSON lines if it begins with {, else one
+    --fill_mask or --embed; - reads standard input: JSON if it begins with { or [{, else one
     text per line."""
     text: str | None = None
     """Single text to predict (not for multiple choice); for question answering, the question; None:
@@ -167,6 +167,9 @@ def answer(config: PredictConfig) -> None:
     JSON lines are printed. If the examples have labels, the metrics are printed as well. If the
     command is killed, running it again with the same input, model and flags predicts only the
     examples without a prediction yet, so that --output has one line or row per example.
+
+    Raises:
+        ValueError: the input cannot be read, or no row of it can be predicted.
     """
     from bertjax.inference.answer_files import check_suffix
     from bertjax.inference.evaluation import task_of_file
@@ -212,14 +215,17 @@ def answer(config: PredictConfig) -> None:
         print(f"predictions written to {config.output}")
     if scores:
         print(json.dumps(scores), file=sys.stderr)
+    if counts["rows"] and counts["errors"] == counts["rows"]:
+        raise ValueError(f"No row of {config.input} could be predicted; the first: {problems[0]}")
 
 
 def _counted(
     pairs: "Iterable[tuple[Example, Prediction]]", counts: Counter[str]
 ) -> "Iterator[tuple[Example, Prediction]]":
-    """Yields `pairs` unchanged; counts all "rows", and the "unlabelled" ones, in `counts`."""
+    """Yields `pairs` unchanged; counts "rows", "unlabelled" rows and "errors" in `counts`."""
     for example, prediction in pairs:
         counts["rows"] += 1
+        counts["errors"] += "error" in prediction
         counts["unlabelled"] += example.label is None and not example.answers
         yield example, prediction
 

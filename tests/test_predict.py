@@ -85,7 +85,12 @@ def test_blank_lines_of_a_text_file_keep_their_places(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"abc de\n\nfg\n", b'{"text": "abc de"}\n{"text": ""}\n{"text": "fg"}\n']
+    "content",
+    [
+        b"abc de\n\nfg\n",
+        b'{"text": "abc de"}\n{"text": ""}\n{"text": "fg"}\n',
+        b'[\n{"text": "abc de"}, {"text": ""}, {"text": "fg"}]',
+    ],
 )
 def test_standard_input_is_read_as_a_file(run, tmp_path, monkeypatch, content):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -320,3 +325,20 @@ def test_a_converted_and_a_saved_model_predict_as_the_run_does(run, tmp_path):
     # Another head has no such settings.
     load_pretrained(run, "encoder").save(tmp_path / "encoder")
     assert not (tmp_path / "encoder" / "task.json").exists()
+
+
+def test_a_table_on_standard_input_is_warned_about(run, monkeypatch, capsys):
+    for content, warned in ((b'id,"text"\r\n1,abc\r\n', True), (b"one text, two\nabc\n", False)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        predict.run(PredictConfig(model=str(run), input="-"))
+        assert ("seems to be a table" in capsys.readouterr().err) == warned
+
+
+def test_an_input_of_which_no_row_can_be_predicted_is_an_error(run, tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,b,c\n,one\n")
+    output = tmp_path / "out.jsonl"
+    with pytest.raises(ValueError, match=r"No row of .*a.csv could be predicted.*row 2 has 3"):
+        predict.run(
+            PredictConfig(model=str(run), input=str(tmp_path / "a.csv"), output=str(output))
+        )
+    assert len(output.read_text().splitlines()) == 2  # with the reasons
