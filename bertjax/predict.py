@@ -1,24 +1,17 @@
 """Inference with `python -m bertjax.predict`: predictions, mask filling and embeddings."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import bertjax
 from bertjax import command_line
-from bertjax.files import explaining, writing
+from bertjax.files import explaining
 
 if TYPE_CHECKING:
-    from bertjax.inference.partial_output import PartialLines
-    from bertjax.inference.saved_task import TaskModel
-    from bertjax.tasks import Example, Prediction, Task
     from bertjax.tasks.sources.columns import Columns
 
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
@@ -172,6 +165,7 @@ def answer(config: PredictConfig) -> None:
         ValueError: the input cannot be read, or no row of it can be predicted.
     """
     from bertjax.inference.answer_files import check_suffix
+    from bertjax.inference.answers import Answers, answer_lines
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.partial_output import check_output
     from bertjax.inference.saved_task import TaskModel
@@ -190,134 +184,17 @@ def answer(config: PredictConfig) -> None:
         task, examples, note = task_of_file(model, path, config.columns, separator, "report")
         if note:
             print(note, file=sys.stderr)
-    problems: list[str] = []
-    counts: Counter[str] = Counter()
-    with _lines(config, model) as lines:
-        pairs = _predictions(config, model, task, iter(examples), lines, problems)
-        scores = task.score(_counted(pairs, counts))
-    if not counts["rows"]:
-        print(f"{config.input} has no rows, so that there are no predictions.", file=sys.stderr)
-    elif scores and counts["unlabelled"]:
-        print(
-            f"{counts['unlabelled']:,} of the {counts['rows']:,} rows have no label, or none that "
-            "can be used, and are left out of the metrics.",
-            file=sys.stderr,
-        )
-    if problems:
-        print(
-            f"{len(problems):,} rows could not be predicted or scored, and their lines say why; "
-            f"the first: {problems[0]}",
-            file=sys.stderr,
-        )
-    for change in change_notes(task.source):
-        print(change, file=sys.stderr)
+    answers = Answers(model, config.input, config.output)
+    settings = {**dataclasses.asdict(config), "output": None}
+    with answer_lines(config.output, config.input, model.name, settings) as lines:
+        scores = task.score(answers(task, iter(examples), lines))
+    for message in (*answers.messages(scored=bool(scores)), *change_notes(task.source)):
+        print(message, file=sys.stderr)
     if config.output is not None:
         print(f"predictions written to {config.output}")
     if scores:
         print(json.dumps(scores), file=sys.stderr)
-    if counts["rows"] and counts["errors"] == counts["rows"]:
-        raise ValueError(f"No row of {config.input} could be predicted; the first: {problems[0]}")
-
-
-def _counted(
-    pairs: "Iterable[tuple[Example, Prediction]]", counts: Counter[str]
-) -> "Iterator[tuple[Example, Prediction]]":
-    """Yields `pairs` unchanged; counts "rows", "unlabelled" rows and "errors" in `counts`."""
-    for example, prediction in pairs:
-        counts["rows"] += 1
-        counts["errors"] += "error" in prediction
-        counts["unlabelled"] += example.label is None and not example.answers
-        yield example, prediction
-
-
-def _predictions(
-    config: PredictConfig,
-    model: "TaskModel",
-    task: "Task",
-    examples: "Iterator[Example]",
-    lines: "PartialLines | _Printed",
-    problems: list[str],
-) -> "Iterator[tuple[Example, Prediction]]":
-    """Yields (example, prediction) for each of `examples`, and writes predictions to `lines`.
-
-    `lines` stands for --output or stdout. Predictions that an interrupted run has written are read
-    from `lines` instead of computed. The reasons why rows of --input cannot be predicted or scored
-    are added to `problems`, and the examples of these rows are yielded without labels. A --text
-    that cannot be predicted raises ValueError instead.
-    """
-
-    def pairs() -> "Iterator[tuple[Example, Prediction]]":
-        for line in lines.finished():
-            example = next(examples, None)
-            if example is None or line.pop("id") != example.id:
-                raise ValueError(
-                    f"{config.input} changed during the prediction: run the command again."
-                )
-            line.pop("input", None)
-            yield example, line
-        report = config.input is not None
-        for example, prediction in model(task, examples, report_problems=report):
-            given = {"input": dict(example.row)} if example.row and config.output else {}
-            lines.write({"id": example.id, **given, **prediction})
-            yield example, prediction
-
-    for example, prediction in pairs():
-        if problem := prediction.get("error") or prediction.get("problem"):
-            problems.append(problem)
-            example = dataclasses.replace(example, label=None, answers=())
-        yield example, prediction
-
-
-@contextlib.contextmanager
-def _lines(config: PredictConfig, model: "TaskModel") -> "Iterator[PartialLines | _Printed]":
-    """Yields a writer of predictions to the file --output or, if --output is None, to stdout."""
-    if config.output is None:
-        yield _Printed()
-        return
-    import jax
-
-    from bertjax.inference import predictor
-    from bertjax.inference.answer_files import is_converted, write_converted
-    from bertjax.inference.partial_output import (
-        PartialLines,
-        continued,
-        file_identity,
-    )
-
-    identity = {
-        "version": bertjax.__version__,
-        "config": {**dataclasses.asdict(config), "output": None},
-        "input": None if config.input is None else file_identity(config.input),
-        "model": file_identity(model.name),
-        "device": jax.local_devices()[0].device_kind,
-    }
-
-    def finish(partial: Path, output: Path) -> None:
-        if is_converted(output):
-            with writing(output) as temporary:
-                write_converted(partial, temporary, output.suffix.lower())
-            partial.unlink()
-        else:
-            os.replace(partial, output)
-
-    with continued(
-        config.output, identity, lambda path: PartialLines(path, predictor.WINDOW), finish
-    ) as lines:
-        if lines.done:
-            print(f"continuing {config.output} after {lines.done:,} lines", flush=True)
-        yield lines
-
-
-class _Printed:
-    """Writes JSON lines to standard output, as `PartialLines` writes them to a file."""
-
-    def finished(self) -> Iterator[dict[str, Any]]:
-        """Returns an empty iterator: no lines of an interrupted run can be read back."""
-        return iter(())
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        """Prints `line` as one line of JSON."""
-        print(json.dumps(line, ensure_ascii=False))
+    answers.check()
 
 
 def answer_task(config: PredictConfig) -> None:
