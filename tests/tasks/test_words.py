@@ -250,3 +250,14 @@ def test_entities_that_overlap_are_refused(tmp_path):
 def test_columns_are_told_from_running_text(tmp_path, name, content, columns):
     (tmp_path / name).write_text(content)
     assert has_columns(tmp_path / name, ("O", "B-PER", "I-PER")) is columns
+
+
+@pytest.mark.parametrize(("text", "asked"), [("🙂 Anna came", True), ("x Anna came", False)])
+def test_entities_cut_after_an_emoji_ask_how_positions_are_counted(tmp_path, text, asked):
+    # In UTF-16, Anna is at 3 to 7.
+    row = {"text": text, "entities": [[3, 7, "PER"], [0, 1, "X"]]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    source = CustomSource("tag", train=tmp_path / "a.jsonl")
+    list(source.examples("train"))
+    (note,) = source.counts
+    assert "within a word" in note and ("UTF-16" in note) == asked

@@ -33,6 +33,7 @@ from bertjax.tasks.sources.table_files import (
     suffix_of,
     unread_files,
 )
+from bertjax.tasks.sources.tagged_text import utf16_hint
 from bertjax.tasks.tag_schemes import scheme_of
 from bertjax.tasks.task import Example
 
@@ -177,7 +178,7 @@ class CustomSource(OwnFiles):
             sentence = rows.sentence(row, labelled=labelled)
             example = tagged_example(id, row.path, sentence, scheme)
             if sentence.cut_word:
-                first_cut = first_cut or f"{sentence.cut_word} in {row.where}"
+                first_cut = first_cut or f"{sentence.cut_word} in {row.where}{utf16_hint(row)}"
                 reason = (
                     f"entities begin or end within a word, such as {first_cut}, and are taken as "
                     "whole words, in the scores as well"

@@ -207,6 +207,11 @@ class SquadSource(OwnFiles):
                 f'{where} has "answer" in place of "answers": write "answers": [{{"text": "...", '
                 '"answer_start": 0}], with the number of characters before the answer.'
             )
+        if split == "train" and "answers" not in question:
+            raise ValueError(
+                f'{where} has no answer: give one, or "is_impossible": true if the passage does '
+                "not answer the question."
+            )
         answers = []
         for answer in _get(question, "answers", list, where) if "answers" in question else []:
             start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0

@@ -149,10 +149,24 @@ def _span(row: Row, text: str, entity: Any) -> Span:
     return Span(start, end, kind)
 
 
+def utf16_hint(row: Row) -> str:
+    """Returns a question about the positions in a row whose texts have emoji, or ""."""
+    if not any(isinstance(value, str) and _has_pairs(value) for value in row.values.values()):
+        return ""
+    return " (are emoji counted as two UTF-16 units, as in JavaScript? They are one character)"
+
+
+def _has_pairs(text: str) -> bool:
+    """Returns whether `text` has characters that are two units of UTF-16.
+
+    JavaScript and Java count such characters twice, so that all positions after them are wrong.
+    """
+    return any(ord(character) > 0xFFFF for character in text)
+
+
 def _count_characters(text: str) -> str:
     """Returns the remedy for wrong positions in `text`."""
-    if any(ord(character) > 0xFFFF for character in text):
-        # JavaScript and Java count such characters twice, so all positions after them are wrong.
+    if _has_pairs(text):
         return "Count Unicode characters from 0; an emoji is one, not two UTF-16 units."
     if not text.isascii():
         return "Count Unicode characters from 0, not bytes."

@@ -202,6 +202,15 @@ def test_questions_with_the_same_problem_are_listed_together(tmp_path):
     assert line.startswith('  row 1, 2, 3, 4, 5, 6, 7, 8, 9: the answer "Maria" occurs 0 times')
 
 
+def test_questions_without_answers_are_bad_rows_of_a_training_file(tmp_path):
+    rows = [{"question": "Who?", "context": "Anna."}, {"question": " ", "context": "Anna."}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match="2 rows cannot be used") as error:
+        list(SquadSource({"train": tmp_path / "a.jsonl"}).examples("train"))
+    assert "has no answer: give one" in str(error.value)
+    assert len(list(SquadSource({"test": tmp_path / "a.jsonl"}, "skip").examples("test"))) == 1
+
+
 def test_all_bad_questions_of_a_table_are_in_one_error(tmp_path):
     rows = [
         *("Who?,Anna left.,Anna,0", "Who?,Anna left.,Anna,-1x", ",Anna left.,Anna,0"),
