@@ -98,9 +98,10 @@ class PredictConfig:
     embedding of each text is written to --output; None: the input is that of another flag (see
     --input)."""
     output: str | None = None
-    """Output: a .jsonl, .json, .csv, .tsv or .parquet file for --input and --text, an .npy, .jsonl
-    or .parquet file for --embed, a folder for --task; None: standard output for --input and --text,
-    the folder predictions/TASK for --task; --embed requires it."""
+    """Output: a .jsonl, .json, .csv, .tsv or .parquet file for --input and --text, which has the
+    columns of the input, too; an .npy, .jsonl or .parquet file for --embed, with the vectors in the
+    order of the texts (in .parquet, the texts as well); a folder for --task; None: standard output
+    for --input and --text, the folder predictions/TASK for --task; --embed requires it."""
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the value used in fine-tuning (for a model that
     another library fine-tuned, the maximum length of the model; question answering: 384); with

@@ -9,13 +9,17 @@ Parquet, whole numbers, numbers and truth values keep their types; dates are tex
 import csv
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", ".parquet")
 JSON_ARRAY = ".json"
+# What ends a field or a line of TSV, for readers that know all line ends of Unicode, too.
+_BREAKS = re.compile("\r\n|[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 # Number of rows that are converted at once.
 ROWS = 4096
 
@@ -66,8 +70,10 @@ def _cell(value: Any) -> str | float | None:
     return value
 
 
-def write_converted(lines: Path, output: Path, suffix: str) -> None:
+def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
     """Writes predictions as a table, or as a JSON array, from a JSON lines file.
+
+    Returns sentences for the user about cells that the format cannot hold as they are.
 
     Args:
         lines: the JSON lines file of predictions.
@@ -80,7 +86,7 @@ def write_converted(lines: Path, output: Path, suffix: str) -> None:
             for index, line in enumerate(read):
                 write.write((b",\n" if index else b"\n") + line.rstrip(b"\n"))
             write.write(b"\n]\n")
-        return
+        return []
     types: dict[str, type | None] = {}  # of the values of each column
     for row in _rows(lines):
         for name, value in row.items():
@@ -88,16 +94,39 @@ def write_converted(lines: Path, output: Path, suffix: str) -> None:
     types = types or {"id": str}  # without rows, the file has a header nevertheless
     if suffix == ".parquet":
         _write_parquet(lines, output, types)
-        return
+        return []
+    if suffix == ".tsv":
+        return _write_tsv(lines, output, types)
     with output.open("w", encoding="utf-8", newline="") as file:
-        if suffix == ".csv":
-            writer = csv.DictWriter(file, list(types), restval="")
-            writer.writeheader()
-            writer.writerows(_rows(lines))
-            return
-        for row in itertools.chain([dict(zip(types, types, strict=True))], _rows(lines)):
-            cells = ("" if row.get(name) is None else str(row[name]) for name in types)
-            file.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
+        writer = csv.DictWriter(file, list(types), restval="")
+        writer.writeheader()
+        writer.writerows(_rows(lines))
+    return []
+
+
+def _write_tsv(lines: Path, output: Path, columns: Iterable[str]) -> list[str]:
+    """Writes a TSV file; returns sentences about cells that TSV cannot hold as they are."""
+    columns = list(columns)
+    broken = quoted = 0
+    with output.open("w", encoding="utf-8", newline="") as file:
+        for row in itertools.chain([dict(zip(columns, columns, strict=True))], _rows(lines)):
+            cells = ["" if row.get(name) is None else str(row[name]) for name in columns]
+            written = [_BREAKS.sub(" ", cell) for cell in cells]
+            broken += sum(map(operator.ne, cells, written))
+            quoted += sum(cell.startswith('"') for cell in cells)
+            file.write("\t".join(written) + "\n")
+    notes = []
+    if broken:
+        notes.append(
+            f"{broken:,} cells have tabs or line ends, which TSV cannot hold: they are spaces "
+            "now. A .csv or .parquet file has them as they are."
+        )
+    if quoted:
+        notes.append(
+            f"{quoted:,} cells begin with a quote, which has no meaning in TSV: read the file "
+            "without quoting (pandas: quoting=3), or write a .csv file."
+        )
+    return notes
 
 
 def _type_of(value: Any) -> type | None:

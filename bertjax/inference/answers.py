@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,9 @@ def answer_lines(
     def finish(partial: Path, output: Path) -> None:
         if is_converted(output):
             with writing(output) as temporary:
-                write_converted(partial, temporary, output.suffix.lower())
+                notes = write_converted(partial, temporary, output.suffix.lower())
+            for note in notes:
+                print(f"{output}: {note}", file=sys.stderr)
             partial.unlink()
         else:
             os.replace(partial, output)

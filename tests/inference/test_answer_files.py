@@ -3,6 +3,7 @@
 import csv
 import json
 
+import pandas
 import pyarrow.parquet
 import pytest
 
@@ -113,3 +114,18 @@ def test_files_of_a_model_and_of_a_run_are_no_output(tmp_path):
 def test_an_unknown_suffix_is_refused():
     with pytest.raises(ValueError, match=r"Use .jsonl, .json, .csv, .tsv or .parquet"):
         check_suffix("answers.xlsx")
+
+
+def test_tsv_keeps_all_that_it_can_hold_and_says_what_it_cannot(tmp_path):
+    cells = ["A  1", " B", "D\u00a0E", 'an "x"', "a\tb\r\nc\u2028d", '"open']
+    rows = [{"id": "0", "input": {"text": cell}, "label": "y"} for cell in cells]
+    (tmp_path / "lines").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes = write_converted(tmp_path / "lines", tmp_path / "a.tsv", ".tsv")
+    found = pandas.read_csv(tmp_path / "a.tsv", sep="\t", quoting=3)["text"].to_list()
+    assert found == [*cells[:4], "a b c d", '"open']
+    assert [note.partition(":")[0].partition(",")[0] for note in notes] == [
+        "1 cells have tabs or line ends",
+        "1 cells begin with a quote",
+    ]
+    assert write_converted(tmp_path / "lines", tmp_path / "a.csv", ".csv") == []
+    assert pandas.read_csv(tmp_path / "a.csv")["text"].to_list() == cells

@@ -270,11 +270,11 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
 def _holds_texts(values: Sequence[Any]) -> bool:
     """Returns whether most `values` are texts, and not names of classes with several words.
 
-    Texts have three or more words, and many of them differ or they have five or more on average.
+    Texts have three or more words, and many of them differ or they have four or more on average.
     """
     texts = [value for value in values if isinstance(value, str) and len(value.split()) > 2]
     words = sum(len(text.split()) for text in texts)
-    many = 5 * len(set(texts)) > len(texts) or words >= 5 * len(texts)
+    many = 5 * len(set(texts)) > len(texts) or words >= 4 * len(texts)
     return 2 * len(texts) > len(values) and many
 
 

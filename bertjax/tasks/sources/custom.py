@@ -271,14 +271,17 @@ class CustomSource(OwnFiles):
 def data_files(path: Path, kind: CustomKind) -> list[Path]:
     """Returns [`path`] or, if `path` is a folder, its files that tasks of the kind `kind` read.
 
-    In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet, .txt and similar and, for
-    tagging, .conll, .iob and similar.
+    In a folder, the suffix decides: .csv, .tsv, .jsonl, .parquet and similar or, if there are no
+    such files, .txt and, for tagging, .conll, .iob and similar.
 
     Raises:
         FileNotFoundError: there is no file or folder at `path`, or the folder has no such file.
     """
-    suffixes = (*NAMED_COLUMNS, *TSV_SUFFIXES, *TEXT_SUFFIXES)
-    return files_in(path, (*suffixes, *CONLL_SUFFIXES) if kind == "tag" else suffixes)
+    tables = (*NAMED_COLUMNS, *TSV_SUFFIXES)
+    suffixes = (*tables, *TEXT_SUFFIXES, *(CONLL_SUFFIXES if kind == "tag" else ()))
+    files = files_in(path, suffixes)
+    # A text beside tables is a README rather than a table without a header.
+    return [file for file in files if suffix_of(file) in tables] or files
 
 
 def _quoted(tables: Iterable[Table]) -> str:

@@ -20,7 +20,10 @@ _WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?")
 
 
 class KnownClasses:
-    """Finds the class of a label that is a whole number: 1 and 1.0 are written for each other.
+    """Finds the class of a label that is written in another way by another program.
+
+    These are whole numbers, such as 1 and 1.0, and the truth values true and false, which may be
+    written as TRUE or False.
 
     Args:
         names: the names of the classes.
@@ -28,16 +31,23 @@ class KnownClasses:
 
     def __init__(self, names: Iterable[str]):
         self._names = frozenset(names)
-        written: dict[str, list[str]] = {}  # a whole number -> the classes that it may be
+        written: dict[str, list[str]] = {}  # a number or truth value -> the classes that it may be
         for name in self._names:
-            if found := _WHOLE.fullmatch(name):
-                written.setdefault(found[1], []).append(name)
-        self._whole = {number: found[0] for number, found in written.items() if len(found) == 1}
+            if value := _value(name):
+                written.setdefault(value, []).append(name)
+        self._classes = {value: found[0] for value, found in written.items() if len(found) == 1}
 
     def of(self, label: str) -> str:
         """Returns the class of `label`, or `label` itself if it is a class or no class is found."""
-        found = None if label in self._names else _WHOLE.fullmatch(label)
-        return self._whole.get(found[1], label) if found else label
+        return label if label in self._names else self._classes.get(_value(label), label)
+
+
+def _value(name: str) -> str:
+    """Returns the whole number or truth value that `name` writes, in one form, or ""."""
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    found = _WHOLE.fullmatch(name)
+    return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)

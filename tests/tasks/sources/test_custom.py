@@ -483,3 +483,17 @@ def test_a_second_text_that_repeats_is_asked_about(write):
     # Names of classes with several words are no texts.
     rows = "\n".join(f"the film {i} is good,very good film,yes" for i in range(60))
     CustomSource("classify", train=write("b.csv", f"text,opinion,label\n{rows}\n"))
+
+
+def test_truth_values_are_one_class_however_they_are_written(write):
+    train = write("a.csv", "text,label\na,TRUE\nb,FALSE\n")
+    dev = write("b.jsonl", [{"text": "a", "label": True}, {"text": "b", "label": False}])
+    task = make_task("classify", TaskOptions(train=train, dev=dev))
+    assert [example.label for example in task.source.examples("dev")] == ["TRUE", "FALSE"]
+
+
+def test_texts_beside_tables_in_a_folder_are_no_data(tmp_path):
+    (tmp_path / "a.csv").write_text("review,sentiment\na,yes\nb,no\n")
+    (tmp_path / "README.txt").write_text("These are reviews.\n")
+    source = CustomSource("classify", train=tmp_path)
+    assert len(list(source.examples("train"))) == 2 and "README.txt" in source.note
