@@ -205,8 +205,8 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
 
     The last unused column is taken as the label if `labelled`, unless it is the only one left and
     is needed as the text; columns of dates are left out, unless there are no others.
-    The first unused column that holds texts, or else the first unused
-    column, is taken as the text.
+    The first unused column that holds texts, or else the first unused one that does not hold
+    numbers, or else the first unused one, is taken as the text.
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
@@ -220,7 +220,8 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
         free = [name for name in table.columns if name and name not in columns.named()]
         rows = _first_rows(table) if len(free) > 1 else []
         texts = [name for name in free if _holds_texts([row.get(name) for row in rows])]
-        columns = dataclasses.replace(columns, text=next(iter(texts or free), None))
+        words = [name for name in free if not _holds_numbers([row.get(name) for row in rows])]
+        columns = dataclasses.replace(columns, text=next(iter(texts or words or free), None))
     return columns
 
 
@@ -276,6 +277,12 @@ def _holds_texts(values: Sequence[Any]) -> bool:
     words = sum(len(text.split()) for text in texts)
     many = 5 * len(set(texts)) > len(texts) or words >= 4 * len(texts)
     return 2 * len(texts) > len(values) and many
+
+
+def _holds_numbers(values: Sequence[Any]) -> bool:
+    """Returns whether `values` are numbers, apart from empty ones."""
+    known = [value for value in values if value not in (None, "")]
+    return bool(known) and all(read_number(str(value)) is not None for value in known)
 
 
 def _holds_dates(values: Sequence[Any]) -> bool:

@@ -144,7 +144,8 @@ class RowExamples:
             return self.classes.of(row.name(value))
         if isinstance(value, str) and self.separator:
             value = [part for part in value.split(self.separator) if part.strip()]
-        return tuple(map(self.classes.of, row.names(value)))
+        # A label that is listed twice is one label.
+        return tuple(dict.fromkeys(map(self.classes.of, row.names(value))))
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:

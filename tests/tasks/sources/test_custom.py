@@ -497,3 +497,15 @@ def test_texts_beside_tables_in_a_folder_are_no_data(tmp_path):
     (tmp_path / "README.txt").write_text("These are reviews.\n")
     source = CustomSource("classify", train=tmp_path)
     assert len(list(source.examples("train"))) == 2 and "README.txt" in source.note
+
+
+def test_a_label_that_is_listed_twice_is_one_label(write):
+    path = write("a.csv", "text,tags\na,x;y;x\nb,y;y\n")
+    source = CustomSource("classify", train=path, label_separator=";")
+    assert [example.label for example in source.examples("train")] == [("x", "y"), ("y",)]
+
+
+def test_a_column_of_numbers_is_no_text(write):
+    rows = "".join(f"{i},kurz {i % 3},lang {i % 2},{i % 5}\n" for i in range(20))
+    source = CustomSource("regress", train=write("a.csv", f"Nr,Satz,Rest,Ähnlichkeit\n{rows}"))
+    assert (source.columns.text, source.columns.label) == ("Satz", "Ähnlichkeit")
