@@ -11,6 +11,7 @@ openvino.
 """
 
 import argparse
+import importlib
 import os
 import statistics
 import tempfile
@@ -57,8 +58,7 @@ def in_pytorch(model: torch.nn.Module, dtype: str) -> Forward:
 
 def in_openvino(model: torch.nn.Module, dtype: str) -> Forward:
     """Returns a forward pass in OpenVINO."""
-    import openvino
-
+    openvino: Any = importlib.import_module("openvino")
     example = torch.ones(2, 16, dtype=torch.long)
     hints = {
         "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
@@ -72,8 +72,7 @@ def in_openvino(model: torch.nn.Module, dtype: str) -> Forward:
 
 def in_onnxruntime(model: torch.nn.Module, dtype: str) -> Forward:
     """Returns a forward pass in ONNX Runtime, which supports float32 only."""
-    import onnxruntime
-
+    onnxruntime: Any = importlib.import_module("onnxruntime")
     if dtype != "float32":
         raise ValueError("ONNX Runtime has no bfloat16 on CPUs.")
     example = torch.ones(2, 16, dtype=torch.long)

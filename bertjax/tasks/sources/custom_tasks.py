@@ -16,6 +16,7 @@ from bertjax.tasks.sources.columns import FIELDS, CustomKind
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.custom_row import shorten
 from bertjax.tasks.sources.held_out import spread, stratified, stratified_by_rarest
+from bertjax.tasks.sources.row_examples import MULTI_HOT
 from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.tag_schemes import order_tags
 from bertjax.tasks.tagging import TagTask
@@ -25,8 +26,6 @@ from bertjax.tasks.task import Example, Source, Task
 FEWEST_COUNTED = 50
 # Number of labels from which labels such as 0.36 and 4.62 are refused: ratings have fewer values.
 MOST_DECIMALS = 20
-# The values of multi-hot lists, as names of labels.
-MULTI_HOT = {"0", "1", "0.0", "1.0", "false", "true"}
 # What may separate labels in one cell.
 SEPARATORS = "|;,"
 # A column with more different labels most likely holds numbers or texts instead.

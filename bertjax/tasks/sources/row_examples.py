@@ -15,6 +15,8 @@ from bertjax.tasks.sources.table_files import CSV_SUFFIXES, suffix_of
 from bertjax.tasks.sources.tagged_text import text_sentence
 from bertjax.tasks.task import Example
 
+# The values of multi-hot lists, as names of labels.
+MULTI_HOT = frozenset({"0", "1", "0.0", "1.0", "false", "true"})
 # A whole number as it is usually written, or as pandas writes it in a column of floats.
 _WHOLE = re.compile(r"(0|-?[1-9]\d*)(?:\.0)?")
 
@@ -144,8 +146,9 @@ class RowExamples:
             return self.classes.of(row.name(value))
         if isinstance(value, str) and self.separator:
             value = [part for part in value.split(self.separator) if part.strip()]
-        # A label that is listed twice is one label.
-        return tuple(dict.fromkeys(map(self.classes.of, row.names(value))))
+        names = tuple(map(self.classes.of, row.names(value)))
+        # A label that is listed twice is one label; multi-hot lists are refused for their length.
+        return names if MULTI_HOT.issuperset(names) else tuple(dict.fromkeys(names))
 
 
 def _with_lists(row: Row, text: str, label: str | None) -> Row:
