@@ -15,7 +15,7 @@ from bertjax.inference.buckets import (
     read_behind,
     token_budget,
 )
-from bertjax.inference.inference_params import inference_params, stacked, unrolled
+from bertjax.inference.inference_params import for_inference, inference_params, stacked
 from bertjax.inference.partial_output import file_identity
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
@@ -87,7 +87,7 @@ class Embedder:
         self.max_length = max_length or min(modules.max_length or longest, longest)
         self.truncated = 0
         self._loaded, self._batch_size = loaded, batch_size
-        self._params = inference_params(loaded.params, loaded.model.dtype)
+        self._params = inference_params(loaded.params, loaded.model)
         self.size = loaded.config.hidden_size * len(layers)
         self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize)
         self.identity = {
@@ -152,7 +152,7 @@ def compiled_program(
     Euclidean length. The size of the embeddings is the number of layers times the hidden size.
     """
     depth = model.config.num_hidden_layers
-    encoder = unrolled(model)
+    encoder = for_inference(model)
     only_last = layers in ((-1,), (depth,))
 
     def apply(params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.batches.batch import layout, pad_to
 from bertjax.files import brief
 from bertjax.inference.buckets import cached_program, length_bucket
-from bertjax.inference.inference_params import stacked, unrolled
+from bertjax.inference.inference_params import for_inference, stacked
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.losses import mlm_key
@@ -55,7 +55,7 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
     }
     positions = pad_to(masks, length_bucket(len(masks), length, smallest=8), 0)
     inputs = [row[key][None] for key in MODEL_INPUTS]
-    logits = compiled_program(unrolled(loaded.model))(loaded.params, inputs, positions[None])
+    logits = compiled_program(for_inference(loaded.model))(loaded.params, inputs, positions[None])
     # If the vocabulary is padded for the device, some logits belong to ids without a token.
     logits = logits[: len(masks), : loaded.tokenizer.vocab_size]
     probabilities = np.asarray(jax.nn.softmax(logits))

@@ -22,7 +22,7 @@ from bertjax.inference.buckets import (
 )
 from bertjax.inference.embed import Embedder
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.inference_params import inference_params, stacked, unrolled
+from bertjax.inference.inference_params import for_inference, inference_params, stacked
 from bertjax.inference.saved_task import TaskModel, task_files
 from bertjax.model import BertConfig, BertWithHead
 from bertjax.tasks import Prediction
@@ -96,7 +96,7 @@ class Pretrained:
 
     def _device_params(self) -> Any:
         if self._on_device[0] is not self.params:
-            params = inference_params(self.params, self.model.dtype)
+            params = inference_params(self.params, self.model)
             self._on_device = (self.params, params)
         return self._on_device[1]
 
@@ -179,7 +179,7 @@ class Pretrained:
             np.pad(values, ((0, 0), (0, bucket - length)), constant_values=fill)
             for values, fill in zip(inputs, fills, strict=True)
         ]
-        program = compiled_program(unrolled(self.model), hidden, attentions)
+        program = compiled_program(for_inference(self.model), hidden, attentions)
         params = self._device_params()
 
         def start() -> Iterator[tuple[int, dict[str, jax.Array]]]:
@@ -289,7 +289,7 @@ class Pretrained:
         loaded = with_masked_lm(self._loaded._replace(params=self.params))
         head = dict(loaded.params)
         del head["bert"]  # the encoder is on the device already
-        return loaded._replace(params=inference_params(head, self.model.dtype))
+        return loaded._replace(params=inference_params(head, loaded.model))
 
     def encode(self, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokenizes texts or pairs of texts, truncated to the maximum length of the model.

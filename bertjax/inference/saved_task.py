@@ -10,7 +10,7 @@ from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices import sharding
 from bertjax.files import explained, read_json
-from bertjax.inference.inference_params import inference_params, unrolled
+from bertjax.inference.inference_params import for_inference, inference_params
 from bertjax.inference.predictor import Predictor
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import KINDS, saved_task
@@ -104,7 +104,7 @@ class TaskModel:
                 "tokens: choose a value in this range."
             )
         self._batch_size = batch_size
-        self._params = inference_params(self._loaded.params, self._loaded.model.dtype)
+        self._params = inference_params(self._loaded.params, self._loaded.model)
 
     def __call__(
         self, task: Task, examples: Iterable[Example], *, report_problems: bool = False
@@ -124,7 +124,7 @@ class TaskModel:
         """
         predictor = Predictor(
             task,
-            unrolled(self._loaded.model),
+            for_inference(self._loaded.model),
             self._loaded.tokenizer,
             self._max_length,
             sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),

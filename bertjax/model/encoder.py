@@ -38,8 +38,7 @@ _ACTIVATIONS = {
 
 # Rematerialisation policies. For the backward pass, a layer stores all its intermediate results
 # ("none"), only the results of its linear layers and of attention ("selective", Korthikanti et al.
-# 2022, 4), only the results of matrix multiplications with parameters ("dots"),
-# or none ("full").
+# 2022, 4), only the results of matrix multiplications with parameters ("dots"), or none ("full").
 REMAT_POLICIES: dict[str, Any] = {
     "none": None,
     "selective": jax.checkpoint_policies.save_only_these_names(

@@ -8,7 +8,7 @@ import pytest
 
 import bertjax
 from bertjax.inference.fill_mask import fill_mask
-from bertjax.inference.inference_params import unrolled
+from bertjax.inference.inference_params import for_inference
 from bertjax.inference.pretrained import compiled_program
 from bertjax.model import HEADS, BertConfig, named_config
 from bertjax.weights import load_model
@@ -279,7 +279,7 @@ def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
         assert outputs["pooler_output"].shape == (len(ids), config.hidden_size)
         shapes.add(ids.shape)
     assert len(shapes) > 100
-    assert 0 < compiled_program(unrolled(bert.model), False, False)._cache_size() <= 12
+    assert 0 < compiled_program(for_inference(bert.model), False, False)._cache_size() <= 12
 
 
 @pytest.mark.parametrize(
