@@ -15,7 +15,6 @@ import importlib
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 from inference import some_texts
-from reporting import report
+from reporting import ratios, report, take_turns
 
 from bertjax import load_pretrained
 
@@ -166,13 +165,7 @@ def main() -> None:
             model = transformers.AutoModel.from_pretrained(directory).eval()
             forward = runtime(LastHiddenState(model), args.dtype)
             sides[name] = sorted_embedder(tokenizer, forward)
-    first = {name: run(texts) for name, run in sides.items()}  # compiles, warms up
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(args.rounds):
-        for name, run in sides.items():
-            start = time.perf_counter()
-            run(texts)
-            seconds[name].append(time.perf_counter() - start)
+    first, seconds = take_turns(sides, texts, args.rounds)
     mine = seconds.pop("bertjax")
     report(
         {
@@ -181,10 +174,7 @@ def main() -> None:
             "texts": len(texts),
             "words": args.words,
             "texts_per_second": round(len(texts) / statistics.median(mine), 1),
-            "time_as_ratio_of_ours": {
-                name: round(statistics.median(b / a for a, b in zip(mine, times, strict=True)), 2)
-                for name, times in seconds.items()
-            },
+            "time_as_ratio_of_ours": ratios(mine, seconds),
             "largest_difference": {
                 name: float(np.abs(first["bertjax"] - first[name]).max()) for name in seconds
             },

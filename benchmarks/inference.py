@@ -12,7 +12,6 @@ initialised at random if the model has none. Needs the extra `parity`.
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from reporting import report
+from reporting import ratios, report, take_turns
 
 from bertjax import load_pretrained
 from bertjax.data.text.corpus import Corpus
@@ -118,13 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     texts = some_texts(args.texts, args.words)
     sides = (classifiers if args.task == "classify" else embedders)(args.model)
-    first = {name: run(texts) for name, run in sides.items()}  # compiles, warms up
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(args.rounds):
-        for name, run in sides.items():
-            start = time.perf_counter()
-            run(texts)
-            seconds[name].append(time.perf_counter() - start)
+    first, seconds = take_turns(sides, texts, args.rounds)
     ours = seconds.pop("bertjax")
     report(
         {
@@ -132,10 +125,7 @@ def main() -> None:
             "texts": len(texts),
             "words": args.words,
             "texts_per_second": round(len(texts) / statistics.median(ours), 1),
-            "time_as_ratio_of_ours": {
-                name: round(statistics.median(b / a for a, b in zip(ours, times, strict=True)), 2)
-                for name, times in seconds.items()
-            },
+            "time_as_ratio_of_ours": ratios(ours, seconds),
             "largest_difference": float(
                 max(np.abs(first["bertjax"] - first[name]).max() for name in seconds)
             ),

@@ -1,14 +1,47 @@
-"""Writes benchmark results as lines of JSON with device, date and versions."""
+"""Times contenders in turns; writes results as lines of JSON with device, date and versions."""
 
 import importlib.metadata
 import json
 import os
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import jax
+
+Run = Callable[[Any], Any]
+
+
+def take_turns(sides: Mapping[str, Run], work: Any, rounds: int) -> tuple[dict, dict]:
+    """Lets contenders do the same work in turns, after a warm-up.
+
+    Args:
+        sides: {contender: function of the work}.
+        work: the argument of each function.
+        rounds: the number of timed calls of each.
+
+    Returns:
+        {contender: result of the warm-up} and {contender: seconds of each timed call}.
+    """
+    first = {name: run(work) for name, run in sides.items()}  # compiles, warms up
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, run in sides.items():
+            start = time.perf_counter()
+            run(work)
+            seconds[name].append(time.perf_counter() - start)
+    return first, seconds
+
+
+def ratios(ours: Sequence[float], others: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns the median, over the rounds, of the time of each other contender over ours."""
+    return {
+        name: round(statistics.median(b / a for a, b in zip(ours, times, strict=True)), 2)
+        for name, times in others.items()
+    }
 
 
 def facts(*packages: str) -> dict[str, Any]:

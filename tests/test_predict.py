@@ -328,7 +328,7 @@ def test_a_converted_and_a_saved_model_predict_as_the_run_does(run, tmp_path):
 
 
 def test_a_table_on_standard_input_is_warned_about(run, monkeypatch, capsys):
-    for content, warned in ((b'id,"text"\r\n1,abc\r\n', True), (b"one text, two\nabc\n", False)):
+    for content, warned in ((b'id,"Text A"\r\n1,abc\r\n', True), (b"one text, two\nabc\n", False)):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         predict.run(PredictConfig(model=str(run), input="-"))
         assert ("seems to be a table" in capsys.readouterr().err) == warned

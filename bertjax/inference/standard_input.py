@@ -9,9 +9,8 @@ from pathlib import Path
 
 from bertjax.files import explaining
 from bertjax.scratch import scratch_folder
-from bertjax.tasks.sources import columns
-
-TEXTS = frozenset(columns.TEXTS)
+from bertjax.tasks.sources.columns import is_usual_text
+from bertjax.tasks.sources.row_readers import DELIMITERS
 
 
 @contextlib.contextmanager
@@ -47,5 +46,6 @@ def standard_input_as_file() -> Iterator[Path]:
 
 def _is_header(line: str) -> bool:
     """Returns whether a line has several fields, one of which is a usual name of a text column."""
-    fields = [field.strip(' "\r').lower() for field in re.split(r"[,;\t|]", line)]
-    return len(fields) > 1 and not TEXTS.isdisjoint(fields)
+    signs = re.escape("".join(DELIMITERS))
+    fields = [field.strip('"\r') for field in re.split(f"[{signs}]", line)]
+    return len(fields) > 1 and any(map(is_usual_text, fields))

@@ -157,6 +157,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]", "", name.lower())
 
 
+def is_usual_text(name: str) -> bool:
+    """Returns whether `name` is a usual name of the column of a text."""
+    return _plain(name) in TEXTS
+
+
 def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) -> Columns:
     taken = named.named()
     free = {_plain(name): name for name in reversed(columns) if name not in taken}
