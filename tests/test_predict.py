@@ -66,7 +66,8 @@ def test_rows_that_cannot_be_predicted_say_why_and_the_others_are_predicted(run,
     assert ["error" in line for line in lines] == [False, True, False, True, False]
     assert "does not occur in training" in lines[2]["problem"] and "labels" in lines[2]
     assert "row 3: the text in 'text' is empty" in lines[1]["error"]
-    assert "3 rows could not be predicted or scored" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Of the 5 rows, 2 could not be predicted and 1 were predicted, but could not" in said
     table = tmp_path / "out.csv"
     predict.run(PredictConfig(model=str(run), input=file, output=str(table)))
     with table.open(newline="") as opened:

@@ -87,9 +87,14 @@ class Answers:
                 "used, and are left out of the metrics."
             )
         if self.problems:
+            unscored = len(self.problems) - self.errors
+            counts = (
+                f"{self.errors:,} could not be predicted" if self.errors else "",
+                f"{unscored:,} were predicted, but could not be scored" if unscored else "",
+            )
             yield (
-                f"{len(self.problems):,} rows could not be predicted or scored, and their lines "
-                f"say why; the first: {self.problems[0]}"
+                f"Of the {self.rows:,} rows, {' and '.join(filter(None, counts))}; their lines say "
+                f"why, the first: {self.problems[0]}"
             )
 
     def check(self) -> None:

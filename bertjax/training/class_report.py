@@ -123,7 +123,8 @@ class ClassReport:
             table.add_row(escape(row.name), *scores, f"{row.support:,}")
         console.print(table)
         if self.confusion:
-            console.print(self._matrix(title) or self._confusions(title))
+            shown = self._matrix(title) or self._confusions(title)
+            console.print(shown if shown.row_count else f"{title}: no wrong prediction")
 
     def _matrix(self, title: str) -> Table | None:
         """Returns the confusion matrix as a table; None if it is wider than `WIDTH` characters."""

@@ -216,7 +216,7 @@ def test_an_entity_that_ends_within_a_word_is_taken_as_whole_words_and_shown(tmp
         assert third.label == ("O", "O", "B-LOC", "I-LOC")
         assert fourth.label == ("B-A", "O", "B-LOC")
         ((reason, count),) = source.counts.items()
-        assert count == 3 and "within a word, such as anti-IL2 in" in reason and "row 1" in reason
+        assert count == 3 and "within a word (such as 'anti-IL2' in" in reason and "row 1" in reason
     # The words are the same without the labels, so that these do not help a prediction.
     without = [{"text": row["text"]} for row in rows]
     found = CustomSource("tag", test=write(tmp_path / "b.jsonl", without), conll=False)

@@ -48,6 +48,13 @@ def test_scores_are_those_of_scikit_learn_and_fit_80_columns(classes, tmp_path, 
     assert matrix[0, 0] == sum(a == b == labels[0] for a, b in zip(golds, answers, strict=True))
 
 
+def test_many_classes_without_a_mistake_have_no_empty_table(capsys):
+    labels = tuple(f"class {i:02}" for i in range(30))
+    report_of(labels, labels, labels).print("classify, dev")
+    printed = capsys.readouterr().out
+    assert "classify, dev: no wrong prediction" in printed and "confusions" not in printed
+
+
 def test_entities_are_reported_by_type():
     task = TagTask.of_labels(("O", "B-LOC", "I-LOC", "B-PER", "I-PER"), name="tag")
     report = ClassReport(task)

@@ -178,9 +178,9 @@ class CustomSource(OwnFiles):
             sentence = rows.sentence(row, labelled=labelled)
             example = tagged_example(id, row.path, sentence, scheme)
             if sentence.cut_word:
-                first_cut = first_cut or f"{sentence.cut_word} in {row.where}{utf16_hint(row)}"
+                first_cut = first_cut or f"{sentence.cut_word!r} in {row.where}{utf16_hint(row)}"
                 reason = (
-                    f"entities begin or end within a word, such as {first_cut}, and are taken as "
+                    f"entities begin or end within a word (such as {first_cut}) and are taken as "
                     "whole words, in the scores as well"
                 )
                 self.counts[f"{split}: rows whose {reason}"] += 1

@@ -102,9 +102,9 @@ class Row(NamedTuple):
         number = None if isinstance(value, bool | list | dict) else read_number(str(value))
         if number is None:
             raise ValueError(
-                f"{self.where}: the label {shorten(value)} is not a number like 1250.5, without "
-                "separators of thousands, currency or unit. For names of classes, use "
-                "--task=classify."
+                f"{self.where}: the label {shorten(value)} is not a number like 1250.5, with a "
+                "decimal point, but without separators of thousands, currency or unit. To train "
+                "on names of classes, use --task=classify."
             )
         return number
 

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ FEWEST_COUNTED = 50
 MOST_DECIMALS = 20
 # What may separate labels in one cell.
 SEPARATORS = "|;,"
+# Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 # A column with more different labels most likely holds numbers or texts instead.
 MAX_LABELS = 1000
 
@@ -181,13 +184,17 @@ def _regression(source: CustomSource) -> RegressionTask:
             f"{source.path('train')}: all targets are {mean:g}, so there is nothing to learn. If "
             "another column holds the targets, name it with --label_column."
         )
-    # The range shows targets that were read otherwise than they were meant, such as 250.000 in a
-    # country whose point separates thousands.
     print(
         f"targets: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
         f"deviation {std:,.6g}; they are standardised in training, and the model predicts their "
         "original scale"
     )
+    if thousands := _thousands(source.written_labels("train")):
+        print(
+            f"warning: the targets that contain a point all have three digits after it, such as "
+            f"{thousands}, which is read as the decimal number {float(thousands):g}: if the points "
+            "separate thousands, remove them from the file."
+        )
     squares = (targets - mean) ** 2
     farthest = int(squares.argmax())
     if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
@@ -198,6 +205,25 @@ def _regression(source: CustomSource) -> RegressionTask:
             "little about the others: if it is a mistake, correct or remove the row."
         )
     return dataclasses.replace(task, mean=mean, std=std)
+
+
+def _thousands(labels: Iterable[str]) -> str:
+    """Returns the first label whose point may separate thousands, such as 24.827; "" if none does.
+
+    It may if all points are followed by three digits, unless every label has a point and most have
+    other last digits than 00, as decimals that are all written with three digits.
+    """
+    first, count, rounded, whole = "", 0, 0, False
+    for label in labels:
+        if "." not in label:
+            whole = whole or label.isdecimal()
+        elif not _THOUSANDS.fullmatch(label):
+            return ""
+        else:
+            first = first or label
+            count += 1
+            rounded += label.endswith("00")
+    return first if whole or 2 * rounded > count else ""
 
 
 def _stratum(source: CustomSource, example: Example) -> Any:

@@ -31,6 +31,8 @@ _BLOCK = 1 << 16
 _SEPARATOR = re.compile(r"[\s,]*")
 # Signs that separate the fields of CSV.
 DELIMITERS = (",", ";", "\t", "|")
+# Spreadsheets write the separator of a CSV file in a line before the names of the columns.
+_SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
@@ -65,7 +67,8 @@ def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
 
-    Fields are separated by the first of `DELIMITERS` that occurs in the first line.
+    Fields are separated by the first of `DELIMITERS` that occurs in the first line. A first line
+    such as "sep=;" names the separator instead, and is not yielded.
 
     Raises:
         ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
@@ -76,10 +79,14 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     with open_text(path, newline="") as file:
         lines = _bounded(file, path)
         header = next(lines, "")
-        lines = itertools.chain([header], lines)
-        delimiter = next((sign for sign in DELIMITERS if sign in header), ",")
+        if named := _SEPARATOR_LINE.fullmatch(header):
+            first, delimiter = 2, named[1]
+        else:
+            first, delimiter = 1, next((sign for sign in DELIMITERS if sign in header), ",")
+            lines = itertools.chain([header], lines)
         try:
-            for number, fields in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
+            rows = csv.reader(lines, delimiter=delimiter, strict=True)
+            for number, fields in enumerate(rows, first):
                 for field in fields:
                     check_utf8(field, path, number)
                 if any(field.strip() for field in fields):

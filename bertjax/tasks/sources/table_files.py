@@ -142,9 +142,10 @@ class Table:
         broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
         if not columns or broken:
             reads = f"reads {brief(', '.join(columns))!r}" if columns else "is missing"
+            twice = f" {brief(broken[0], 40)!r} occurs twice." if any(broken[:1]) else ""
             raise ValueError(
                 f"{place(self.path, number)} {reads}, but the first row must name the columns, "
-                "each with a different name, such as text,label."
+                f"each with a different name, such as text,label.{twice}"
             )
         return columns
 

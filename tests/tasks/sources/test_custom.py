@@ -465,6 +465,39 @@ def test_other_separators_of_csv_are_found(write, sign):
     assert examples == [("a good, long film", "yes"), ("bad", "no")]
 
 
+def test_the_separator_may_be_named_in_a_line_of_its_own(write):
+    path = write("a.csv", "\ufeffsep=;\r\ntext;label\r\na good, long film;yes\r\nbad;no;1\r\n")
+    source = CustomSource("classify", train=path, bad_rows="report")
+    first, second = source.examples("train")
+    assert (first.text, first.label, first.problem) == ("a good, long film", "yes", "")
+    assert "row 4 has 3 fields" in second.problem
+
+
+def test_a_name_of_two_columns_is_said(write):
+    path = write("a.csv", "text,label,amount,amount\na,yes,1,2\nb,no,3,4\n")
+    with pytest.raises(ValueError, match="'amount' occurs twice"):
+        CustomSource("classify", train=path)
+
+
+@pytest.mark.parametrize(
+    ("targets", "asked"),
+    [
+        (["593", "24.827", "1.250"], "24.827"),
+        (["250.000", "24.500", "310.000"], "250.000"),
+        (["1.125", "24.827", "3.250"], ""),
+        (["593", "0.827", "1.250"], ""),
+        (["593", "24.5"], ""),
+        (["593", "1200"], ""),
+    ],
+)
+def test_points_that_may_separate_thousands_are_asked_about(write, targets, asked, capsys):
+    rows = "".join(f"a{i},{target}\n" for i, target in enumerate(targets))
+    path = str(write("a.csv", f"text,score\n{rows}"))
+    make_task("regress", TaskOptions(train=path, dev_fraction=0.0))
+    printed = capsys.readouterr().out
+    assert (f"such as {asked}, which is read as the decimal number" in printed) == bool(asked)
+
+
 def test_tsv_without_tabs_is_refused(write):
     with pytest.raises(ValueError, match=r"row 1 has no tab, but ','.*name it .csv"):
         CustomSource("classify", train=write("a.tsv", "text,label\na,yes\nb,no\n"))
