@@ -35,9 +35,9 @@ class ScoreConfig:
     for these values. None: only an empty predicted text means "no answer"."""
     na_prob_thresh: float = 1.0
     """For SQuAD 2.0: threshold for the values in --na_probs, which it requires; a question with a
-    higher value is scored as if its prediction were "no answer". The default never applies to
-    probabilities; with log-odds, give a threshold of your own, or inf to score the predictions as
-    they are."""
+    higher value is scored as if its prediction were "no answer". With probabilities and the
+    default, the predictions are scored as they are, because no probability is above 1; with
+    log-odds, inf does the same."""
 
     def __post_init__(self):
         from bertjax.tasks import TASKS

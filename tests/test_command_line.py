@@ -256,7 +256,7 @@ def test_a_config_or_its_fields_by_name(tmp_path):
     default = FinetuneConfig().optimizer
     changed = config.config_from(FinetuneConfig, None, {"optimizer": {"learning_rate": 2e-4}})
     assert changed.optimizer == dataclasses.replace(default, learning_rate=2e-4)
-    for name in ("learning_rate", "optimizer.learning_rate"):
+    for name in ("learning_rate", "optimizer.learning_rate", "lerning_rate"):
         with pytest.raises(TypeError, match=r"Write optimizer={'learning_rate': 0.1}\."):
             config.config_from(FinetuneConfig, None, {name: 0.1})
     with pytest.raises(TypeError, match="Unknown field 'learning_rat'.*'learning_rate'"):

@@ -1,6 +1,7 @@
 """Reads config files, and compares a config with the saved config of a run."""
 
 import dataclasses
+import difflib
 import importlib.util
 import json
 import re
@@ -106,14 +107,20 @@ def config_from(
 def _suggested(config_class: type[Any], name: str, value: Any) -> str:
     """Returns advice about `name`, which is not a field of `config_class`.
 
-    The advice is to set the field of this name in a nested config, if there is one; else, it names
-    the most similar field of `config_class` and lists all fields.
+    The advice is to set the field with the most similar name: in a nested config, if it is a field
+    of one, or else in `config_class`, whose fields are then listed.
     """
     last = name.rsplit(".", 1)[-1]
-    for field in dataclasses.fields(config_class):
-        part = getattr(config_class, field.name, None)
-        if dataclasses.is_dataclass(part) and last in {f.name for f in dataclasses.fields(part)}:
-            return f"Write {field.name}={{{last!r}: {value!r}}}."
+    nested = {
+        inner.name: field.name
+        for field in dataclasses.fields(config_class)
+        if dataclasses.is_dataclass(part := getattr(config_class, field.name, None))
+        for inner in dataclasses.fields(part)
+    }
+    known = [field.name for field in dataclasses.fields(config_class)]
+    similar = difflib.get_close_matches(last, [*known, *nested], n=1, cutoff=0.4)
+    if similar and similar[0] not in known:
+        return f"Write {nested[similar[0]]}={{{similar[0]!r}: {value!r}}}."
     return _known_fields(config_class, name)
 
 

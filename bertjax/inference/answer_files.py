@@ -92,16 +92,32 @@ def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
         for name, value in row.items():
             types[name] = _common_type(types.get(name), _type_of(value))
     types = types or {"id": str}  # without rows, the file has a header nevertheless
+    notes = _renamed(lines)
     if suffix == ".parquet":
         _write_parquet(lines, output, types)
-        return []
+        return notes
     if suffix == ".tsv":
-        return _write_tsv(lines, output, types)
+        return notes + _write_tsv(lines, output, types)
     with output.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(types), restval="")
         writer.writeheader()
         writer.writerows(_rows(lines))
-    return []
+    return notes
+
+
+def _renamed(lines: Path) -> list[str]:
+    """Returns a sentence if the input has a column that is named like one of the predictions."""
+    with lines.open("rb") as file:
+        first = json.loads(next(file, b'{"id": ""}'))
+    given = first.get("input") or {}
+    added = [name for name in table_row(first) if name not in given]
+    taken = [name for name in added if name.endswith("_") and name[:-1] in given]
+    if not taken:
+        return []
+    return [
+        f"the input has the columns {', '.join(name[:-1] for name in taken)} already, which are "
+        f"kept; the new predictions are in {', '.join(taken)}."
+    ]
 
 
 def _write_tsv(lines: Path, output: Path, columns: Iterable[str]) -> list[str]:

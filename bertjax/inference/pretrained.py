@@ -223,8 +223,8 @@ class Pretrained:
         """Computes the predictions of the model's head for texts, as `bertjax.predict` does.
 
         Args:
-            texts: texts or pairs of texts; (question, passage) for question answering, and (text,
-                choice, choice, ...) for multiple choice.
+            texts: texts or pairs of texts; (question, passage) for question answering, (text,
+                choice, choice, ...) for multiple choice, and texts or lists of words for tagging.
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short sequences; None: enough rows to keep the device busy.
             max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.

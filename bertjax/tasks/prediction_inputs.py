@@ -62,17 +62,8 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
         ValueError: `texts` is a single string, a table or a dictionary, or no sequence, or an
             element has too few or too many texts.
     """
-    if isinstance(texts, str):
-        raise ValueError("texts is one string: put it in a list.")
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise ValueError(f"texts is {brief(repr(texts), 60)}: give a list of texts.")
-    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over the columns' names
-        raise ValueError(
-            f"texts is a {type(texts).__name__}: give the list of its texts, such as "
-            'list(table["text"]). bertjax.evaluate takes whole tables.'
-        )
     tuples: list[list[str]] = []
-    for index, element in enumerate(texts):
+    for index, element in enumerate(_elements(texts)):
         parts = [element] if isinstance(element, str) else element
         if (
             not isinstance(parts, list | tuple)
@@ -85,6 +76,20 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
             raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
         tuples.append(list(parts))
     return tuples
+
+
+def _elements(texts: Any) -> Iterable[Any]:
+    """Returns `texts`; raises ValueError if it is a single string, a table or a dictionary."""
+    if isinstance(texts, str):
+        raise ValueError("texts is one string: put it in a list.")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise ValueError(f"texts is {brief(repr(texts), 60)}: give a list of texts.")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterates over the columns' names
+        raise ValueError(
+            f"texts is a {type(texts).__name__}: give the list of its texts, such as "
+            'list(table["text"]). bertjax.evaluate takes whole tables.'
+        )
+    return texts
 
 
 def single_texts(texts: Sequence[str]) -> list[str]:
@@ -103,13 +108,16 @@ def single_texts(texts: Sequence[str]) -> list[str]:
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
     """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.
 
-    Returns `task` and the list of examples. For multiple choice, the returned task has the number
-    of choices of the example with the most choices.
+    In tagging, an element may also be the list of the words of a sentence. Returns `task` and the
+    list of examples. For multiple choice, the returned task has the number of choices of the
+    example with the most choices.
 
     Raises:
         ValueError: `texts` is a single string, or an element has too few or too many texts for the
             task.
     """
+    if isinstance(task, TagTask):
+        return task, [_to_tag(task, element, i) for i, element in enumerate(_elements(texts))]
     tuples = text_tuples(texts, choices=isinstance(task, ChoiceTask))
     if isinstance(task, ChoiceTask):
         task = dataclasses.replace(task, num_choices=max(map(len, tuples), default=1) - 1)
@@ -121,6 +129,19 @@ def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, 
             example = from_text(task, text, *(others or [None]))
         examples.append(dataclasses.replace(example, id=str(index), where=f"texts[{index}]"))
     return task, examples
+
+
+def _to_tag(task: TagTask, element: Any, index: int) -> Example:
+    """Creates an example from `element`, the text at `index` or the list of its words."""
+    where = f"texts[{index}]"
+    if isinstance(element, str):
+        return dataclasses.replace(from_text(task, element, None), id=str(index), where=where)
+    words = tuple(element) if isinstance(element, list | tuple) else ()
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(
+            f"{where} is {brief(repr(element), 60)}: give a text, or the list of its words."
+        )
+    return Example(id=str(index), where=where, words=words)
 
 
 def from_file(

@@ -55,6 +55,16 @@ def test_parquet_has_numbers(lines, tmp_path):
     assert rows[0]["text"] == LINES[0]["input"]["text"]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_a_column_named_like_a_prediction_is_kept_and_said(suffix, tmp_path):
+    row = {"text": "a", "predicted_label": "old", "other_": "", "other": ""}
+    line = {"id": "0", "input": row, "label": "new"}
+    assert table_row(line) == row | {"predicted_label_": "new"}
+    (tmp_path / "lines").write_text(json.dumps(line) + "\n")
+    (note,) = write_converted(tmp_path / "lines", tmp_path / f"a{suffix}", suffix)
+    assert "has the columns predicted_label already" in note and "in predicted_label_." in note
+
+
 def test_json_is_an_array(lines, tmp_path):
     write_converted(lines, tmp_path / "a.json", ".json")
     assert json.loads((tmp_path / "a.json").read_text()) == LINES

@@ -45,6 +45,16 @@ def test_texts_that_do_not_fit_the_task_are_named(task, texts, message):
         from_texts(task, texts)
 
 
+def test_a_sentence_to_tag_is_a_text_or_a_list_of_words():
+    task = TagTask.of_labels(("O", "B-PER"), name="tag")
+    _, (text, words) = from_texts(task, ["Anna, of U.N.", ["New York", "waits"]])
+    assert (text.words, text.offsets[-1]) == (("Anna", ",", "of", "U.N."), (9, 13))
+    assert (words.words, words.offsets, words.where) == (("New York", "waits"), (), "texts[1]")
+    for wrong in ([], ["a", " "], [["a", 1]], None):
+        with pytest.raises(ValueError, match="give a text, or the list of its words"):
+            from_texts(task, [wrong])
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [

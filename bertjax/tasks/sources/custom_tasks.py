@@ -113,7 +113,8 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     choose = spread if kind == "regress" else stratified
     if source.multi_label:
         choose = stratified_by_rarest
-    if note := source.hold_out(options.dev_fraction, choose, functools.partial(_stratum, source)):
+    key = functools.partial(_stratum, source)
+    if note := source.hold_out(options.dev_fraction, choose, key) or source.repeated_in_dev():
         print(note)
     if kind == "regress":
         return _regression(source)

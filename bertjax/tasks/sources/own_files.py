@@ -1,6 +1,7 @@
 """`OwnFiles`, the base class of the sources that read the user's own files."""
 
 import abc
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,9 @@ class OwnFiles(abc.ABC):
     ) -> str:
         """Makes a part of the train split the dev split, unless there is a dev split already.
 
+        Examples with the same text (the same pair, choices or words) are either all held out or
+        all trained on, because otherwise the evaluation would reward what was learnt by heart.
+
         Args:
             fraction: the fraction of the train split; 0 or None: nothing is held out.
             choose: a function of `bertjax.tasks.sources.held_out`, such as `stratified`, which
@@ -117,15 +121,43 @@ class OwnFiles(abc.ABC):
         """
         if not fraction or "train" not in self.splits or "dev" in self.splits:
             return ""
-        keys = [key(example) for example in self.read("train")]
-        held_out = choose(keys, fraction)
-        if not 0 < len(held_out) < len(keys):
+        keys: dict[bytes, Any] = {}  # of the first example with each text
+        text_of = []  # index of each example's text in `keys`
+        numbers: dict[bytes, int] = {}
+        for example in self.read("train"):
+            digest = _digest(example)
+            keys.setdefault(digest, key(example))
+            text_of.append(numbers.setdefault(digest, len(numbers)))
+        chosen = choose(list(keys.values()), fraction)
+        held_out = frozenset(i for i, text in enumerate(text_of) if text in chosen)
+        if not 0 < len(held_out) < len(text_of):
             return ""
         self._held_out = held_out
         self.splits = (*self.splits, "dev")
         path = self.path("train")
+        copies = len(text_of) - len(keys)
         return (
-            f"There is no --dev file: {len(held_out):,} of the {len(keys):,} examples in "
+            f"There is no --dev file: {len(held_out):,} of the {len(text_of):,} examples in "
             f"{path.name or path.resolve().name} are not trained on, but evaluated (--dev_fraction "
             f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
+        ) + (f" {copies:,} examples with a text that occurs before stay with it." if copies else "")
+
+    def repeated_in_dev(self) -> str:
+        """Returns a warning if examples of the dev file are in the train file too, else ""."""
+        if self._held_out is not None or not {"train", "dev"} <= set(self.splits):
+            return ""
+        known = {_digest(example) for example in self.read("train")}
+        repeated = [_digest(example) in known for example in self.read("dev")]
+        if not any(repeated):
+            return ""
+        return (
+            f"warning: {sum(repeated):,} of the {len(repeated):,} examples in {self.path('dev')} "
+            "have a text that is trained on, so that the dev scores are better than those of new "
+            "texts would be."
         )
+
+
+def _digest(example: Example) -> bytes:
+    """Returns a hash of the texts of an example, which is small where texts are long."""
+    texts = (example.text, example.pair, example.words, example.choices)
+    return hashlib.blake2b(repr(texts).encode(errors="replace"), digest_size=12).digest()

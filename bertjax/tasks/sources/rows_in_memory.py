@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,17 @@ def as_file(rows: Any, file: Path) -> str:
         file: the file to write.
 
     Raises:
-        ValueError: `rows` has another type, its columns have different lengths, or it is empty.
+        ValueError: `rows` has another type, its columns have different lengths or equal names, or
+            it is empty.
     """
     if isinstance(rows, str | Path):
         return str(rows)
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame
+        if twice := [name for name, count in Counter(rows.columns).items() if count > 1]:
+            raise ValueError(
+                f"Several columns are named {brief(repr(twice[0]), 60)}: give each column its own "
+                "name."
+            )
         records = rows.to_dict("records")
     elif isinstance(rows, Mapping):
         lengths = {key: len(values) for key, values in rows.items()}

@@ -352,7 +352,8 @@ def _make_qa(options: TaskOptions) -> SpanTask:
     source = SquadSource(options.files, bad_rows, can_skip=True)
     if source.note:
         print(source.note)
-    if note := source.hold_out(options.dev_fraction, grouped, lambda example: example.pair):
+    held_out = source.hold_out(options.dev_fraction, grouped, lambda example: example.pair)
+    if note := held_out or source.repeated_in_dev():
         print(note)
     counts = {split: _count_impossible(source, split) for split in source.splits}
     impossible = any(without for without, _ in counts.values())

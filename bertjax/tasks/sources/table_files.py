@@ -135,18 +135,14 @@ class Table:
             number, first = next(rows, (1, ()))
             if isinstance(first, ValueError):
                 raise first
-            columns = tuple(first) if self.is_typed else tuple(name.strip() for name in first)
+            columns = (
+                tuple(first)
+                if self.is_typed
+                else _with_last_names(tuple(name.strip() for name in first))
+            )
         if self._read is read_tsv and not self.is_typed and len(columns) == 1:
             _check_tabs(self.path, columns[0])
-        # The first column may lack a name, because pandas writes its index in a column without one.
-        broken = [name for name in columns[1:] if not name or columns.count(name) > 1]
-        if not columns or broken:
-            reads = f"reads {brief(', '.join(columns))!r}" if columns else "is missing"
-            twice = f" {brief(broken[0], 40)!r} occurs twice." if any(broken[:1]) else ""
-            raise ValueError(
-                f"{place(self.path, number)} {reads}, but the first row must name the columns, "
-                f"each with a different name, such as text,label.{twice}"
-            )
+        _check_names(columns, place(self.path, number))
         return columns
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -213,6 +209,43 @@ class Table:
             f"{place(self.path, number)} has {len(fields)} fields, but the first row has "
             f"{len(self.columns)} ({brief(', '.join(self.columns))}): {remedy}"
         )
+
+
+def _check_names(columns: Sequence[str], where: str) -> None:
+    """Raises ValueError if a header lacks names, or has one twice; `where` names its row.
+
+    The first column may lack a name, because pandas writes its index in a column without one.
+    """
+    broken = [i for i, name in enumerate(columns) if i and (not name or columns.count(name) > 1)]
+    if not columns:
+        problem = "is missing"
+    elif broken and columns[broken[0]]:
+        name = brief(columns[broken[0]], 40)
+        problem = f"reads {brief(', '.join(columns))!r}, in which {name!r} occurs twice"
+    elif broken:
+        problem = (
+            f"reads {brief(', '.join(columns))!r}, in which column {broken[0] + 1} has no name"
+        )
+    else:
+        return
+    raise ValueError(
+        f"{where} {problem}, but the first row must name the columns, each with a different name, "
+        "such as text,label."
+    )
+
+
+def _with_last_names(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Names the last columns of a header that have no name, as spreadsheets write empty columns.
+
+    The names are "column N", where N counts from 1. If more than half of the columns have no name,
+    which is not how a header looks, nothing is named.
+    """
+    named = len(columns)
+    while named and not columns[named - 1]:
+        named -= 1
+    if 2 * named < len(columns):
+        return columns
+    return columns[:named] + tuple(f"column {i + 1}" for i in range(named, len(columns)))
 
 
 def _check_tabs(path: Path, header: str) -> None:

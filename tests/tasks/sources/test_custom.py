@@ -149,7 +149,7 @@ def test_plain_text_is_an_example_a_line(write):
         ("a.csv", 'text,label\na,x\n"b"c,y\n', "row 3 is not a row of CSV"),
         ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "row 3 is not UTF-8: byte 0xe9 at character 4"),
         ("a.csv", "\n\n", "row 1 is missing, but the first row must name the columns"),
-        ("a.csv", "text,label,label\n", "row 1 reads 'text, label, label', but .* different name"),
+        ("a.csv", "text,label,label\n", "row 1 reads 'text, label, label', .* different name"),
         ("a.csv", "Good film.,1\nBad film.,0\n", "row 1 is an example .*put a first row"),
         ("a.csv", "Good film.,pos\nBad film.,neg\nFine.,pos\n", "row 1 is an example"),
         ("a.csv", "What a long and good film,a\nx,b\n", "row 1 is an example"),
@@ -477,6 +477,14 @@ def test_a_name_of_two_columns_is_said(write):
     path = write("a.csv", "text,label,amount,amount\na,yes,1,2\nb,no,3,4\n")
     with pytest.raises(ValueError, match="'amount' occurs twice"):
         CustomSource("classify", train=path)
+
+
+def test_last_columns_without_a_name_are_those_of_a_spreadsheet(write):
+    path = write("a.csv", "text;label;;\na film;yes;;\nb film;no;;3\n")
+    assert [(e.text, e.label) for e in read(path)] == [("a film", "yes"), ("b film", "no")]
+    for header in ("Sales of 2024;;;", "text;;label;more"):
+        with pytest.raises(ValueError, match="in which column 2 has no name"):
+            CustomSource("classify", train=write("b.csv", f"{header}\na;b;c;d\n"))
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,22 @@ def test_nothing_is_held_out_where_there_is_a_dev_file_or_the_user_wants_all(opt
     assert len(list(make_task("classify", two).source.examples("train"))) == 200
 
 
+def test_copies_of_a_text_are_not_evaluated_with_a_model_that_saw_them(tmp_path, capsys):
+    rows = [f"text {i % 60},{'yes' if i % 7 < 3 else 'no'}\n" for i in range(300)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(rows))
+    task = make_task("classify", TaskOptions(train=str(tmp_path / "train.csv"), dev_fraction=0.1))
+    texts = {split: [e.text for e in task.source.examples(split)] for split in ("train", "dev")}
+    assert len(texts["dev"]) == 30 and len(texts["train"]) == 270
+    assert set(texts["dev"]).isdisjoint(texts["train"])
+    assert "240 examples with a text that occurs before stay with it" in capsys.readouterr().out
+
+
+def test_examples_of_the_dev_file_that_are_trained_on_are_counted(options, tmp_path, capsys):
+    (tmp_path / "dev.csv").write_text("text,label\ntext 3,usual\ntext 4,rare\nnew,rare\n")
+    make_task("classify", TaskOptions(train=options.train, dev=str(tmp_path / "dev.csv")))
+    assert "2 of the 3 examples in" in capsys.readouterr().out
+
+
 def test_questions_about_one_passage_stay_together(tmp_path):
     paragraphs = [
         {
