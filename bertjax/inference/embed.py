@@ -1,6 +1,6 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -8,23 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import bertjax
-from bertjax.inference.buckets import (
-    cached_program,
-    length_bucket,
-    piece_sizes,
-    read_behind,
-    token_budget,
-)
+from bertjax.data.batches.features import Feature
+from bertjax.inference.buckets import cached_program, read_behind
 from bertjax.inference.inference_params import for_inference, inference_params, stacked
+from bertjax.inference.packed_pieces import packed_pieces
 from bertjax.inference.partial_output import file_identity
 from bertjax.model import BertWithHead
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_modules import SentenceModules, read_sentence_modules
-
-# Many texts are sorted by length, so they are padded to finer buckets than unsorted batches. For
-# few texts, compiling the programs of finer buckets takes longer than computing the padding.
-BUCKET_STEPS = 4
-MANY_TEXTS = 1024
 
 
 class Embedder:
@@ -37,8 +28,8 @@ class Embedder:
             are none. If `pooling` is set, these files are not read.
         layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the vectors of
             several layers are concatenated.
-        batch_size: maximum number of texts that the device computes at once; None: chosen from the
-            lengths of the texts, so that the device is kept busy.
+        batch_size: maximum number of rows in one call of the model, where a row may hold
+            several short texts; None: enough rows to keep the device busy.
         normalize: whether to divide each vector by its Euclidean length; None: as the files of
             sentence-transformers say, or False if they are not read.
         max_length: maximum number of tokens per text; None: as the files of sentence-transformers
@@ -106,61 +97,41 @@ class Embedder:
         self.truncated += sum(len(row) >= self.max_length for row in rows)
         vectors = np.empty((len(texts), self.size), np.float32)
 
-        def start() -> Iterator[tuple[np.ndarray, jax.Array]]:
-            for members, size, length in self._batches([len(row) for row in rows]):
-                yield members, self._run([rows[i] for i in members], size, length)
-
-        for members, values in read_behind(start()):
-            vectors[members] = np.asarray(values)[: len(members)]
+        features = [
+            Feature(np.asarray(row, np.int32), (len(row),), (len(row),), None) for row in rows
+        ]
+        pieces = packed_pieces(
+            features,
+            limit=self._loaded.config.max_length,
+            pad_token_id=self._loaded.tokenizer.pad_token_id,
+            batch_size=self._batch_size,
+        )
+        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
+        for piece, values in read_behind(started):
+            members = list(piece.placements)
+            places = [(place.row, place.slot) for place in piece.placements.values()]
+            vectors[members] = np.asarray(values)[tuple(np.transpose(places))]
         return vectors
-
-    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yields (text indices, number of rows, tokens per row) of batches, longest texts first.
-
-        `lengths` are the numbers of tokens of the texts. A batch has one row per text, and the last
-        batch may have further rows of padding.
-        """
-        order = np.argsort(lengths, kind="stable")[::-1]
-        steps = BUCKET_STEPS if len(lengths) >= MANY_TEXTS else 1
-        limit, start = self._loaded.config.max_length, 0
-        sorted_lengths = np.array(lengths)[order]
-        while start < len(order):
-            longest = int(sorted_lengths[start])
-            length = length_bucket(longest, limit, smallest=8, steps=steps)
-            # A text of less than half this length would waste most of its row.
-            similar = int(np.count_nonzero(2 * sorted_lengths[start:] >= longest))
-            size = piece_sizes(similar, length, token_budget(length, self._batch_size))[0]
-            yield order[start : start + size], size, length
-            start += size
-
-    def _run(self, rows: Sequence[Sequence[int]], size: int, length: int) -> jax.Array:
-        ids = np.full((size, length), self._loaded.tokenizer.pad_token_id, np.int32)
-        mask = np.zeros((size, length), np.int32)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)], mask[i, : len(row)] = row, 1
-        return self._program(self._params, ids, mask)
 
 
 @cached_program
 def compiled_program(
     model: BertWithHead, pooling: str, layers: tuple[int, ...], normalize: bool
 ) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, ids [B, L], mask [B, L]) -> embeddings float32 [B, size].
+    """Returns a jitted function (params, batch) -> embeddings float32 [B, K, size].
 
-    mask is 1 for tokens and 0 for padding. `pooling` is "cls" or "mean", `layers` are the indices
-    of the hidden states to pool, and `normalize` tells whether to divide each embedding by its
-    Euclidean length. The size of the embeddings is the number of layers times the hidden size.
+    The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each. `pooling` is
+    "cls" or "mean", `layers` are the indices of the hidden states to pool, and `normalize` tells
+    whether to divide each embedding by its Euclidean length. The size of the embeddings is the
+    number of layers times the hidden size.
     """
     depth = model.config.num_hidden_layers
     encoder = for_inference(model)
     only_last = layers in ((-1,), (depth,))
 
-    def apply(params: Any, ids: jax.Array, mask: jax.Array) -> jax.Array:
+    def apply(params: Any, batch: dict[str, Any]) -> jax.Array:
         outputs: Any = encoder.apply(
-            {"params": stacked(params)},
-            ids,
-            attention_mask=mask,
-            output_hidden_states=not only_last,
+            {"params": stacked(params)}, **batch, output_hidden_states=not only_last
         )
         states = (
             [outputs["last_hidden_state"]]
@@ -168,11 +139,15 @@ def compiled_program(
             else [outputs["hidden_states"][layer] for layer in layers]
         )
         x = jnp.concatenate(states, axis=-1).astype(jnp.float32)  # [B, L, D]
+        starts = batch["sequence_starts"]  # [B, K]
         if pooling == "cls":
-            vectors = x[:, 0]
+            vectors = jnp.take_along_axis(x, starts[:, :, None], axis=1)
         else:
-            weights = mask[:, :, None].astype(jnp.float32)
-            vectors = (x * weights).sum(1) / jnp.maximum(weights.sum(1), 1.0)
+            numbers = 1 + jnp.arange(starts.shape[1])
+            inside = batch["sequence_ids"][:, None, :] == numbers[None, :, None]  # [B, K, L]
+            counts = inside.sum(-1, keepdims=True)
+            sums = jnp.einsum("bkl,bld->bkd", inside.astype(jnp.float32), x, precision="highest")
+            vectors = sums / jnp.maximum(counts, 1)
         if normalize:
             vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         return vectors

@@ -16,6 +16,7 @@ from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_unroll
 from bertjax.model import BertWithHead
+from bertjax.model.attention import BY_HEAD
 
 LAYERS = "layers"
 KERNEL = "kernel"
@@ -58,7 +59,11 @@ def for_inference(model: BertWithHead) -> BertWithHead:
     """Returns the model whose programs read parameters in the form for inference.
 
     Its layers are unrolled on CPUs, and a loop elsewhere, where unrolled ones take long to compile.
+    On CPUs, long rows are computed one attention head at a time.
     """
     mesh = sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1])
     layers = model.config.num_hidden_layers
-    return model.clone(unroll=choose_unroll(None, "none", layers, mesh))
+    return model.clone(
+        unroll=choose_unroll(None, "none", layers, mesh),
+        attention_kernel=BY_HEAD if jax.default_backend() == "cpu" else model.attention_kernel,
+    )

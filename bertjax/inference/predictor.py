@@ -9,20 +9,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.features import Feature
-from bertjax.data.batches.finetuning_batches import SHORTEST_ROW, Labels, make_batch, row_shape
+from bertjax.data.batches.finetuning_batches import Labels
 from bertjax.devices import sharding
-from bertjax.inference.buckets import (
-    cached_program,
-    length_bucket,
-    pad_rows,
-    piece_sizes,
-    read_behind,
-    token_budget,
-)
+from bertjax.inference.buckets import cached_program, read_behind
 from bertjax.inference.inference_params import stacked
+from bertjax.inference.packed_pieces import Piece, packed_pieces
 from bertjax.model import BertWithHead
-from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.task import Outputs
 from bertjax.tasks.truncated_texts import TruncatedTexts
@@ -30,8 +24,6 @@ from bertjax.tokenization import Tokenizer
 
 # Number of examples that are read and predicted before the next ones are read.
 WINDOW = 2048
-# Maximum number of features packed together; the time of best-fit packing is quadratic in it.
-PACKED_TOGETHER = 256
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
@@ -146,71 +138,54 @@ class Predictor:
 
         Returns an iterator over {name of an output: array} in the order of `features`.
         """
-        order = np.argsort([len(f.input_ids) for f in features], kind="stable")
         outputs: list[Any] = [None] * len(features)
+        pieces = packed_pieces(
+            features,
+            limit=self._max_length * self._labels.num_choices,
+            pad_token_id=self._tokenizer.pad_token_id,
+            num_choices=self._labels.num_choices,
+            batch_size=self._batch_size,
+            devices=self._devices,
+        )
 
-        def start() -> Iterator[tuple[np.ndarray, Any, list[dict[str, jax.Array]]]]:
-            for first in range(0, len(order), PACKED_TOGETHER):
-                members = order[first : first + PACKED_TOGETHER]
+        def start() -> Iterator[tuple[Piece, dict[str, jax.Array]]]:
+            for piece in pieces:
                 self.before_batch()
-                batch, placements = self._pack([features[i] for i in members])
-                yield members, placements, self._run(params, batch)
+                yield piece, self._run(params, piece.batch)
 
-        for members, placements, pieces in read_behind(start()):
-            self._collect(outputs, features, members, placements, pieces)
+        for piece, values in read_behind(start()):
+            self._collect(outputs, features, piece, values)
         return iter(outputs)
 
-    def _pack(self, features: Sequence[Feature]) -> tuple[dict[str, np.ndarray], Any]:
-        longest = max(len(feature.input_ids) for feature in features)
-        limit = self._max_length * self._labels.num_choices
-        length = length_bucket(longest, limit, smallest=SHORTEST_ROW)
-        shape = row_shape(length, self._labels.num_choices, ())
-        batch, placements = make_batch(features, shape, self._labels, self._tokenizer.pad_token_id)
-        return {key: batch[key] for key in MODEL_INPUTS}, placements
-
-    def _run(self, params: Any, batch: dict[str, np.ndarray]) -> list[dict[str, jax.Array]]:
-        """Splits a batch into pieces of rows, and dispatches the model on each piece.
-
-        Returns the outputs of each piece as arrays on the devices, which may still be computing.
-        """
-        rows, length = batch["input_ids"].shape
-        tokens = token_budget(length, self._batch_size)
-        outputs, start = [], 0
-        for size in piece_sizes(rows, length, tokens, self._devices):
-            held = sharding.host_rows(self._rows, size)
-            local = {
-                key: pad_rows(values[start : start + size], size)[held]
-                for key, values in batch.items()
-            }
-            on_devices = sharding.to_devices(local, np.arange(size)[held], self._rows, size)
-            outputs.append(self._program(params, on_devices))
-            start += size
-        return outputs
+    def _run(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Dispatches the model on a batch; returns its outputs, which may still be computed."""
+        rows = len(batch["input_ids"])
+        held = sharding.host_rows(self._rows, rows)
+        local = {key: values[held] for key, values in batch.items()}
+        on_devices = sharding.to_devices(local, np.arange(rows)[held], self._rows, rows)
+        return self._program(params, on_devices)
 
     def _collect(
         self,
         outputs: list[Any],
         features: Sequence[Feature],
-        members: np.ndarray,
-        placements: Sequence[Any],
-        pieces: list[dict[str, jax.Array]],
+        piece: Piece,
+        values: dict[str, jax.Array],
     ) -> None:
-        """Copies the outputs of a batch to the host and splits the outputs by feature.
+        """Copies the outputs of a piece to the host and splits them by feature.
 
-        A row of the batch may hold several features, which are encoded examples. For every index i
-        in `members`, the model's outputs for `features[i]` become `outputs[i]`.
+        For the index i of every feature in the piece, the model's outputs for `features[i]` become
+        `outputs[i]`.
         """
-        joined = {
-            key: np.concatenate([np.asarray(piece[key]) for piece in pieces]) for key in pieces[0]
-        }
-        for index, (row, slot, start) in zip(members, placements, strict=True):
+        arrays = {key: np.asarray(value) for key, value in values.items()}
+        for index, (row, slot, start) in piece.placements.items():
             feature = features[index]
             tokens = slice(start, start + len(feature.input_ids))
             several = self._labels.num_choices > 1
             sequences = slice(slot, slot + len(feature.lengths)) if several else slot
             outputs[index] = {
-                key: values[row, sequences if key in self._sequence_outputs else tokens]
-                for key, values in joined.items()
+                key: value[row, sequences if key in self._sequence_outputs else tokens]
+                for key, value in arrays.items()
             }
 
 

@@ -262,8 +262,8 @@ class Pretrained:
                 sentence-transformers say, or False if there are none or `pooling` is set.
             layers: indices of the hidden states to pool (0: embeddings, -1: last layer); the
                 vectors of several layers are concatenated.
-            batch_size: maximum number of texts that the device computes at once; None: chosen by
-                their lengths.
+            batch_size: maximum number of rows in one call of the model, where a row may hold
+                several short texts; None: enough rows to keep the device busy.
 
         Raises:
             ValueError: `texts` is one string, a table or a dictionary, or an element is no text.

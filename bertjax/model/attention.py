@@ -18,6 +18,10 @@ from bertjax.model.matmul import matmul
 # The name by which rematerialisation policies know the result of attention, the weighted mean of
 # the values, before the output projection.
 CONTEXT = "attention_context"
+# The kernel that computes long rows one head at a time, and its shortest row in tokens. On CPUs,
+# the scores of one head stay in the caches; for short rows, the loop takes longer than it saves.
+BY_HEAD = "by_head"
+SHORTEST_BY_HEAD = 128
 
 
 class SelfAttention(nn.Module):
@@ -25,7 +29,8 @@ class SelfAttention(nn.Module):
 
     If `config.is_decoder` is set, a token attends only to itself and to earlier tokens.
 
-    `kernel` selects the attention kernel: "xla", or a key of `fused_attention.FUSED`. The module
+    `kernel` selects the attention kernel: "xla", `BY_HEAD` (without gradients and dropout, the
+    fastest on CPUs) or a key of `fused_attention.FUSED`. The module
     sows `attention_probs` [B, N, L, L], for N attention heads, into the collection "intermediates"
     if the collection is mutable. The kernel "xla" replaces a fused kernel if the attention
     probabilities are sown, or if the fused kernel does not support the row length or the dropout of
@@ -62,6 +67,8 @@ class SelfAttention(nn.Module):
             if dropout_rows is not None and drops:
                 options |= {"row_keys": dropout.row_keys(dropout_rows), "rate": dropout.rate}
             context = fused.attend(query, key, value, sequence_ids, **options)
+        elif self._is_by_head(x.shape[1]) and not drops:
+            context = attend_by_head(query, key, value, sequence_ids, config.is_decoder)
         else:
             probs = self._probs(query, key, sequence_ids)
             self.sow("intermediates", "attention_probs", probs)
@@ -80,12 +87,35 @@ class SelfAttention(nn.Module):
             return None
         return fused
 
+    def _is_by_head(self, length: int) -> bool:
+        sown = self.is_mutable_collection("intermediates")
+        return self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and not sown
+
     def _probs(self, query: jax.Array, key: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """Computes attention probabilities [B, N, L, L] from query and key [B, L, N, head size]."""
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, N, L, H]
         scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
         probs = masked_softmax(scores, sequence_ids, self.config.is_decoder)
         return probs.astype(self.dtype)
+
+
+def attend_by_head(
+    query: jax.Array, key: jax.Array, value: jax.Array, sequence_ids: jax.Array, causal: bool
+) -> jax.Array:
+    """Computes the attention of one head after the other; its memory is that of one head's scores.
+
+    query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
+    """
+
+    def attend(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        query, key, value = head  # [B, 1, L, H]
+        scores = matmul(query, key, transposed=True) * query.shape[-1] ** -0.5
+        probs = masked_softmax(scores, sequence_ids, causal).astype(query.dtype)
+        return matmul(probs, value).astype(query.dtype)
+
+    heads = [x.transpose(2, 0, 1, 3)[:, :, None] for x in (query, key, value)]
+    context = jax.lax.map(attend, tuple(heads))  # [N, B, 1, L, H]
+    return context[:, :, 0].transpose(1, 2, 0, 3)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -13,7 +13,7 @@ from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention
 from bertjax.model import BertConfig
-from bertjax.model.attention import SelfAttention
+from bertjax.model.attention import BY_HEAD, SelfAttention
 from bertjax.model.dropout import drop_threshold, random_halves
 from bertjax.model.fused_attention import (
     FUSED,
@@ -42,6 +42,25 @@ ANYWHERE = {
 }
 # The kernel with dropout, as it is written for each compiler.
 FLASH = {name: functools.partial(ANYWHERE["flash"], platform=name) for name in ("gpu", "tpu")}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
+    config = BertConfig(hidden_size=96, num_attention_heads=6, is_decoder=causal)
+    x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96), dtype)
+    attention = SelfAttention(config, dtype)
+    params = attention.init(jax.random.key(1), x, packed, None)
+    by_head = attention.clone(kernel=BY_HEAD)
+    whole, found = (
+        jax.jit(module.apply)(params, x, packed, None) for module in (attention, by_head)
+    )
+    tolerance = 1e-6 if dtype == jnp.float32 else 1e-2
+    np.testing.assert_allclose(*map(np.float32, (found, whole)), atol=tolerance)
+    text = jax.jit(by_head.apply).lower(params, x, packed, None).as_text()
+    assert f"{ROWS}x1x{LENGTH}x{LENGTH}x" in text and f"{ROWS}x6x{LENGTH}x{LENGTH}x" not in text
+    _, sown = by_head.apply(params, x, packed, None, mutable=["intermediates"])
+    assert sown["intermediates"]["attention_probs"][0].shape == (ROWS, 6, LENGTH, LENGTH)
 
 
 @pytest.mark.parametrize("causal", [False, True])

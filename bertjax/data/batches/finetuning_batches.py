@@ -137,12 +137,28 @@ def make_batch(
     """
     sizes = [len(feature.input_ids) for feature in features]
     rows = pack_features(sizes, shape, labels.num_choices)
-    placements: list[Any] = [None] * len(features)
+    batch, placements = make_rows(features, rows, shape, labels, pad_token_id)
+    return batch, [placements[item] for item in range(len(features))]
+
+
+def make_rows(
+    features: Sequence[Feature],
+    rows: Sequence[Sequence[int]],
+    shape: RowShape,
+    labels: Labels,
+    pad_token_id: int,
+) -> tuple[Batch, dict[int, Placement]]:
+    """Makes a batch of packed rows; returns the batch and {index of a feature: its `Placement`}.
+
+    `rows` holds the indices of the features in each row. The batch has the arrays of `batch.py`,
+    except those for masked tokens.
+    """
+    placements = {}
     for row, members in enumerate(rows):
         start = 0
         for index, item in enumerate(members):
             placements[item] = Placement(row, index * labels.num_choices, start)
-            start += sizes[item]
+            start += len(features[item].input_ids)
     batch = stack([_make_row(features, members, shape, labels, pad_token_id) for members in rows])
     return batch, placements
 
