@@ -30,6 +30,21 @@ POLL_SECONDS = 0.5
 ATTEMPTS = 100
 
 
+@contextlib.contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """A `with` block that one process of this machine at a time can enter; the others wait.
+
+    `path` is the lock file, which remains. Where files cannot be locked or written, several
+    processes enter the block at the same time.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            file = stack.enter_context(path.open("a"))
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Locked(ValueError):
     """Raised if another process holds the `Lock` of the file or folder that is to be written.
 

@@ -195,7 +195,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PlanFlags]
         "phase. It "
         "takes the flags of bertjax.pretrain that concern the train step. With --config FILE, "
         "--help also shows the flags of its phases.",
-        hidden=(*command_line.NO_STEP_FLAGS, "data", "init", "reader_threads", "peak_tflops"),
+        hidden=(
+            *command_line.NO_STEP_FLAGS,
+            *("data", "data_cache", "init", "reader_threads", "peak_tflops"),
+        ),
     )
     return config, flags
 

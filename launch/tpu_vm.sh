@@ -6,7 +6,6 @@
 #   create    request the slice and wait until it is ready
 #   install   copy this checkout to all hosts and install it there
 #   mount     mount the shared folder for the workdir (--nfs)
-#   data      copy prepared data to the disk of every host (--data)
 #   run       start bertjax.pretrain on all hosts; the same command resumes it
 #   watch     follow the output of the first host
 #   stop      ask the run to save a checkpoint and stop, and wait until it has
@@ -18,11 +17,11 @@
 #   --spot             cheaper, but may be preempted; then delete, create, ..., run again
 #   --queued           wait in the queue of Cloud TPU instead of failing if none is available
 #   --nfs HOST:/PATH   for mount: the share to mount at /mnt/bertjax, for example Filestore
-#   --data gs://PATH   for data: the output of bertjax.prepare, copied to ~/data on the hosts
 #   --dry_run          print every command without running it
 #
-# Commands run in the home folder of the hosts, so flags are --data data, and for --config either
-# configs/pretrain/X.py of the package or bertjax/FILE of this checkout as committed.
+# Commands run in the home folder of the hosts. --data gs://PATH, the output of bertjax.prepare, is
+# copied to the disk of every host; --config is configs/pretrain/X.py of the package or bertjax/FILE
+# of this checkout as committed.
 set -euo pipefail
 
 # shellcheck source=launch/common.sh
@@ -32,12 +31,12 @@ source "$(dirname "$0")/common.sh"
 command=$1
 shift
 case $command in
-  create | install | mount | data | run | watch | stop | delete) ;;
+  create | install | mount | run | watch | stop | delete) ;;
   -h | --help) usage; exit 0 ;;
-  *) fail "unknown command '$command': create, install, mount, data, run, watch, stop, delete" ;;
+  *) fail "unknown command '$command': create, install, mount, run, watch, stop, delete" ;;
 esac
 
-name='' zone='' type=v3-32 version=tpu-ubuntu2204-base project='' spot='' queued='' nfs='' data=''
+name='' zone='' type=v3-32 version=tpu-ubuntu2204-base project='' spot='' queued='' nfs=''
 dry_run='' flags=()
 while [ $# -gt 0 ]; do
   case $1 in
@@ -49,7 +48,7 @@ while [ $# -gt 0 ]; do
       flags=("$@")
       break
       ;;
-    --name | --zone | --type | --version | --project | --nfs | --data)
+    --name | --zone | --type | --version | --project | --nfs)
       [ $# -gt 1 ] || fail "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift
@@ -102,7 +101,7 @@ install() {
   go git -C "$checkout" archive --format=tar.gz --prefix=bertjax/ --output "$archive" HEAD
   go gcloud compute tpus tpu-vm scp "$archive" "$name:bertjax.tar.gz" "${where[@]}" --worker=all
   # The system's Python may be older than 3.11; uv installs a newer one.
-  on_hosts "rm -rf bertjax && tar xzf bertjax.tar.gz && python3 -m pip install -q --user uv && ~/.local/bin/uv venv -q --clear --python 3.12 env && ~/.local/bin/uv pip install -q --python env/bin/python -e 'bertjax[tpu]'"
+  on_hosts "rm -rf bertjax && tar xzf bertjax.tar.gz && python3 -m pip install -q --user uv && ~/.local/bin/uv venv -q --clear --python 3.12 env && ~/.local/bin/uv pip install -q --python env/bin/python -e 'bertjax[tpu,gcs]'"
 }
 
 case $command in
@@ -111,10 +110,6 @@ case $command in
   mount)
     [ -n "$nfs" ] || fail "mount needs --nfs HOST:/PATH, a share that all hosts can mount"
     on_hosts "sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/bertjax && { mountpoint -q /mnt/bertjax || sudo mount -t nfs $(printf %q "$nfs") /mnt/bertjax; } && sudo chmod 777 /mnt/bertjax"
-    ;;
-  data)
-    [ -n "$data" ] || fail "data needs --data gs://PATH, the output of bertjax.prepare"
-    on_hosts "mkdir -p data && gcloud storage rsync --recursive $(printf %q "$data") data"
     ;;
   run)
     [ ${#flags[@]} -gt 0 ] || fail "run needs the flags of bertjax.pretrain after --"

@@ -21,21 +21,23 @@ ALLOWED = {
     "checkpoint_files": {"files", "file_checksums"},
     "run_file": {"files"},
     "lock": set(),
+    "bucket_addresses": {"files"},
+    "bucket_copies": {"bucket_addresses", "files", "lock"},
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
-    "tokenization": {"files"},
-    "data": {"tokenization", "files", "lock"},
+    "tokenization": {"files", "bucket_copies"},
+    "data": {"tokenization", "files", "lock", "bucket_addresses"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files", "scratch"},
     "model": {"config"},
     "devices": {"model", "config", "interruption"},
-    "weights": {"model", "tokenization", "config", "files"}
+    "weights": {"model", "tokenization", "config", "files", "bucket_copies"}
     | {"checkpoint_files", "file_checksums", "run_file"},
     "inference": {"weights", "devices", "tasks", "model"}
     | {"lock", "scratch", "file_checksums"}
     | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model"}
-    | {"lock", "scratch", "checkpoint_files", "run_file"}
+    | {"lock", "scratch", "checkpoint_files", "run_file", "bucket_copies"}
     | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API

@@ -58,7 +58,6 @@ def test_scripts_are_clean(script):
         ),
         ("install", [], "tpu-vm scp"),
         ("mount", ["--nfs", "10.0.0.2:/share"], "mount -t nfs 10.0.0.2:/share /mnt/bertjax"),
-        ("data", ["--data", "gs://bucket/data"], "rsync --recursive gs://bucket/data data"),
         ("watch", [], "--worker=0 --command 'tail -n 50 -f bertjax.log'"),
         ("stop", [], "kill -TERM $(cat bertjax.pid)"),
         ("delete", [], "tpu-vm delete bert --zone europe-west4-a --quiet"),

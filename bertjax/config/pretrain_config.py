@@ -63,7 +63,7 @@ class PretrainConfig(TrainingConfig):
     """Config of a pretraining run: the model, the data and the training settings."""
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "data mlm_probability whole_word_masking max_ngram random_words predict "
+        "data": "data data_cache mlm_probability whole_word_masking max_ngram random_words predict "
         "reader_threads",
         "model": "init head model",
         "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
@@ -74,8 +74,11 @@ class PretrainConfig(TrainingConfig):
 
     data: str = ""
     """Directory of training data from bertjax.prepare, which bertjax.pretrain requires for
-    training; empty, in bertjax.benchmark: rows of random tokens (not with
-    --distillation.teacher)."""
+    training; data in a bucket (gs://, s3://) is copied to --data_cache; empty, in
+    bertjax.benchmark: rows of random tokens (not with --distillation.teacher)."""
+    data_cache: str | None = None
+    """Folder on a disk of each machine for the copy of --data in a bucket; a copy that was
+    interrupted continues, and later runs use it again; None: ~/.cache/bertjax/buckets."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
     run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except

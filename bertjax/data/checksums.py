@@ -17,11 +17,7 @@ from typing import NamedTuple
 from bertjax.data.metadata import METADATA_FILE, Metadata, Shard
 from bertjax.data.storage import is_remote
 from bertjax.files import cache_folder, write_bytes
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from bertjax.lock import waiting_lock
 
 # Number of threads: hashlib releases the GIL, and more threads seldom read a disk faster.
 THREADS = 4
@@ -93,13 +89,10 @@ class Remembered:
 
         Where files cannot be locked, several processes enter the block at the same time.
         """
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # without locks, each process verifies by itself
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(self._path.with_suffix(".lock").open("a"))
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                self._known = self._read()
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        with waiting_lock(self._path.with_suffix(".lock")):
+            self._known = self._read()
             yield
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bertjax.bucket_addresses import place
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, has_records
-from bertjax.data.storage import place
 from bertjax.data.typed_json import typed
 from bertjax.files import MAX_JSON_BYTES, brief, is_file_name, listed, read_bytes
 

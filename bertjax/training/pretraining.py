@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.bucket_copies import local_copy
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
@@ -22,10 +23,10 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.checksums import verify_shards
 from bertjax.data.metadata import open_prepared, shard_paths
-from bertjax.data.storage import is_remote
 from bertjax.devices import host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
+from bertjax.files import is_remote
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training.evaluate import evaluate
 from bertjax.training.evaluate_and_save import interruptible
@@ -59,6 +60,9 @@ class PretrainingRun(Run):
 
     def __init__(self, config: PretrainConfig):
         _check_places(config)
+        if is_remote(config.data):
+            copy = local_copy(config.data, config.data_cache)
+            config = dataclasses.replace(config, data=str(copy))
         self.metadata = open_prepared(config.data)
         if note := verify_shards(config.data, self.metadata).note:
             hosts.say(note)
@@ -309,13 +313,11 @@ def _check_places(config: PretrainConfig) -> None:
             f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
             "--workdir."
         )
-    for name in ("data", "workdir"):
-        if is_remote(getattr(config, name)):
-            raise ValueError(
-                f"--{name} {getattr(config, name)} is in a bucket, but training needs a file "
-                "system. Copy the data to a disk of each host (gcloud storage rsync), and put the "
-                "workdir on a file system that all hosts share."
-            )
+    if is_remote(config.workdir):
+        raise ValueError(
+            f"--workdir {config.workdir} is in a bucket, but training writes to a file system: put "
+            "the workdir on one that all hosts share."
+        )
 
 
 def pretrain(config: PretrainConfig) -> Path:

@@ -33,7 +33,7 @@ from bertjax.training.workdir import Workdir
 from bertjax.training.writers import MetricWriter
 
 # Names of config fields whose values may differ between the hosts of a run.
-PER_HOST = ("data", "workdir", "distributed", "reader_threads")
+PER_HOST = ("data", "data_cache", "workdir", "distributed", "reader_threads")
 
 
 class Run(abc.ABC):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertjax.bucket_copies import local_copy
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
@@ -253,9 +254,11 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
     return TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
-        train=config.train,
-        dev=config.dev,
-        test=config.test,
+        **{
+            split: path and str(local_copy(path))
+            for split in ("train", "dev", "test")
+            if (path := getattr(config, split)) is not None
+        },
         dev_fraction=dev_fraction,
         skip_bad_rows=config.skip_bad_rows,
         columns=Columns(

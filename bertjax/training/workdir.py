@@ -33,9 +33,9 @@ BAD_ROWS = "bad_rows.jsonl"
 # Config fields that may differ when a run is resumed, since no update depends on them. Data files
 # and a teacher may have moved, because hashes of their content identify them.
 MAY_CHANGE = (
-    "data workdir mesh distributed unroll remat attention log_every eval_every eval_rows "
-    "save_every keep_checkpoints reader_threads peak_tflops submission train dev test data_dir "
-    "tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps rollback_steps "
+    "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
+    "eval_rows save_every keep_checkpoints reader_threads peak_tflops submission train dev test "
+    "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps rollback_steps "
     "deterministic overwrite"
 ).split()
 

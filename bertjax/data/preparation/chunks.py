@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.bucket_addresses import place
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.encode import SentenceEncoder
@@ -26,7 +27,7 @@ from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.preparation.packing import pack
 from bertjax.data.preparation.segments import ExampleOptions, Pair, Segments
 from bertjax.data.records import NO_LABEL, has_records, row_head, write_shard
-from bertjax.data.storage import place, written_locally
+from bertjax.data.storage import written_locally
 from bertjax.data.text.documents import Document, sentences_of
 from bertjax.files import is_remote, write_text
 from bertjax.tokenization import Tokenizer

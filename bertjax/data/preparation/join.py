@@ -13,10 +13,11 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bertjax.bucket_addresses import place
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.records import has_records, read_shard, write_shard
-from bertjax.data.storage import place, read_locally, written_locally
+from bertjax.data.storage import read_locally, written_locally
 from bertjax.files import write_text
 
 CHUNK_FOLDER = "chunks"

@@ -1,0 +1,237 @@
+"""Local copies of what is read from gs:// and s3:// buckets: prepared data, models, tokenizers.
+
+A copy is made once on each machine, in `bertjax.files.cache_folder()` unless another folder is
+given. Before each use, the files in the bucket are listed, and only new and changed ones are
+copied. A copy that was interrupted continues where it stopped.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.bucket_addresses import explained, place
+from bertjax.files import cache_folder, is_remote, write_json
+from bertjax.lock import waiting_lock
+
+# Number of bytes in one request; a copy that stops is continued after the last whole request.
+BLOCK = 1 << 24
+# Attempts for one request, and the seconds before the second one, which double each time.
+ATTEMPTS = 5
+FIRST_WAIT = 1.0
+# The list of the files that are complete, in the folder of a copy.
+LIST_FILE = ".copied.json"
+PART_SUFFIX = ".part"
+# Number of bytes from which the user is told that something is copied.
+SAID_FROM = 1 << 26
+
+
+class _File(NamedTuple):
+    """A file in a bucket: its path there, relative name, size in bytes, version and MD5."""
+
+    path: str
+    name: str
+    size: int
+    version: str
+    md5: str | None
+
+
+def local_copy(address: Any, cache: str | Path | None = None) -> Path:
+    """Returns the path of a local copy of a file or folder in a bucket.
+
+    Several processes of a machine share a copy: one copies, the others wait. The environment
+    variable XDG_CACHE_HOME changes the place of the copies.
+
+    Args:
+        address: an address gs://... or s3://..., or a local path, which is returned as it is.
+        cache: the folder of the copies; None: a folder in the user's cache.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder in the bucket.
+        ImportError: the client library of the bucket is not installed.
+        OSError: the bucket cannot be read, or the disk not be written.
+        ValueError: the bucket is neither gs:// nor s3://.
+    """
+    if not is_remote(address):
+        return Path(address)
+    address = os.fspath(address).rstrip("/")
+    place(address)  # refuses other schemes
+    scheme, _, rest = address.partition("://")
+    target = Path(cache) if cache else cache_folder() / "buckets"
+    target = (target / scheme / rest).expanduser()
+    with explained(address), _without_rights(address):
+        system, files = _listed(address)
+        is_folder = files[0].name != ""
+        folder = target if is_folder else target.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        with waiting_lock(folder / ".lock"):
+            _update(system, files, folder, address)
+    return target
+
+
+@contextlib.contextmanager
+def _without_rights(address: str) -> Iterator[None]:
+    """Explains the PermissionError of a bucket's client library."""
+    try:
+        yield
+    except PermissionError as error:
+        if error.errno is not None and error.filename is not None:
+            raise  # of the local disk
+        raise PermissionError(
+            f"{address} may not be read with these credentials ({error}): get the right to list "
+            "and read the bucket, or log in with other credentials (gs://: gcloud auth "
+            "application-default login; s3://: aws configure)."
+        ) from error
+
+
+def _listed(address: str) -> tuple[Any, list[_File]]:
+    """Returns the file system of a bucket, and the file at `address` or the files below it.
+
+    The name of the file at `address` itself is "".
+    """
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(address)
+    system.invalidate_cache()
+    try:
+        found: dict[str, Any] = _repeated(lambda: system.find(root, detail=True), address)
+    except FileNotFoundError:
+        found = {}
+    files = []
+    for path, info in sorted(found.items()):
+        name = path.removeprefix(root).lstrip("/")
+        if name and not path.startswith(f"{root}/") or path.endswith("/"):
+            continue  # another object with the same beginning, or the mark of an empty folder
+        md5 = str(info.get("ETag") or "").strip('"')
+        if encoded := info.get("md5Hash"):
+            md5 = base64.b64decode(encoded).hex()
+        version = info.get("generation") or info.get("ETag") or info.get("etag") or info["size"]
+        # The ETag of a file that was uploaded in parts is not its MD5.
+        known = md5 if len(md5) == 32 and "-" not in md5 else None
+        files.append(_File(path, name, int(info["size"]), str(version), known))
+    if not files:
+        raise FileNotFoundError(
+            f"There is no file or folder {address}: check the names of the bucket and the folder."
+        )
+    return system, files
+
+
+def _update(system: Any, files: list[_File], folder: Path, address: str) -> None:
+    """Copies the files that `folder` lacks, and removes those that the bucket has no longer."""
+    list_file = folder / LIST_FILE
+    try:
+        done = json.loads(list_file.read_bytes())
+    except (OSError, ValueError):
+        done = {}
+    done = done if isinstance(done, dict) else {}
+    is_folder = files[0].name != ""
+    local = {file: folder / (file.name or Path(file.path).name) for file in files}
+    names = {file: local[file].relative_to(folder).as_posix() for file in files}
+    todo = [
+        file
+        for file in files
+        if done.get(names[file]) != [file.size, file.version]
+        or not local[file].is_file()
+        or local[file].stat().st_size != file.size
+    ]
+    total = sum(file.size for file in todo)
+    if total >= SAID_FROM:
+        print(f"copying {address} ({total / 1e9:,.2f} GB) to {folder}", flush=True)
+    with _progress(total) as advance:
+        for file in todo:
+            local[file].parent.mkdir(parents=True, exist_ok=True)
+            _download(system, file, local[file], advance)
+            done[names[file]] = [file.size, file.version]
+            write_json(list_file, done)
+    if is_folder and (gone := done.keys() - set(names.values())):
+        for name in gone:
+            (folder / name).unlink(missing_ok=True)
+            done.pop(name)
+        write_json(list_file, done)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    """Yields a function that advances a progress bar by a number of bytes, on a terminal."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if total < SAID_FROM or not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (
+        *(progress.TextColumn("copying"), progress.BarColumn(), progress.DownloadColumn()),
+        *(progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
+    )
+    with progress.Progress(*columns, console=console) as bar:
+        task = bar.add_task("copying", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _download(system: Any, file: _File, local: Path, advance: Any) -> None:
+    """Copies one file of a bucket; continues a part of the same version that is on the disk."""
+    mark = hashlib.sha256(file.version.encode()).hexdigest()[:12]
+    part = local.with_name(f"{local.name}.{mark}{PART_SUFFIX}")
+    for other in local.parent.glob(f"{local.name}.*{PART_SUFFIX}"):
+        if other != part:
+            other.unlink()  # of a version that the bucket has no longer
+    with part.open("ab") as output:
+        start = output.tell()
+        if start > file.size:
+            output.truncate(0)
+            start = 0
+        advance(start)
+        while start < file.size:
+            end = min(start + BLOCK, file.size)
+            content = _repeated(
+                lambda start=start, end=end: _block(system, file, start, end), file.path
+            )
+            output.write(content)
+            advance(len(content))
+            start = end
+        output.flush()
+        os.fsync(output.fileno())
+    if file.md5 is not None:
+        with part.open("rb") as content:
+            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
+        if md5.hexdigest() != file.md5:
+            part.unlink()
+            raise OSError(
+                f"{file.path}: the copy has another MD5 than the file in the bucket, so it was "
+                "damaged or the file was written meanwhile. Run the same command again."
+            )
+    part.replace(local)
+
+
+def _block(system: Any, file: _File, start: int, end: int) -> bytes:
+    content = system.cat_file(file.path, start=start, end=end)
+    if len(content) != end - start:
+        raise OSError(f"{file.path}: {len(content)} of {end - start} bytes arrived")
+    return content
+
+
+def _repeated(request: Any, what: str) -> Any:
+    """Calls `request` until it succeeds, at most `ATTEMPTS` times, and says why it failed.
+
+    A file that does not exist and a bucket without rights are not asked for again.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return request()
+        except (FileNotFoundError, PermissionError, ImportError):
+            raise
+        except Exception as error:
+            if attempt == ATTEMPTS - 1:
+                raise
+            wait = FIRST_WAIT * 2**attempt
+            print(
+                f"reading {what} failed ({type(error).__name__}: {error}); again in {wait:g} s",
+                flush=True,
+            )
+            time.sleep(wait)

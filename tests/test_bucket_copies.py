@@ -1,0 +1,157 @@
+"""Local copies of buckets: equal to the bucket, continued, updated, and clear when they fail."""
+
+import fsspec
+import numpy as np
+import pytest
+
+from bertjax import bucket_copies
+from bertjax.bucket_copies import LIST_FILE, local_copy
+
+
+def put(address, content):
+    with fsspec.open(address, "wb") as file:
+        file.write(content)
+
+
+def contents(folder):
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and not file.name.startswith(".")
+    }
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(bucket_copies, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(bucket_copies, "BLOCK", 1000)
+
+
+@pytest.fixture
+def files():
+    rng = np.random.default_rng(0)
+    return {"a.json": b"{}", "empty": b"", "deep/er/b.bin": rng.bytes(4321), "c": rng.bytes(2000)}
+
+
+@pytest.fixture
+def folder(bucket, files):
+    """A folder in a bucket; another one has a name with the same beginning."""
+    for name, content in files.items():
+        put(f"{bucket}/data/{name}", content)
+    put(f"{bucket}/data2/other", b"x")
+    return f"{bucket}/data"
+
+
+def test_a_folder_is_copied_and_only_changes_are_copied_again(folder, files, tmp_path, monkeypatch):
+    copy = local_copy(folder, tmp_path)
+    assert contents(copy) == files and str(copy).endswith(folder.partition("://")[2])
+    read = []
+    block = bucket_copies._block
+    monkeypatch.setattr(
+        bucket_copies,
+        "_block",
+        lambda system, file, *at: read.append(file.name) or block(system, file, *at),
+    )
+    assert local_copy(folder + "/", tmp_path) == copy and not read
+    put(f"{folder}/c", b"new")
+    put(f"{folder}/d", b"added")
+    fsspec.open(f"{folder}/a.json").fs.rm(f"{folder}/a.json")
+    local_copy(folder, tmp_path)
+    expected = files | {"c": b"new", "d": b"added"}
+    del expected["a.json"]
+    assert contents(copy) == expected and sorted(read) == ["c", "d"]
+    (copy / "d").write_bytes(b"ad")  # damaged on the disk
+    local_copy(folder, tmp_path)
+    assert contents(copy) == expected
+
+
+def test_a_file_is_copied_without_its_neighbours(folder, files, tmp_path):
+    copy = local_copy(f"{folder}/deep/er/b.bin", tmp_path)
+    assert copy.read_bytes() == files["deep/er/b.bin"]
+    local_copy(f"{folder}/c", tmp_path)
+    assert copy.is_file() and [*contents(tmp_path)].count("a.json") == 0
+
+
+def test_an_interrupted_copy_goes_on_where_it_stopped(folder, files, tmp_path, monkeypatch):
+    block, starts = bucket_copies._block, []
+
+    def stopped(system, file, start, end):
+        if file.name == "deep/er/b.bin":
+            starts.append(start)
+            if start == 3000 and len(starts) < 5:
+                raise KeyboardInterrupt
+        return block(system, file, start, end)
+
+    monkeypatch.setattr(bucket_copies, "_block", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        local_copy(folder, tmp_path)
+    assert contents(local_copy(folder, tmp_path)) == files
+    assert starts == [0, 1000, 2000, 3000, 3000, 4000]
+
+
+def test_failed_requests_are_repeated_and_said(folder, files, tmp_path, monkeypatch, capsys):
+    block, calls = bucket_copies._block, []
+
+    def unreliable(system, file, start, end):
+        calls.append(file.name)
+        if len(calls) % 3:
+            raise ConnectionResetError("the connection was cut")
+        return block(system, file, start, end)
+
+    monkeypatch.setattr(bucket_copies, "_block", unreliable)
+    assert contents(local_copy(folder, tmp_path)) == files
+    assert "ConnectionResetError: the connection was cut); again in" in capsys.readouterr().out
+
+
+def test_a_request_that_never_succeeds_is_an_error_and_keeps_what_arrived(
+    folder, files, tmp_path, monkeypatch
+):
+    block = bucket_copies._block
+
+    def fails(system, file, start, end):
+        if start >= 2000:
+            raise ConnectionResetError("the connection was cut")
+        return block(system, file, start, end)
+
+    monkeypatch.setattr(bucket_copies, "_block", fails)
+    with pytest.raises(OSError, match="the connection was cut"):
+        local_copy(folder, tmp_path)
+    (part,) = tmp_path.rglob("*.part")
+    assert part.read_bytes() == files["deep/er/b.bin"][:2000]
+    assert not list(tmp_path.rglob("b.bin"))
+
+
+def test_a_damaged_transfer_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        bucket_copies, "_block", lambda system, file, start, end: bytes(end - start)
+    )
+    with pytest.raises(OSError, match="has another MD5 than the file in the bucket"):
+        local_copy(folder, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["{}/absent", "{}-absent/data"])
+def test_what_does_not_exist_is_named(bucket, name, tmp_path):
+    address = name.format(bucket)
+    with pytest.raises(OSError, match=f"{address}.*check the name"):
+        local_copy(address, tmp_path)
+
+
+def test_a_bucket_without_rights_is_named(folder, tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError("Forbidden: storage.objects.get")
+
+    monkeypatch.setattr(bucket_copies, "_block", denied)
+    with pytest.raises(PermissionError, match=f"{folder} may not be read.*get the right"):
+        local_copy(folder, tmp_path)
+
+
+def test_local_paths_and_other_schemes(tmp_path):
+    assert local_copy(tmp_path) == tmp_path
+    with pytest.raises(ValueError, match="ftp:// is not supported"):
+        local_copy("ftp://host/data")
+
+
+def test_a_list_that_is_damaged_is_made_again(folder, files, tmp_path):
+    copy = local_copy(folder, tmp_path)
+    (copy / LIST_FILE).write_text("[")
+    assert contents(local_copy(folder, tmp_path)) == files

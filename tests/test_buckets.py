@@ -1,0 +1,111 @@
+"""Runs whose data, models and files are in a bucket equal those whose are on a disk."""
+
+import dataclasses
+import json
+
+import fsspec
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import bertjax
+from bertjax import pretrain
+from bertjax.bucket_copies import local_copy
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.tokenization import load_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the user; the client libraries keep their files elsewhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "bertjax" / "buckets"
+
+
+@pytest.fixture
+def upload(bucket):
+    def upload_folder(folder, name):
+        system = fsspec.filesystem(bucket.partition(":")[0])
+        for file in folder.rglob("*"):
+            if file.is_file():
+                target = f"{bucket}/{name}/{file.relative_to(folder).as_posix()}"
+                system.pipe_file(target.partition("://")[2], file.read_bytes())
+        return f"{bucket}/{name}"
+
+    return upload_folder
+
+
+def test_pretraining_reads_data_and_model_from_a_bucket(
+    upload, prepared, one_layer, one_layer_config, tokenizer, tmp_path, cache
+):
+    config = PretrainConfig(
+        data=str(prepared),
+        init=str(one_layer),
+        phases=(Phase(num_steps=3, max_length=16, batch_size=16),),
+        optimizer=OptimizerConfig(warmup_steps=1),
+        unroll=1,
+        eval_rows=8,
+        save_every=2,
+        peak_tflops=0.1,
+    )
+    pretrain.run(dataclasses.replace(config, workdir=str(tmp_path / "local")))
+    remote = dataclasses.replace(
+        config,
+        data=upload(prepared, "data"),
+        init=upload(one_layer, "model"),
+        workdir=str(tmp_path / "remote"),
+        data_cache=str(tmp_path / "disk"),
+    )
+    pretrain.run(remote)
+    local, found = (
+        (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        for name in ("local", "remote")
+    )
+    assert found == local
+    assert {path.name for path in (tmp_path / "disk").iterdir()} == {remote.data.partition(":")[0]}
+    assert len([*cache.rglob("config.json")]) == 1  # the model is in the user's cache
+    pretrain.run(remote)  # a finished run
+
+
+def test_finetuning_reads_files_and_model_from_a_bucket(upload, one_layer, sentences, tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    rows = [{"text": text, "label": ["a", "b"][i % 2]} for i, text in enumerate(sentences[:24])]
+    (files / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    address, model = upload(files, "files"), upload(one_layer, "model")
+    fields = {"task": "classify", "max_steps": 3, "batch_size": 8, "max_length": 16, "unroll": 1}
+    results = [
+        bertjax.finetune(
+            train=f"{folder}/train.jsonl", init=init, workdir=str(tmp_path / name), **fields
+        )
+        for name, folder, init in (
+            ("local", str(files), str(one_layer)),
+            ("remote", address, model),
+        )
+    ]
+    assert results[0].scores == results[1].scores
+    first, second = (
+        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("local", "remote")
+    )
+    for key, value in first.items():
+        np.testing.assert_array_equal(second[key], value)
+    vectors = bertjax.load_pretrained(upload(tmp_path / "remote" / "model", "tuned"), None)
+    assert vectors.labels == ["a", "b"]
+
+
+def test_a_tokenizer_in_a_bucket(upload, one_layer, tokenizer):
+    read = load_tokenizer(upload(one_layer, "model"))
+    assert read.encode("abc") == tokenizer.encode("abc")
+
+
+def test_half_copied_data_is_refused(upload, prepared, tmp_path):
+    address = upload(prepared, "data")
+    copy = local_copy(address)
+    fsspec.open(f"{address}/metadata.json").fs.rm(f"{address}/metadata.json")
+    config = PretrainConfig(
+        data=address,
+        workdir=str(tmp_path / "run"),
+        phases=(Phase(num_steps=3, max_length=16, batch_size=16),),
+    )
+    with pytest.raises((ValueError, OSError), match=f"{copy}.*metadata.json|not complete|prepare"):
+        pretrain.run(config)
