@@ -239,7 +239,9 @@ def run(config: PredictConfig) -> None:
         ValueError: the model lacks the required head, the input cannot be read, or a flag has a
             value that the model or the input does not support.
     """
+    from bertjax.bucket_copies import local_copy
     from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.files import is_remote
     from bertjax.inference.embed import Embedder
     from bertjax.inference.embed_files import embed_file
     from bertjax.inference.fill_mask import fill_mask
@@ -247,6 +249,9 @@ def run(config: PredictConfig) -> None:
     from bertjax.weights import load_model
 
     use_compilation_cache()
+    files = {name: getattr(config, name) for name in ("input", "embed")}
+    copies = {name: str(local_copy(file)) for name, file in files.items() if is_remote(file or "")}
+    config = dataclasses.replace(config, **copies)
     if config.fill_mask is not None:
         loaded = load_model(config.model, "masked_lm")
         words = fill_mask(loaded, config.fill_mask, config.top_k)

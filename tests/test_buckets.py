@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import fsspec
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import pretrain
+from bertjax import predict, prepare, pretrain
 from bertjax.bucket_copies import local_copy
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.predict import PredictConfig
 from bertjax.tokenization import load_tokenizer
 
 
@@ -91,6 +93,35 @@ def test_finetuning_reads_files_and_model_from_a_bucket(upload, one_layer, sente
         np.testing.assert_array_equal(second[key], value)
     vectors = bertjax.load_pretrained(upload(tmp_path / "remote" / "model", "tuned"), None)
     assert vectors.labels == ["a", "b"]
+
+
+def test_preparation_reads_text_from_a_bucket(upload, corpus, small_chunks, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    shutil.copy(corpus / "text.txt", folder)
+    local = dataclasses.replace(small_chunks, input=(str(folder),), output=str(tmp_path / "local"))
+    remote = dataclasses.replace(
+        local, input=(upload(folder, "texts"),), output=str(tmp_path / "remote")
+    )
+    prepare.run(local)
+    prepare.run(remote)
+    first, second = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).glob("*.array_record")}
+        for name in ("local", "remote")
+    )
+    assert first == second and first
+
+
+def test_predictions_of_a_file_in_a_bucket(upload, one_layer, sentences, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(sentences[:9]) + "\n")
+    for name, file in (("local", str(folder)), ("remote", upload(folder, "texts"))):
+        config = PredictConfig(
+            model=str(one_layer), embed=f"{file}/a.txt", output=str(tmp_path / f"{name}.npy")
+        )
+        predict.run(config)
+    np.testing.assert_array_equal(np.load(tmp_path / "remote.npy"), np.load(tmp_path / "local.npy"))
 
 
 def test_a_tokenizer_in_a_bucket(upload, one_layer, tokenizer):

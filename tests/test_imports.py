@@ -26,7 +26,7 @@ ALLOWED = {
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
     "tokenization": {"files", "bucket_copies"},
-    "data": {"tokenization", "files", "lock", "bucket_addresses"},
+    "data": {"tokenization", "files", "lock", "bucket_addresses", "bucket_copies"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files", "scratch"},
     "model": {"config"},

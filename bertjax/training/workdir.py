@@ -35,8 +35,8 @@ BAD_ROWS = "bad_rows.jsonl"
 MAY_CHANGE = (
     "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
     "eval_rows save_every keep_checkpoints reader_threads peak_tflops submission train dev test "
-    "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps rollback_steps "
-    "deterministic overwrite"
+    "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps "
+    "rollback_steps deterministic overwrite"
 ).split()
 
 

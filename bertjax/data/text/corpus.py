@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
+from bertjax.bucket_copies import local_copy
 from bertjax.data.text import pydocs, sources, tables
 from bertjax.data.text.documents import Document, Layout, bounded_documents, looks_wrapped
 from bertjax.data.text.lines import read_lines
 from bertjax.data.text.sentences import split_sentences
 from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
-from bertjax.files import brief
+from bertjax.files import brief, is_remote
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
@@ -80,7 +81,7 @@ class Corpus:
             self.identity.append([full_name, len(source)])
             self.total_bytes = None
         else:
-            files = sources.find_files(name)
+            files = sources.find_files(str(local_copy(name)) if is_remote(name) else name)
             self._readers += [("file", file) for file in files]
             self.identity += [[file.path, file.size, sources.fingerprint(file)] for file in files]
             if self.total_bytes is not None:
