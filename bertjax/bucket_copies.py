@@ -41,7 +41,7 @@ class _File(NamedTuple):
     md5: str | None
 
 
-def local_copy(address: Any, cache: str | Path | None = None) -> Path:
+def local_copy(address: Any, cache: str | Path | None = None) -> Any:
     """Returns the path of a local copy of a file or folder in a bucket.
 
     Several processes of a machine share a copy: one copies, the others wait. The environment
@@ -58,7 +58,7 @@ def local_copy(address: Any, cache: str | Path | None = None) -> Path:
         ValueError: the bucket is neither gs:// nor s3://.
     """
     if not is_remote(address):
-        return Path(address)
+        return address
     address = os.fspath(address).rstrip("/")
     place(address)  # refuses other schemes
     scheme, _, rest = address.partition("://")
@@ -107,13 +107,12 @@ def _listed(address: str) -> tuple[Any, list[_File]]:
         name = path.removeprefix(root).lstrip("/")
         if name and not path.startswith(f"{root}/") or path.endswith("/"):
             continue  # another object with the same beginning, or the mark of an empty folder
-        md5 = str(info.get("ETag") or "").strip('"')
-        if encoded := info.get("md5Hash"):
-            md5 = base64.b64decode(encoded).hex()
-        version = info.get("generation") or info.get("ETag") or info.get("etag") or info["size"]
-        # The ETag of a file that was uploaded in parts is not its MD5.
-        known = md5 if len(md5) == 32 and "-" not in md5 else None
-        files.append(_File(path, name, int(info["size"]), str(version), known))
+        # An ETag of S3 is not always an MD5: of encrypted files and of those uploaded in parts, it
+        # is another number that looks like one.
+        encoded = info.get("md5Hash")
+        md5 = base64.b64decode(encoded).hex() if encoded else None
+        version = info.get("generation") or info.get("ETag") or info["size"]
+        files.append(_File(path, name, int(info["size"]), str(version), md5))
     if not files:
         raise FileNotFoundError(
             f"There is no file or folder {address}: check the names of the bucket and the folder."
@@ -219,7 +218,10 @@ def _block(system: Any, file: _File, start: int, end: int) -> bytes:
 def _repeated(request: Any, what: str) -> Any:
     """Calls `request` until it succeeds, at most `ATTEMPTS` times, and says why it failed.
 
-    A file that does not exist and a bucket without rights are not asked for again.
+    Where a file does not exist, or rights or credentials are missing, nothing is asked for again.
+
+    Raises:
+        OSError: the connection failed in every attempt.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -227,8 +229,14 @@ def _repeated(request: Any, what: str) -> Any:
         except (FileNotFoundError, PermissionError, ImportError):
             raise
         except Exception as error:
-            if attempt == ATTEMPTS - 1:
+            if "Credentials" in type(error).__name__:
                 raise
+            if attempt == ATTEMPTS - 1:
+                raise OSError(
+                    f"{what} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: "
+                    f"{error}): check the network and the name of the bucket, then run the same "
+                    "command again, which goes on where it stopped."
+                ) from error
             wait = FIRST_WAIT * 2**attempt
             print(
                 f"reading {what} failed ({type(error).__name__}: {error}); again in {wait:g} s",

@@ -241,7 +241,6 @@ def run(config: PredictConfig) -> None:
     """
     from bertjax.bucket_copies import local_copy
     from bertjax.devices.compilation_cache import use_compilation_cache
-    from bertjax.files import is_remote
     from bertjax.inference.embed import Embedder
     from bertjax.inference.embed_files import embed_file
     from bertjax.inference.fill_mask import fill_mask
@@ -249,8 +248,8 @@ def run(config: PredictConfig) -> None:
     from bertjax.weights import load_model
 
     use_compilation_cache()
-    files = {name: getattr(config, name) for name in ("input", "embed")}
-    copies = {name: str(local_copy(file)) for name, file in files.items() if is_remote(file or "")}
+    given = [name for name in ("input", "embed") if getattr(config, name) is not None]
+    copies = {name: str(local_copy(getattr(config, name))) for name in given}
     config = dataclasses.replace(config, **copies)
     if config.fill_mask is not None:
         loaded = load_model(config.model, "masked_lm")

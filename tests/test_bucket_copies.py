@@ -114,13 +114,14 @@ def test_a_request_that_never_succeeds_is_an_error_and_keeps_what_arrived(
         return block(system, file, start, end)
 
     monkeypatch.setattr(bucket_copies, "_block", fails)
-    with pytest.raises(OSError, match="the connection was cut"):
+    with pytest.raises(OSError, match="the connection was cut.*run the same command again"):
         local_copy(folder, tmp_path)
     (part,) = tmp_path.rglob("*.part")
     assert part.read_bytes() == files["deep/er/b.bin"][:2000]
     assert not list(tmp_path.rglob("b.bin"))
 
 
+@pytest.mark.parametrize("bucket_server", ["gs"], indirect=True)  # S3 tells no MD5
 def test_a_damaged_transfer_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(
         bucket_copies, "_block", lambda system, file, start, end: bytes(end - start)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.bucket_copies import local_copy
-from bertjax.files import brief, explained, is_remote, read_json
+from bertjax.files import brief, explained, read_json
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
@@ -120,7 +120,7 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
             each other, or `do_lower_case` is True for a tokenizer that keeps capital letters.
     """
-    path = local_copy(path) if is_remote(path) else path
+    path = local_copy(path)
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
         path = fetch(str(path), TOKENIZER_FILES)
     source = _find(Path(path))

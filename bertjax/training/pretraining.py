@@ -60,9 +60,7 @@ class PretrainingRun(Run):
 
     def __init__(self, config: PretrainConfig):
         _check_places(config)
-        if is_remote(config.data):
-            copy = local_copy(config.data, config.data_cache)
-            config = dataclasses.replace(config, data=str(copy))
+        config = dataclasses.replace(config, data=str(local_copy(config.data, config.data_cache)))
         self.metadata = open_prepared(config.data)
         if note := verify_shards(config.data, self.metadata).note:
             hosts.say(note)

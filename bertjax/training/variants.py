@@ -255,7 +255,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         **{
-            split: path and str(local_copy(path))
+            split: str(local_copy(path))
             for split in ("train", "dev", "test")
             if (path := getattr(config, split)) is not None
         },

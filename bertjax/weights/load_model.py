@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from bertjax.bucket_copies import local_copy
 from bertjax.checkpoint_files import damaged_steps
-from bertjax.files import brief, did_you_mean, is_remote, read_json
+from bertjax.files import brief, did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 from bertjax.run_file import holds_run, read_run
@@ -96,8 +96,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
             f"The model is {brief(repr(path), 60)}: give a directory, a checkpoint, or the name of "
             "a model on the hub."
         )
-    if is_remote(path):
-        path = local_copy(path)
+    path = local_copy(path)
     place = Path(path)
     if place.is_dir():
         if holds_run(place) and not _is_fine_tuned(place):

@@ -15,7 +15,7 @@ from bertjax.data.text.documents import Document, Layout, bounded_documents, loo
 from bertjax.data.text.lines import read_lines
 from bertjax.data.text.sentences import split_sentences
 from bertjax.data.text.sources import ByteCounter, InputFile, PeekableStream
-from bertjax.files import brief, is_remote
+from bertjax.files import brief
 
 PYDOCS = "pydocs"
 PARQUET_MAGIC = b"PAR1"
@@ -81,7 +81,7 @@ class Corpus:
             self.identity.append([full_name, len(source)])
             self.total_bytes = None
         else:
-            files = sources.find_files(str(local_copy(name)) if is_remote(name) else name)
+            files = sources.find_files(str(local_copy(name)))
             self._readers += [("file", file) for file in files]
             self.identity += [[file.path, file.size, sources.fingerprint(file)] for file in files]
             if self.total_bytes is not None:
