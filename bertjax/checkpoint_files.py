@@ -8,23 +8,40 @@ older versions of bertjax wrote.
 
 import contextlib
 import json
-import shutil
 from pathlib import Path
 
+from bertjax.cloud.addresses import move_folder, remove_folder
 from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
-from bertjax.files import read_json
+from bertjax.files import is_remote, read_json
 
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
-_WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
-# Folder beside the checkpoint directory that holds a checkpoint while it is being replaced.
-REPLACED = "replaced"
+_COMMITTED = "commit_success.txt"
+_WRITTEN_LAST = ("_CHECKPOINT_METADATA", _COMMITTED)
+# Folders beside the checkpoint directory, for checkpoints that are being replaced or are damaged.
+REPLACED, DAMAGED = "replaced", "damaged"
 TEMPORARY = "orbax-checkpoint-tmp"
 
 
 def steps_in(directory: Path) -> list[int]:
     """Returns the training steps of the complete checkpoints in `directory`, in ascending order."""
-    names = (entry.name for entry in directory.glob("*") if entry.is_dir())
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(folder.name) for folder in _folders(directory) if _is_complete(folder))
+
+
+def unfinished(directory: Path) -> list[Path]:
+    """Returns the folders in `directory` of checkpoints whose save is in progress or was killed."""
+    if is_remote(directory):
+        return [folder for folder in _folders(directory) if not _is_complete(folder)]
+    return [*directory.glob(f"*{TEMPORARY}*")]
+
+
+def _folders(directory: Path) -> list[Path]:
+    """Returns the folders in `directory` whose names are numbers, those of training steps."""
+    return [path for path in directory.glob("*") if path.name.isdigit() and path.is_dir()]
+
+
+def _is_complete(folder: Path) -> bool:
+    # In buckets, where folders cannot be renamed, Orbax marks a complete checkpoint by a file.
+    return not is_remote(folder) or (folder / _COMMITTED).exists()
 
 
 def add_checksums(folder: Path) -> None:
@@ -86,10 +103,10 @@ def set_aside(directory: Path, step: int, folder: str) -> Path:
         The new path of the checkpoint's folder.
     """
     place = directory.parent / folder
-    place.mkdir(parents=True, exist_ok=True)
     names = (str(step), *(f"{step}-{n}" for n in range(2, 10_000)))
     target = next(place / name for name in names if not (place / name).exists())
-    return (directory / str(step)).rename(target)
+    move_folder(directory / str(step), target)
+    return target
 
 
 def restore_replaced(directory: Path) -> None:
@@ -105,14 +122,14 @@ def restore_replaced(directory: Path) -> None:
     for old in sorted(replaced.glob("[0-9]*"), reverse=True):
         new = directory / old.name.partition("-")[0]
         if new.exists() and damage_of(new) is None:
-            shutil.rmtree(old)
+            remove_folder(old)
             continue
         if new.exists():
-            set_aside(directory, int(new.name), "damaged")
-        directory.mkdir(parents=True, exist_ok=True)
-        old.rename(new)
-    with contextlib.suppress(OSError):  # it does not exist, or holds something else
-        replaced.rmdir()
+            set_aside(directory, int(new.name), DAMAGED)
+        move_folder(old, new)
+    if not is_remote(replaced):  # buckets have no empty folders
+        with contextlib.suppress(OSError):  # it does not exist, or holds something else
+            replaced.rmdir()
 
 
 def set_damaged_aside(directory: Path) -> None:
@@ -134,7 +151,7 @@ def set_damaged_aside(directory: Path) -> None:
             "beginning, give --overwrite."
         )
     for step, damage in damaged.items():
-        place = set_aside(directory, step, "damaged")
+        place = set_aside(directory, step, DAMAGED)
         print(
             f"warning: the checkpoint of step {step} is damaged ({damage}): it is now in {place}, "
             f"and the run resumes from step {max(whole)}",

@@ -1,14 +1,17 @@
 """The file `checksums.json`: the size and CRC-32 of each file of a folder, to detect damage.
 
 Checkpoints and exported models contain a `checksums.json`. The checksums are written before the
-folder gets its final name, and compared with the files before the files are used.
+folder gets its final name, and compared with the files before the files are used. In a bucket, the
+checksums are those that the bucket lists, so that no file is read for them.
 """
 
+import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.files import read_json, write_json
+from bertjax.cloud.addresses import file_system
+from bertjax.files import is_remote, read_json, write_json
 
 CHECKSUMS = "checksums.json"
 _CHUNK_BYTES = 1 << 24
@@ -20,13 +23,28 @@ def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
     Raises:
         OSError: a file cannot be read, or the disk is full.
     """
-    files = (path for path in folder.rglob("*") if path.is_file())
-    names = sorted(path.relative_to(folder).as_posix() for path in files)
     left_out = {*without, CHECKSUMS}
-    write_json(
-        folder / CHECKSUMS,
-        {name: _size_and_crc(folder / name) for name in names if name not in left_out},
-    )
+    if is_remote(folder):
+        entries = {k: v for k, v in _listed(folder).items() if k not in left_out}
+    else:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        names = sorted(path.relative_to(folder).as_posix() for path in files)
+        entries = {name: _size_and_crc(folder / name) for name in names if name not in left_out}
+    write_json(folder / CHECKSUMS, entries)
+
+
+def _listed(folder: Path) -> dict[str, list[int | str]]:
+    """Returns {name: [size, checksum]} of the files in a folder of a bucket, as its list says."""
+    system, root = file_system(os.fspath(folder))
+    system.invalidate_cache()
+    found = system.find(root, detail=True)
+    return {
+        path.removeprefix(f"{root}/"): [
+            int(info["size"]),
+            info.get("crc32c") or info.get("md5Hash") or info.get("ETag") or "",
+        ]
+        for path, info in sorted(found.items())
+    }
 
 
 def _size_and_crc(path: Path) -> list[int]:
@@ -52,14 +70,20 @@ def find_damage(folder: Path) -> str | None:
         return str(error)
     if not expected:
         return f"{CHECKSUMS} is empty"
+    listed = _listed(folder) if is_remote(folder) else None
     for name, entry in expected.items():
         if not isinstance(entry, list) or len(entry) != 2:
             return f"{CHECKSUMS} has no size and CRC-32 of {name}"
-        if not (folder / name).is_file():
+        if name not in listed if listed is not None else not (folder / name).is_file():
             return f"{name} is missing"
-        found = _size_and_crc(folder / name)
+        if listed is not None:
+            found = listed[name]
+        elif isinstance(entry[1], str):  # a local copy; the checksum is one that a bucket lists
+            found = [(folder / name).stat().st_size, entry[1]]
+        else:
+            found = _size_and_crc(folder / name)
         if found[0] != entry[0]:
             return f"{name} has {found[0]:,} bytes instead of {entry[0]:,}"
         if found[1] != entry[1]:
-            return f"{name} has another CRC-32 than when it was written"
+            return f"{name} has another checksum than when it was written"
     return None

@@ -239,7 +239,7 @@ def run(config: PredictConfig) -> None:
         ValueError: the model lacks the required head, the input cannot be read, or a flag has a
             value that the model or the input does not support.
     """
-    from bertjax.bucket_copies import local_copy
+    from bertjax.cloud.copies import local_copy
     from bertjax.devices.compilation_cache import use_compilation_cache
     from bertjax.inference.embed import Embedder
     from bertjax.inference.embed_files import embed_file

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
-from bertjax.bucket_addresses import explained, place
+from bertjax.cloud.addresses import explained, place
 from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import folder_written_locally, is_remote
 

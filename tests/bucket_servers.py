@@ -1,6 +1,7 @@
 """Servers on this machine that speak the protocols of Cloud Storage and S3."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -10,8 +11,46 @@ import uuid
 
 import pytest
 
+# The emulator has neither zonal nor hierarchical buckets, for which gcsfs would ask with
+# credentials; and there are none.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+os.environ.setdefault("NO_GCE_CHECK", "true")
+
+# The emulator has neither the header with an object's generation nor conditional requests, both of
+# which TensorStore needs: https://cloud.google.com/storage/docs/request-preconditions
 GCS = """
 import sys
+from http import HTTPStatus
+
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.handlers import objects
+
+def generation(request, storage, name):
+    try:
+        return storage.get_file_obj(request.params["bucket_name"], name)["generation"]
+    except NotFound:
+        return "0"
+
+def asked(request, condition):
+    return request.query.get(condition, [None])[0]
+
+def get(request, response, storage, *args, original=objects.get, **kwargs):
+    found = generation(request, storage, request.params["object_id"])
+    if found != "0" and asked(request, "ifGenerationNotMatch") == found:
+        response.status = HTTPStatus.NOT_MODIFIED
+        return
+    if found != "0":
+        response["x-goog-generation"] = found
+    original(request, response, storage, *args, **kwargs)
+
+def insert(request, response, storage, *args, original=objects.insert, **kwargs):
+    expected = asked(request, "ifGenerationMatch")
+    if expected and expected != generation(request, storage, request.query["name"][0]):
+        response.status = HTTPStatus.PRECONDITION_FAILED
+        return
+    original(request, response, storage, *args, **kwargs)
+
+objects.get, objects.insert = get, insert
 from gcp_storage_emulator.server import create_server
 create_server("127.0.0.1", int(sys.argv[1]), in_memory=True).run()
 """
@@ -66,7 +105,9 @@ def bucket(bucket_server, monkeypatch):
 
     scheme, address = bucket_server
     if scheme == "gs":
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
+            monkeypatch.setenv(name, address)
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")
     else:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -4,8 +4,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from bertjax import bucket_copies
-from bertjax.bucket_copies import LIST_FILE, local_copy
+from bertjax.cloud import addresses, copies
+from bertjax.cloud.copies import LIST_FILE, local_copy
 
 
 def put(address, content):
@@ -23,8 +23,8 @@ def contents(folder):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(bucket_copies, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(bucket_copies, "BLOCK", 1000)
+    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(copies, "BLOCK", 1000)
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_a_folder_is_copied_and_only_changes_are_copied_again(folder, files, tmp
     copy = local_copy(folder, tmp_path)
     assert contents(copy) == files and str(copy).endswith(folder.partition("://")[2])
     read = []
-    block = bucket_copies._block
+    block = copies._block
     monkeypatch.setattr(
-        bucket_copies,
+        copies,
         "_block",
         lambda system, file, *at: read.append(file.name) or block(system, file, *at),
     )
@@ -73,7 +73,7 @@ def test_a_file_is_copied_without_its_neighbours(folder, files, tmp_path):
 
 
 def test_an_interrupted_copy_goes_on_where_it_stopped(folder, files, tmp_path, monkeypatch):
-    block, starts = bucket_copies._block, []
+    block, starts = copies._block, []
 
     def stopped(system, file, start, end):
         if file.name == "deep/er/b.bin":
@@ -82,7 +82,7 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(folder, files, tmp_path, m
                 raise KeyboardInterrupt
         return block(system, file, start, end)
 
-    monkeypatch.setattr(bucket_copies, "_block", stopped)
+    monkeypatch.setattr(copies, "_block", stopped)
     with pytest.raises(KeyboardInterrupt):
         local_copy(folder, tmp_path)
     assert contents(local_copy(folder, tmp_path)) == files
@@ -90,7 +90,7 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(folder, files, tmp_path, m
 
 
 def test_failed_requests_are_repeated_and_said(folder, files, tmp_path, monkeypatch, capsys):
-    block, calls = bucket_copies._block, []
+    block, calls = copies._block, []
 
     def unreliable(system, file, start, end):
         calls.append(file.name)
@@ -98,7 +98,7 @@ def test_failed_requests_are_repeated_and_said(folder, files, tmp_path, monkeypa
             raise ConnectionResetError("the connection was cut")
         return block(system, file, start, end)
 
-    monkeypatch.setattr(bucket_copies, "_block", unreliable)
+    monkeypatch.setattr(copies, "_block", unreliable)
     assert contents(local_copy(folder, tmp_path)) == files
     assert "ConnectionResetError: the connection was cut); again in" in capsys.readouterr().out
 
@@ -106,14 +106,14 @@ def test_failed_requests_are_repeated_and_said(folder, files, tmp_path, monkeypa
 def test_a_request_that_never_succeeds_is_an_error_and_keeps_what_arrived(
     folder, files, tmp_path, monkeypatch
 ):
-    block = bucket_copies._block
+    block = copies._block
 
     def fails(system, file, start, end):
         if start >= 2000:
             raise ConnectionResetError("the connection was cut")
         return block(system, file, start, end)
 
-    monkeypatch.setattr(bucket_copies, "_block", fails)
+    monkeypatch.setattr(copies, "_block", fails)
     with pytest.raises(OSError, match="the connection was cut.*run the same command again"):
         local_copy(folder, tmp_path)
     (part,) = tmp_path.rglob("*.part")
@@ -123,9 +123,7 @@ def test_a_request_that_never_succeeds_is_an_error_and_keeps_what_arrived(
 
 @pytest.mark.parametrize("bucket_server", ["gs"], indirect=True)  # S3 tells no MD5
 def test_a_damaged_transfer_is_refused(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        bucket_copies, "_block", lambda system, file, start, end: bytes(end - start)
-    )
+    monkeypatch.setattr(copies, "_block", lambda system, file, start, end: bytes(end - start))
     with pytest.raises(OSError, match="has another MD5 than the file in the bucket"):
         local_copy(folder, tmp_path)
 
@@ -141,7 +139,7 @@ def test_a_bucket_without_rights_is_named(folder, tmp_path, monkeypatch):
     def denied(*_):
         raise PermissionError("Forbidden: storage.objects.get")
 
-    monkeypatch.setattr(bucket_copies, "_block", denied)
+    monkeypatch.setattr(copies, "_block", denied)
     with pytest.raises(PermissionError, match=f"{folder} may not be read.*get the right"):
         local_copy(folder, tmp_path)
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import bertjax
 from bertjax import predict, prepare, pretrain
-from bertjax.bucket_copies import local_copy
+from bertjax.cloud.copies import local_copy
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.predict import PredictConfig
 from bertjax.tokenization import load_tokenizer

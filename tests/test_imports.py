@@ -17,27 +17,26 @@ MODEL_SIDE = {"config", "data", "tokenization", "files", "interruption"}
 ALLOWED = {
     "files": {"lock"},
     "interruption": set(),
-    "file_checksums": {"files"},
-    "checkpoint_files": {"files", "file_checksums"},
+    "file_checksums": {"files", "cloud"},
+    "checkpoint_files": {"files", "file_checksums", "cloud"},
     "run_file": {"files"},
     "lock": set(),
-    "bucket_addresses": {"files"},
-    "bucket_copies": {"bucket_addresses", "files", "lock"},
+    "cloud": {"files", "lock"},
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
-    "tokenization": {"files", "bucket_copies"},
-    "data": {"tokenization", "files", "lock", "bucket_addresses", "bucket_copies"},
+    "tokenization": {"files", "cloud"},
+    "data": {"tokenization", "files", "lock", "cloud"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files", "scratch"},
     "model": {"config"},
-    "devices": {"model", "config", "interruption"},
-    "weights": {"model", "tokenization", "config", "files", "bucket_copies"}
+    "devices": {"model", "config", "files", "interruption"},
+    "weights": {"model", "tokenization", "config", "files", "cloud"}
     | {"checkpoint_files", "file_checksums", "run_file"},
     "inference": {"weights", "devices", "tasks", "model"}
     | {"lock", "scratch", "file_checksums"}
     | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model"}
-    | {"lock", "scratch", "checkpoint_files", "run_file", "bucket_copies"}
+    | {"lock", "scratch", "checkpoint_files", "run_file", "cloud"}
     | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertjax.bucket_addresses import place
+from bertjax.cloud.addresses import place
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
 from bertjax.data.records import FORMAT_VERSION, MAX_ROW_LENGTH, count_or_none, has_records
 from bertjax.data.typed_json import typed

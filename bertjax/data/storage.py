@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.bucket_addresses import place
+from bertjax.cloud.addresses import place
 from bertjax.files import is_remote
 
 

@@ -4,6 +4,7 @@ Every host runs the same program with the same config. Only the first host (proc
 and prints.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -21,6 +22,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
+from bertjax.files import is_remote
 
 PACKAGE = Path(__file__).parent.parent
 Result = TypeVar("Result")
@@ -42,8 +44,8 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
         config: the address of process 0, the number of processes, the index of this process, and
             the timeout of the connection; the address, number and index are None if jax is to
             detect them.
-        meeting_place: a folder that all hosts share, in which each waiting host keeps a file, so
-            that an error message can name a host that never connects.
+        meeting_place: a folder that all hosts share, on a disk or in a bucket, in which each
+            waiting host keeps a file, so that an error message can name a host that never connects.
     """
     alone = config.coordinator_address is None and not _in_a_cluster()
     if alone or jax.distributed.is_initialized():
@@ -126,9 +128,10 @@ class Waiting:
 
     def _last_seen(self, rank: int) -> float:
         try:
-            return (self._folder / str(rank)).stat().st_mtime
+            found: Any = (self._folder / str(rank)).stat()
         except OSError:
             return float("-inf")
+        return found.mtime if is_remote(self._folder) else found.st_mtime
 
     def remove(self) -> None:
         """Removes the file of this host."""
@@ -150,7 +153,8 @@ def _watch(
         if arrived.wait(min(RENEW_SECONDS, max(0.0, deadline - time.monotonic()))):
             return
         if mark is not None:
-            mark.renew()
+            with contextlib.suppress(Exception):  # the bucket may answer next time
+                mark.renew()
     who = f"process {known[0]} of {known[1]}" if known else "this process"
     missing = mark.missing() if mark else []
     absent = f"process {', '.join(map(str, missing))}" if missing else "at least one process"

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from bertjax.bucket_copies import local_copy
+from bertjax.cloud.copies import local_copy
 from bertjax.files import brief, explained, read_json
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer

@@ -13,13 +13,15 @@ from orbax.checkpoint import checkpoint_managers
 
 from bertjax.checkpoint_files import (
     REPLACED,
-    TEMPORARY,
     add_checksums,
     damage_of,
     restore_replaced,
     set_aside,
+    unfinished,
 )
+from bertjax.cloud.addresses import place
 from bertjax.devices import hosts
+from bertjax.files import is_remote
 from bertjax.interruption import signals_deferred
 
 # Orbax warns of saves that follow each other closely, although they only wait for each other.
@@ -49,7 +51,7 @@ class Checkpointer:
         metric: str = "eval/mlm_loss",
         higher_is_better: bool = False,
     ):
-        self._directory = Path(directory).absolute()
+        self._directory = place(directory) if is_remote(directory) else Path(directory).absolute()
         self._is_closed = False
         self._keep = keep
         self._metric, self._sign = metric, -1.0 if higher_is_better else 1.0
@@ -80,7 +82,7 @@ class Checkpointer:
         By these checksums, `restore` detects damaged files.
         """
         if hosts.is_first():
-            for folder in self._directory.glob(f"*{TEMPORARY}*"):
+            for folder in unfinished(self._directory):
                 add_checksums(folder)
 
     def _badness(self, metrics: Any) -> float:

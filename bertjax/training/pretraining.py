@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.bucket_copies import local_copy
+from bertjax.cloud.addresses import place
+from bertjax.cloud.copies import local_copy
+from bertjax.cloud.mirror import upload
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
@@ -28,6 +31,7 @@ from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import is_remote
 from bertjax.tokenization import Tokenizer, load_tokenizer
+from bertjax.training.bucket_workdir import meeting_place, opened
 from bertjax.training.evaluate import evaluate
 from bertjax.training.evaluate_and_save import interruptible
 from bertjax.training.optimizer import difference_before
@@ -58,20 +62,21 @@ class PretrainingRun(Run):
     name = "pretraining"
     higher_is_better = False
 
-    def __init__(self, config: PretrainConfig):
+    def __init__(self, config: PretrainConfig, workdir: Workdir | None = None):
         _check_places(config)
+        workdir = workdir or Workdir(Path(config.workdir))
         config = dataclasses.replace(config, data=str(local_copy(config.data, config.data_cache)))
         self.metadata = open_prepared(config.data)
         if note := verify_shards(config.data, self.metadata).note:
             hosts.say(note)
         tokenizer = load_tokenizer(config.data)
-        resumes = Workdir(Path(config.workdir)).has_checkpoints
+        resumes = workdir.has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)
         self._held_out: dict[Phase, HeldOutRows] = {}
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
         if config.init is not None:
-            config = self._with_model_of_init(config, resumes)
+            config = self._with_model_of_init(config, workdir if resumes else None)
         model = with_pad_token(config.model, tokenizer.pad_token_id)
         self.config = config = dataclasses.replace(config, model=model)
         self._check_model()
@@ -79,7 +84,7 @@ class PretrainingRun(Run):
         teacher = load_masked_lm_teacher(config, tokenizer)
         mesh = sharding.make_mesh(config.mesh)
         program = PretrainingProgram(config, mesh, teacher and teacher.model)
-        super().__init__(config, program, config.phases, tokenizer, teacher)
+        super().__init__(config, program, config.phases, tokenizer, teacher, workdir)
         self.program: PretrainingProgram = program
         self.best_metric = f"eval/{program.objective.best_metric}"
         self.keep_checkpoints = config.keep_checkpoints
@@ -87,15 +92,17 @@ class PretrainingRun(Run):
             self.initial = student_of_teacher(config, program.model)
         self._eval_step = program.eval_step()
 
-    def _with_model_of_init(self, config: PretrainConfig, resumes: bool) -> PretrainConfig:
+    def _with_model_of_init(
+        self, config: PretrainConfig, resumed: Workdir | None
+    ) -> PretrainConfig:
         """Returns `config` with the architecture of the model `config.init` (not None).
 
         The rates of hidden, attention and classifier dropout remain those of `config`. If the run
-        resumes from a checkpoint, `config.model` becomes the model config stored in run.json in the
-        workdir, including the dropout rates.
+        resumes from a checkpoint in the workdir `resumed`, `config.model` becomes the model config
+        stored in run.json there, including the dropout rates.
         """
-        if resumes:
-            saved = Workdir(Path(config.workdir)).read()["config"]["model"]
+        if resumed is not None:
+            saved = resumed.read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
         with self._explained_head():
             self.initial = load_model(str(config.init), config.head)
@@ -311,11 +318,6 @@ def _check_places(config: PretrainConfig) -> None:
             f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
             "--workdir."
         )
-    if is_remote(config.workdir):
-        raise ValueError(
-            f"--workdir {config.workdir} is in a bucket, but training writes to a file system: put "
-            "the workdir on one that all hosts share."
-        )
 
 
 def pretrain(config: PretrainConfig) -> Path:
@@ -335,15 +337,16 @@ def pretrain(config: PretrainConfig) -> Path:
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
-        hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
-    with host_watch.watching():
-        workdir = Workdir(Path(config.workdir))
+        hosts.connect(config.distributed, meeting_place(config.workdir))
+    with host_watch.watching(), opened(config.workdir, direct=True) as workdir:
         while True:
             hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
-            run = hosts.on_all(lambda: PretrainingRun(config))
+            run = hosts.on_all(lambda: PretrainingRun(config, workdir))
             with contextlib.suppress(RolledBack):
                 state = run.train()
                 break
+            hosts.on_first(workdir.publish)
+            hosts.on_all(workdir.refresh)
         params = hosts.fetch(state.params, run.program.mesh)
         head = str(run.config.head)
         hosts.on_first(
@@ -351,7 +354,7 @@ def pretrain(config: PretrainConfig) -> Path:
                 run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
             )
         )
-    return run.workdir.model
+    return place(run.workdir.place) / run.workdir.model.name
 
 
 def export(workdir: str | Path) -> Path:
@@ -366,9 +369,15 @@ def export(workdir: str | Path) -> Path:
     loaded = load_model(workdir, None)
     if loaded.source.kind != "run":
         raise FileNotFoundError(f"There is no run in {workdir}: give the --workdir of a run.")
-    place, step = Workdir(Path(workdir)), int(loaded.source.config["step"])
-    _write_model(place, loaded.params, loaded.config, loaded.tokenizer, loaded.head, step)
-    return place.model
+    # The run in a bucket may be in progress, so that only a copy of its files is opened here.
+    run, step = Workdir(Path(local_copy(workdir))), int(loaded.source.config["step"])
+    _write_model(run, loaded.params, loaded.config, loaded.tokenizer, loaded.head, step)
+    if not is_remote(workdir):
+        return run.model
+    target = place(workdir) / run.model.name
+    upload(run.model, os.fspath(target))
+    print(f"the model was uploaded to {target}")
+    return target
 
 
 def _write_model(
@@ -379,4 +388,4 @@ def _write_model(
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
     card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
     save_hf(workdir.model, params, model, tokenizer, head=head, card=card)
-    print(f"model of step {step:,} written to {workdir.model}")
+    print(f"model of step {step:,} written to {workdir.place}/{workdir.model.name}")

@@ -58,12 +58,13 @@ class Run(abc.ABC):
         phases: tuple[Phase, ...],
         tokenizer: Tokenizer,
         teacher: Teacher | None = None,
+        workdir: Workdir | None = None,
     ):
         self.program, self.phases, self.tokenizer, self.teacher = (
             *(program, phases, tokenizer, teacher),
         )
         self.training = config
-        self.workdir = Workdir(Path(config.workdir))
+        self.workdir = workdir or Workdir(Path(config.workdir))
         self.rollbacks = Rollbacks(self.workdir.path)
         self.num_steps = sum(phase.num_steps for phase in phases)
         self.stop: StopSignal | None = None
@@ -217,6 +218,7 @@ class Run(abc.ABC):
                 allow=self.refused_changes,
             )
             self.tokenizer.save(self.workdir.tokenizer)
+            self.workdir.publish()
 
         hosts.on_first(claim)
         hosts.on_all(self.workdir.check_shared)
@@ -297,7 +299,12 @@ class Run(abc.ABC):
         writer = None
         if hosts.is_first():
             due = bool(progress.get("evaluation_due"))
-            writer = MetricWriter(self.workdir.path, step, evaluation_due=due)
+            writer = MetricWriter(
+                self.workdir.path,
+                step,
+                evaluation_due=due,
+                publish=self.workdir.publish_if_possible,
+            )
         logger = MetricLogger(
             writer,
             every=self.training.log_every,

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax.bucket_copies import local_copy
+from bertjax.cloud.copies import local_copy
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
-from bertjax.files import read_json, replacing_folder, write_json
+from bertjax.files import is_remote, read_json, replacing_folder, write_json
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.scratch import scratch_folder
 from bertjax.tasks import Task, TaskOptions, check_task, make_task
@@ -27,6 +27,7 @@ from bertjax.tasks.sources.official_files import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
+from bertjax.training.bucket_workdir import meeting_place, opened
 from bertjax.training.data_summary import summary
 from bertjax.training.finetuning import (
     SCORES,
@@ -123,9 +124,12 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
-    hosts.connect(config.distributed, Workdir(Path(config.workdir)).meeting_place)
-    with host_watch.watching():
-        return _finetune(config)
+    hosts.connect(config.distributed, meeting_place(config.workdir))
+    with host_watch.watching(), opened(config.workdir, direct=False) as workdir:
+        result = _finetune(dataclasses.replace(config, workdir=str(workdir.path)))
+    if is_remote(config.workdir):
+        hosts.say(f"{workdir.path} was uploaded to {workdir.place}")
+    return result
 
 
 def _finetune(config: FinetuneConfig) -> FinetuneResult:

@@ -14,19 +14,23 @@
 `hosts/`: files that show which hosts are waiting for other hosts when a run starts.
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.checkpoint_files import set_damaged_aside
+from bertjax.checkpoint_files import DAMAGED, set_damaged_aside, steps_in
+from bertjax.cloud.addresses import place, remove_folder
+from bertjax.cloud.bucket_lock import BucketLock
+from bertjax.cloud.mirror import LIST_FILE, Mirror
 from bertjax.config import differences
+from bertjax.devices import hosts
 from bertjax.files import explaining, set_aside
 from bertjax.lock import Lock
 from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write_run
 from bertjax.training.metric_files import read_lines
 
 LOCK_FILE = "run.lock"
+CHECKPOINTS, ROLLED_BACK = "checkpoints", "rolled_back"
 # The rows of the user's data files that a fine-tuning run leaves out.
 BAD_ROWS = "bad_rows.jsonl"
 
@@ -42,21 +46,42 @@ MAY_CHANGE = (
 
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
-    *("checkpoints", "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
-    *("damaged", "rolled_back"),
+    *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
+    *(DAMAGED, ROLLED_BACK),
 )
 
 
 class Workdir:
-    """The workdir of a run: the paths of its files, and the lock against other processes."""
+    """The workdir of a run: the paths of its files, and the lock against other processes.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Args:
+        path: the local folder of the run.
+        mirror: uploads the files of `path` to a bucket; None: the workdir is `path` itself.
+        bucket_lock: the lock of the folder in the bucket, if there is one.
+        direct: whether the checkpoints are in the bucket of `mirror` and not in `path`.
+
+    Attributes:
+        path: the local folder of the run.
+        place: what messages call the workdir: `path`, or the address of its bucket.
+        checkpoints: the folder of the checkpoints, which may be in a bucket.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mirror: Mirror | None = None,
+        bucket_lock: BucketLock | None = None,
+        *,
+        direct: bool = False,
+    ):
+        self.path, self._mirror, self._bucket_lock = path, mirror, bucket_lock
+        self.place = mirror.address if mirror is not None else str(path)
         self.tokenizer = path / "tokenizer"
-        self.checkpoints = path / "checkpoints"
+        parent = place(self.place) if direct else path
+        self._parents = (path, parent) if direct else (path,)
+        self.checkpoints = parent / CHECKPOINTS
         self.model = path / "model"
         self.metrics = path / "metrics.jsonl"
-        self.meeting_place = path / "hosts"
         self._run = path / RUN_FILE
         self._lock = Lock(
             path / LOCK_FILE,
@@ -88,8 +113,35 @@ class Workdir:
     @property
     def newest_step(self) -> int:
         """The step of the newest complete checkpoint; 0 if there is no checkpoint."""
-        names = (entry.name for entry in self.checkpoints.glob("*"))
-        return max((int(name) for name in names if name.isdigit()), default=0)
+        return max(steps_in(self.checkpoints), default=0)
+
+    def publish(self) -> None:
+        """Uploads all changes, if the workdir is in a bucket.
+
+        Raises:
+            Locked: another process has taken the lock of the bucket.
+            OSError: the bucket cannot be written.
+        """
+        if self._mirror is not None:
+            if self._bucket_lock is not None:
+                self._bucket_lock.check()
+            self._mirror.sync()
+
+    def publish_if_possible(self) -> None:
+        """Uploads all changes as `publish` does; a failure is a warning, since it may pass.
+
+        Raises:
+            Locked: another process has taken the lock of the bucket.
+        """
+        try:
+            self.publish()
+        except OSError as error:
+            print(f"warning: {error}", flush=True)
+
+    def refresh(self) -> None:
+        """Reads what the first host has published, on another host, if it is in a bucket."""
+        if self._mirror is not None and not hosts.is_first():
+            self._mirror.pull()
 
     def check(
         self,
@@ -124,15 +176,15 @@ class Workdir:
             changed.append("the data differs from that of " + (where or "the task's files"))
         if changed:
             raise ValueError(
-                f"{self.path} holds a run of another config: {'; '.join(changed)}. Resume with the "
-                "old config, or choose another --workdir, or delete that run with --overwrite; to "
-                "start a new run from the model of this one, choose another --workdir and give "
-                f"--init {self.path}."
+                f"{self.place} holds a run of another config: {'; '.join(changed)}. Resume with "
+                "the old config, or choose another --workdir, or delete that run with "
+                "--overwrite; to start a new run from the model of this one, choose another "
+                f"--workdir and give --init {self.place}."
             )
 
     def _holds_something(self) -> bool:
         return any(
-            entry != self.meeting_place and not entry.name.startswith(LOCK_FILE)
+            entry.name not in ("hosts", LIST_FILE) and not entry.name.startswith(LOCK_FILE)
             for entry in self.path.iterdir()
         )
 
@@ -142,6 +194,7 @@ class Workdir:
         Raises:
             ValueError: this host does not see the run.json that the first host has written.
         """
+        self.refresh()
         if not self._run.is_file():
             raise ValueError(
                 f"{self.path} has no run.json on this host, although the first process has written "
@@ -174,7 +227,7 @@ class Workdir:
         """
         if self.path.exists() and not holds_run(self.path) and self._holds_something():
             raise ValueError(
-                f"{self.path} is not empty and holds no run: choose another --workdir."
+                f"{self.place} is not empty and holds no run: choose another --workdir."
             )
         with explaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -197,12 +250,12 @@ class Workdir:
             raise
 
     def _delete_results(self) -> None:
-        for path in (self.path / name for name in RESULTS):
+        for path in (parent / name for parent in self._parents for name in RESULTS):
             if path.is_dir():
-                shutil.rmtree(path)
+                remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
-        print(f"{self.path}: the earlier run was deleted (--overwrite)", flush=True)
+        print(f"{self.place}: the earlier run was deleted (--overwrite)", flush=True)
 
     def set_damaged_aside(self, *, overwrite: bool = False) -> None:
         """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.

@@ -3,7 +3,7 @@
 import io
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,21 @@ class MetricWriter:
         evaluation_due: whether the run evaluates `step` again, because the checkpoint of `step` was
             saved without an evaluation; if so, logged metrics of an evaluation of `step` are
             removed as well.
+        publish: called at the end of each `flush`; uploads the files of a workdir in a bucket.
 
     Raises:
         OSError: a file cannot be written; the message names the file.
     """
 
-    def __init__(self, directory: Path, step: int, *, evaluation_due: bool = False):
+    def __init__(
+        self,
+        directory: Path,
+        step: int,
+        *,
+        evaluation_due: bool = False,
+        publish: Callable[[], None] = lambda: None,
+    ):
+        self._publish = publish
         with explaining(directory):
             directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "metrics.jsonl"
@@ -77,6 +86,7 @@ class MetricWriter:
         for path, file in self._files.items():
             with explaining(path):
                 os.fsync(file.fileno())
+        self._publish()
 
     def close(self) -> None:
         """Closes both files."""

@@ -13,8 +13,8 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
-from bertjax.bucket_copies import local_copy
 from bertjax.checkpoint_files import damaged_steps
+from bertjax.cloud.copies import local_copy
 from bertjax.files import brief, did_you_mean, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS

@@ -10,7 +10,8 @@ from etils.epath import backend, gpath
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from bertjax import bucket_addresses, prepare
+from bertjax import prepare
+from bertjax.cloud import addresses
 from bertjax.data.metadata import open_prepared
 
 
@@ -84,7 +85,7 @@ def test_parts_meet_in_a_bucket(config, bucket):
 
 def test_places_that_are_not_known_are_refused():
     with pytest.raises(ValueError, match="ftp://host/x: ftp:// is not supported, use gs://, s3://"):
-        bucket_addresses.place("ftp://host/x")
+        addresses.place("ftp://host/x")
     with pytest.raises(ImportError, match=r"pip install 'bertjax\[gcs\]'"):
-        with bucket_addresses.explained("gs://bucket"):
+        with addresses.explained("gs://bucket"):
             raise ImportError("gcsfs")

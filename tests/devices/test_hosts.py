@@ -1,8 +1,10 @@
 """Several processes on one machine are one run: equal losses, shared rows, one checkpoint."""
 
+import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+import fsspec
+import numpy as np
 import pytest
 
 STEPS, BATCH, DEVICES = 20, 16, 2
@@ -59,7 +63,9 @@ def job(tmp_path_factory, prepared, tokenizer):
 
     pretraining = ("--config", str(config), "--data", str(prepared))
 
-    def start(workdir: Path, processes: int, devices: int, *flags: str, each=(), command=PROGRAM):
+    def start(
+        workdir: Path, processes: int, devices: int, *flags: str, each=(), command=PROGRAM, env=()
+    ):
         own_flags = () if command == FINETUNING else pretraining
         with socket.socket() as free:
             free.bind(("localhost", 0))
@@ -79,7 +85,9 @@ def job(tmp_path_factory, prepared, tokenizer):
                         *("--workdir", str(workdir), *flags, *own),
                         *(join if processes > 1 else ()),
                     ],
-                    env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"},
+                    env=os.environ
+                    | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+                    | (env[rank] if env else {}),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -159,6 +167,40 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_the_run_goes_on(job, 
 
 
 @pytest.mark.slow
+def test_processes_without_a_common_folder_share_a_bucket_and_one_process_goes_on(
+    job, alone, bucket, tmp_path
+):
+    if bucket.startswith("s3"):
+        pytest.skip("Orbax does not write to S3")
+    workdir = f"{bucket}/run"
+    system = fsspec.filesystem("gs")
+
+    def lines():
+        with contextlib.suppress(FileNotFoundError):
+            return system.cat_file(f"{workdir}/metrics.jsonl".partition("://")[2]).decode()
+        return ""
+
+    def machines(*names):
+        return [{"XDG_CACHE_HOME": str(tmp_path / name)} for name in names]
+
+    started = job(workdir, 2, 2, env=machines("first", "second"))
+    # The first checkpoint is that of step 10; metrics are uploaded before it.
+    deadline = time.time() + 200
+    while lines().count("train/loss") < 10:
+        assert time.time() < deadline and all(process.poll() is None for process in started)
+        time.sleep(0.2)
+    started[1].send_signal(signal.SIGTERM)
+    texts = outputs(started, 75)
+    assert all("run the same command again" in text for text in texts)
+    (stopped,) = {re.search(r"stopped after step (\d+)", text).group(1) for text in texts}
+    outputs(job(workdir, 1, 4, env=machines("third")))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines())
+    assert 10 <= int(stopped) <= STEPS
+    np.testing.assert_allclose(losses(tmp_path / "run"), losses(alone), rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(job, tmp_path):
     each = ((), ("--seed", "7"))
     texts = outputs(job(tmp_path / "run", 2, 1, each=each), status=1)
@@ -178,6 +220,16 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
     texts = outputs([started[0], started[2]], status=1)
     assert all("process 1 never connected" in text for text in texts)
     assert "process 2 of 3 waited 20 s" in texts[1]
+
+
+@pytest.mark.slow
+def test_a_process_that_never_comes_is_named_without_a_common_folder(job, bucket, tmp_path):
+    env = [{"XDG_CACHE_HOME": str(tmp_path / str(rank))} for rank in range(3)]
+    started = job(f"{bucket}/run", 3, 1, "--distributed.timeout_seconds", "25", env=env)
+    started[1].kill()
+    started[1].communicate()
+    texts = outputs([started[0], started[2]], status=1)
+    assert all("process 1 never connected" in text for text in texts)
 
 
 def reading(statement: str) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from bertjax import bucket_addresses
+from bertjax.cloud import addresses
 from bertjax.data.records import Row, ShardReader, count_or_none, decode_row
 from bertjax.files import brief
 
@@ -139,6 +139,6 @@ def _read_all(path: str) -> None:
     Raises:
         OSError: the file cannot be read.
     """
-    with bucket_addresses.explained(path), bucket_addresses.place(path).open("rb") as file:
+    with addresses.explained(path), addresses.place(path).open("rb") as file:
         while file.read(1 << 22):
             pass

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.bucket_addresses import place
+from bertjax.cloud.addresses import place
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.preparation.encode import SentenceEncoder

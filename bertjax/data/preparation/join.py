@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertjax.bucket_addresses import place
+from bertjax.cloud.addresses import place
 from bertjax.data.checksums import Remembered, describe, is_intact
 from bertjax.data.metadata import Shard
 from bertjax.data.records import has_records, read_shard, write_shard

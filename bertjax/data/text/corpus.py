@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
-from bertjax.bucket_copies import local_copy
+from bertjax.cloud.copies import local_copy
 from bertjax.data.text import pydocs, sources, tables
 from bertjax.data.text.documents import Document, Layout, bounded_documents, looks_wrapped
 from bertjax.data.text.lines import read_lines

@@ -10,20 +10,16 @@ import contextlib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.bucket_addresses import explained, place
+from bertjax.cloud.addresses import explained, file_system, place, repeated
 from bertjax.files import cache_folder, is_remote, write_json
 from bertjax.lock import waiting_lock
 
 # Number of bytes in one request; a copy that stops is continued after the last whole request.
 BLOCK = 1 << 24
-# Attempts for one request, and the seconds before the second one, which double each time.
-ATTEMPTS = 5
-FIRST_WAIT = 1.0
 # The list of the files that are complete, in the folder of a copy.
 LIST_FILE = ".copied.json"
 PART_SUFFIX = ".part"
@@ -31,7 +27,7 @@ PART_SUFFIX = ".part"
 SAID_FROM = 1 << 26
 
 
-class _File(NamedTuple):
+class BucketFile(NamedTuple):
     """A file in a bucket: its path there, relative name, size in bytes, version and MD5."""
 
     path: str
@@ -64,8 +60,8 @@ def local_copy(address: Any, cache: str | Path | None = None) -> Any:
     scheme, _, rest = address.partition("://")
     target = Path(cache) if cache else cache_folder() / "buckets"
     target = (target / scheme / rest).expanduser()
-    with explained(address), _without_rights(address):
-        system, files = _listed(address)
+    with explained(address):
+        system, files = listed(address)
         is_folder = files[0].name != ""
         folder = target if is_folder else target.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,32 +70,15 @@ def local_copy(address: Any, cache: str | Path | None = None) -> Any:
     return target
 
 
-@contextlib.contextmanager
-def _without_rights(address: str) -> Iterator[None]:
-    """Explains the PermissionError of a bucket's client library."""
-    try:
-        yield
-    except PermissionError as error:
-        if error.errno is not None and error.filename is not None:
-            raise  # of the local disk
-        raise PermissionError(
-            f"{address} may not be read with these credentials ({error}): get the right to list "
-            "and read the bucket, or log in with other credentials (gs://: gcloud auth "
-            "application-default login; s3://: aws configure)."
-        ) from error
-
-
-def _listed(address: str) -> tuple[Any, list[_File]]:
+def listed(address: str) -> tuple[Any, list[BucketFile]]:
     """Returns the file system of a bucket, and the file at `address` or the files below it.
 
     The name of the file at `address` itself is "".
     """
-    import fsspec
-
-    system, root = fsspec.core.url_to_fs(address)
+    system, root = file_system(address)
     system.invalidate_cache()
     try:
-        found: dict[str, Any] = _repeated(lambda: system.find(root, detail=True), address)
+        found: dict[str, Any] = repeated(lambda: system.find(root, detail=True), address)
     except FileNotFoundError:
         found = {}
     files = []
@@ -112,7 +91,7 @@ def _listed(address: str) -> tuple[Any, list[_File]]:
         encoded = info.get("md5Hash")
         md5 = base64.b64decode(encoded).hex() if encoded else None
         version = info.get("generation") or info.get("ETag") or info["size"]
-        files.append(_File(path, name, int(info["size"]), str(version), md5))
+        files.append(BucketFile(path, name, int(info["size"]), str(version), md5))
     if not files:
         raise FileNotFoundError(
             f"There is no file or folder {address}: check the names of the bucket and the folder."
@@ -120,7 +99,7 @@ def _listed(address: str) -> tuple[Any, list[_File]]:
     return system, files
 
 
-def _update(system: Any, files: list[_File], folder: Path, address: str) -> None:
+def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:
     """Copies the files that `folder` lacks, and removes those that the bucket has no longer."""
     list_file = folder / LIST_FILE
     try:
@@ -144,7 +123,7 @@ def _update(system: Any, files: list[_File], folder: Path, address: str) -> None
     with _progress(total) as advance:
         for file in todo:
             local[file].parent.mkdir(parents=True, exist_ok=True)
-            _download(system, file, local[file], advance)
+            download(system, file, local[file], advance)
             done[names[file]] = [file.size, file.version]
             write_json(list_file, done)
     if is_folder and (gone := done.keys() - set(names.values())):
@@ -173,7 +152,7 @@ def _progress(total: int) -> Iterator[Any]:
         yield lambda count: bar.advance(task, count)
 
 
-def _download(system: Any, file: _File, local: Path, advance: Any) -> None:
+def download(system: Any, file: BucketFile, local: Path, advance: Any) -> None:
     """Copies one file of a bucket; continues a part of the same version that is on the disk."""
     mark = hashlib.sha256(file.version.encode()).hexdigest()[:12]
     part = local.with_name(f"{local.name}.{mark}{PART_SUFFIX}")
@@ -188,7 +167,7 @@ def _download(system: Any, file: _File, local: Path, advance: Any) -> None:
         advance(start)
         while start < file.size:
             end = min(start + BLOCK, file.size)
-            content = _repeated(
+            content = repeated(
                 lambda start=start, end=end: _block(system, file, start, end), file.path
             )
             output.write(content)
@@ -208,38 +187,8 @@ def _download(system: Any, file: _File, local: Path, advance: Any) -> None:
     part.replace(local)
 
 
-def _block(system: Any, file: _File, start: int, end: int) -> bytes:
+def _block(system: Any, file: BucketFile, start: int, end: int) -> bytes:
     content = system.cat_file(file.path, start=start, end=end)
     if len(content) != end - start:
         raise OSError(f"{file.path}: {len(content)} of {end - start} bytes arrived")
     return content
-
-
-def _repeated(request: Any, what: str) -> Any:
-    """Calls `request` until it succeeds, at most `ATTEMPTS` times, and says why it failed.
-
-    Where a file does not exist, or rights or credentials are missing, nothing is asked for again.
-
-    Raises:
-        OSError: the connection failed in every attempt.
-    """
-    for attempt in range(ATTEMPTS):
-        try:
-            return request()
-        except (FileNotFoundError, PermissionError, ImportError):
-            raise
-        except Exception as error:
-            if "Credentials" in type(error).__name__:
-                raise
-            if attempt == ATTEMPTS - 1:
-                raise OSError(
-                    f"{what} could not be read in {ATTEMPTS} attempts ({type(error).__name__}: "
-                    f"{error}): check the network and the name of the bucket, then run the same "
-                    "command again, which goes on where it stopped."
-                ) from error
-            wait = FIRST_WAIT * 2**attempt
-            print(
-                f"reading {what} failed ({type(error).__name__}: {error}); again in {wait:g} s",
-                flush=True,
-            )
-            time.sleep(wait)

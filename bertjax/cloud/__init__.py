@@ -1,0 +1,1 @@
+"""Data and runs in gs:// and s3:// buckets."""

@@ -1,0 +1,85 @@
+"""Runs whose --workdir is in a gs:// or s3:// bucket.
+
+The run writes its files to a local folder, and `Mirror` uploads them. In gs:// buckets, Orbax reads
+and writes the checkpoints of a pretraining directly, from all hosts. Orbax cannot write to s3://,
+so there, and in fine-tuning, the checkpoints are written to the local folder and uploaded like all
+other files, which takes a single host.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from bertjax.checkpoint_files import DAMAGED, REPLACED
+from bertjax.cloud.addresses import place
+from bertjax.cloud.bucket_lock import BucketLock
+from bertjax.cloud.mirror import Mirror, mirror_folder
+from bertjax.devices import hosts
+from bertjax.files import is_remote
+from bertjax.training.workdir import CHECKPOINTS, LOCK_FILE, ROLLED_BACK, Workdir
+
+CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
+MEETING_PLACE = "hosts"
+
+
+def meeting_place(address: str | Path) -> Path:
+    """Returns the folder of a workdir in which hosts that wait for each other keep files."""
+    return place(address) / MEETING_PLACE
+
+
+@contextlib.contextmanager
+def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
+    """Yields the workdir at `address`, a local path or a folder in a bucket.
+
+    Every host must enter this context. For a folder in a bucket, the first host has the lock of the
+    folder until the end of the `with` block, and uploads what the run writes.
+
+    Args:
+        address: the --workdir of a run.
+        direct: whether checkpoints in gs:// buckets are read and written without local copies.
+
+    Raises:
+        Locked: another run is writing to the folder in the bucket.
+        OSError: the bucket cannot be read or written.
+        ValueError: several hosts would need local copies of the checkpoints.
+    """
+    if not is_remote(address):
+        yield Workdir(Path(address))
+        return
+    address = os.fspath(address).rstrip("/")
+    direct = direct and address.startswith("gs://")
+    if not direct and jax.process_count() > 1:
+        raise ValueError(
+            f"--workdir {address} cannot be used by {jax.process_count()} processes, which all "
+            "write parts of each checkpoint: use one process (it drives all GPUs of its machine), "
+            "a file system that all hosts share or, for pretraining, a gs:// bucket."
+        )
+    mirror = Mirror(mirror_folder(address), address, CHECKPOINT_FOLDERS if direct else ())
+    lock = BucketLock(
+        f"{address}/{LOCK_FILE}",
+        place=address,
+        what="run",
+        remedy="wait until it ends, stop it, or choose another --workdir",
+    )
+    try:
+        hosts.on_first(lock.take)
+        hosts.on_all(mirror.pull)
+        if hosts.is_first():
+            mirror.start()
+        yield Workdir(mirror.folder, mirror, lock, direct=direct)
+    except BaseException:
+        if hosts.is_first() and lock.held:
+            try:
+                mirror.close()
+            except OSError as error:  # the error of the run is what the user must see
+                print(f"warning: {error}", flush=True)
+        lock.release()
+        raise
+    try:
+        if hosts.is_first():
+            mirror.close()
+    finally:
+        lock.release()

@@ -1,0 +1,331 @@
+"""Runs whose workdir is in a bucket equal those on a disk, also when they go on elsewhere."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+import bertjax
+from bertjax import pretrain
+from bertjax.cloud import addresses, bucket_lock
+from bertjax.cloud.bucket_lock import BucketLock
+from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.interruption import Interrupted
+from bertjax.lock import Locked
+from bertjax.training import trainer
+from bertjax.weights import load_model
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the user, and locks that are taken and found stale within a second."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(bucket_lock, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(bucket_lock, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(bucket_lock, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.2)
+    return tmp_path / "cache"
+
+
+def system_of(address):
+    system = fsspec.filesystem(address.partition(":")[0])
+    system.invalidate_cache()
+    return system
+
+
+def names_in(address):
+    """The names of the files below an address."""
+    root = address.partition("://")[2]
+    return {path.removeprefix(f"{root}/") for path in system_of(address).find(root)}
+
+
+def read(address, name):
+    return system_of(address).cat_file(f"{address.partition('://')[2]}/{name}")
+
+
+def losses(text):
+    lines = [json.loads(line) for line in text.decode().splitlines()]
+    return [(line["step"], line.get("train/loss"), line.get("eval/mlm_loss")) for line in lines]
+
+
+@pytest.fixture
+def config(prepared, one_layer_config, tmp_path):
+    return PretrainConfig(
+        model=one_layer_config,
+        data=str(prepared),
+        workdir=str(tmp_path / "local"),
+        phases=(Phase(num_steps=6, max_length=16, batch_size=16),),
+        optimizer=OptimizerConfig(warmup_steps=1),
+        unroll=1,
+        eval_rows=8,
+        eval_every=4,
+        save_every=2,
+        log_every=1,
+        peak_tflops=0.1,
+    )
+
+
+@contextlib.contextmanager
+def stopped_after(step, monkeypatch):
+    """Sends a SIGTERM to the run when it has done `step` steps."""
+    train_step = trainer.Run.train_step
+
+    def counting(run, phase):
+        made = train_step(run, phase)
+
+        def call(state, batch):
+            result = made(state, batch)
+            if int(result[0].step) == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return result
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Run, "train_step", counting)
+        with pytest.raises(Interrupted):
+            yield
+
+
+def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
+    bucket, config, cache, monkeypatch
+):
+    pretrain.run(config)
+    local = Path(config.workdir)
+    address = f"{bucket}/runs/base"
+    remote = dataclasses.replace(config, workdir=address)
+    with stopped_after(3, monkeypatch):
+        pretrain.run(remote)
+    assert "run.lock" not in names_in(address)  # released
+    assert (
+        losses(read(address, "metrics.jsonl")) == losses((local / "metrics.jsonl").read_bytes())[:3]
+    )
+    shutil.rmtree(cache)  # the run goes on on another machine
+    pretrain.run(remote)
+    model = (local / "model" / "model.safetensors").read_bytes()
+    assert read(address, "model/model.safetensors") == model
+    assert losses(read(address, "metrics.jsonl")) == losses((local / "metrics.jsonl").read_bytes())
+    names = names_in(address)
+    assert {"run.json", "tokenizer/vocab.txt", "model/config.json"} <= names
+    steps = {name.split("/")[1] for name in names if name.startswith("checkpoints/")}
+    assert steps == {"3", "4", "6"}
+    assert len([name for name in names if "tfevents" in name]) == 2  # one per process
+    # The model, and the newest checkpoint of the run, are read from the bucket.
+    for source in (f"{address}/model", address):
+        params, expected = (
+            flatten_dict(load_model(model, None).params) for model in (source, local / "model")
+        )
+        assert params.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(params[name], value)
+
+
+def test_a_finished_run_and_another_config(bucket, config, capsys):
+    remote = dataclasses.replace(config, workdir=f"{bucket}/run")
+    pretrain.run(remote)
+    before = names_in(remote.workdir)
+    capsys.readouterr()
+    pretrain.run(remote)
+    assert "resuming at step 6" in capsys.readouterr().out
+    assert {n for n in names_in(remote.workdir) if "tfevents" not in n} == {
+        n for n in before if "tfevents" not in n
+    }
+    with pytest.raises(ValueError, match=f"{remote.workdir} holds a run of another config: seed"):
+        pretrain.run(dataclasses.replace(remote, seed=1))
+    pretrain.run(dataclasses.replace(remote, seed=1, overwrite=True))
+    out = capsys.readouterr().out
+    assert f"{remote.workdir}: the earlier run was deleted" in out and "starting" in out
+
+
+def test_a_damaged_checkpoint_in_a_bucket_is_set_aside(bucket, config, capsys, cache):
+    remote = dataclasses.replace(config, workdir=f"{bucket}/run")
+    pretrain.run(remote)
+    name = next(n for n in names_in(remote.workdir) if n.startswith("checkpoints/6/state/d/"))
+    path = f"{remote.workdir}/{name}".partition("://")[2]
+    system_of(bucket).pipe_file(path, b"damaged")
+    shutil.rmtree(cache)
+    capsys.readouterr()
+    pretrain.run(remote)
+    out = capsys.readouterr().out
+    assert "the checkpoint of step 6 is damaged" in out and "resuming at step 4" in out
+    assert any(name.startswith("damaged/6/") for name in names_in(remote.workdir))
+
+
+def test_export_from_a_bucket(bucket, config, cache):
+    remote = dataclasses.replace(config, workdir=f"{bucket}/run")
+    pretrain.run(remote)
+    model = read(remote.workdir, "model/model.safetensors")
+    system_of(bucket).rm(f"{remote.workdir}/model".partition("://")[2], recursive=True)
+    shutil.rmtree(cache)
+    pretrain.export(remote.workdir)
+    assert read(remote.workdir, "model/model.safetensors") == model
+    assert (
+        load_model(f"{remote.workdir}/model", None).config
+        == load_model(remote.workdir, None).config
+    )
+
+
+def test_fine_tuning_in_a_bucket(bucket, one_layer, files, tmp_path, cache, monkeypatch):
+    fields = {
+        "task": "classify",
+        "train": files["classify"]["train"],
+        "dev": files["classify"]["dev"],
+        "init": str(one_layer),
+        "max_steps": 4,
+        "batch_size": 8,
+        "max_length": 16,
+        "unroll": 1,
+        "evals_per_epoch": 2,
+    }
+    local = bertjax.finetune(workdir=str(tmp_path / "local"), **fields)
+    address = f"{bucket}/tuned"
+    with stopped_after(3, monkeypatch):
+        bertjax.finetune(workdir=address, **fields)
+    shutil.rmtree(cache)
+    remote = bertjax.finetune(workdir=address, **fields)
+    assert remote.scores == local.scores
+    names = names_in(address)
+    assert {"scores.json", "model/task.json", "metrics.jsonl"} <= names
+    weights = (tmp_path / "local" / "model" / "model.safetensors").read_bytes()
+    assert read(address, "model/model.safetensors") == weights
+    assert json.loads(read(address, "scores.json")) == json.loads(
+        (tmp_path / "local" / "scores.json").read_text()
+    )
+
+
+def lock_of(address):
+    return BucketLock(f"{address}/run.lock", place=address, what="run", remedy="wait")
+
+
+def test_of_two_runs_in_one_workdir_the_second_is_refused(bucket, config):
+    address = f"{bucket}/run"
+    lock = lock_of(address)
+    lock.take()
+    with pytest.raises(Locked, match=f"{address} is being written by another run .process "):
+        pretrain.run(dataclasses.replace(config, workdir=address))
+    lock.release()
+    pretrain.run(dataclasses.replace(config, workdir=address))
+
+
+def test_a_lock_of_a_killed_process_is_taken_and_a_lock_that_is_lost_is_noticed(
+    bucket, monkeypatch
+):
+    address = f"{bucket}/run"
+    killed, other = lock_of(address), lock_of(address)
+    killed.take()
+    killed._ended.set()  # its beats end
+    other.take()
+    assert other.held
+    other.check()
+    other._ended.set()
+    third = lock_of(address)
+    third.take()
+    other._ended.clear()
+    other._renew(other._ended)
+    with pytest.raises(Locked):
+        other.check()
+    third.release()
+    assert names_in(address) == set()
+
+
+@pytest.fixture
+def mirror(bucket, tmp_path):
+    made = Mirror(tmp_path / "folder", f"{bucket}/mirror")
+    made.pull()
+    return made
+
+
+def test_a_mirror_uploads_changes_and_removals(mirror):
+    (mirror.folder / "sub").mkdir()
+    (mirror.folder / "sub" / "a.txt").write_text("a")
+    (mirror.folder / "b.txt.tmp").write_text("unfinished")
+    (mirror.folder / "empty").write_text("")
+    mirror.sync()
+    assert names_in(mirror.address) == {"sub/a.txt", "empty"}
+    (mirror.folder / "sub" / "a.txt").write_text("changed")
+    (mirror.folder / "empty").unlink()
+    mirror.close()
+    assert names_in(mirror.address) == {"sub/a.txt"}
+    assert read(mirror.address, "sub/a.txt") == b"changed"
+    again = Mirror(mirror.folder.with_name("other"), mirror.address)
+    again.pull()
+    assert (again.folder / "sub" / "a.txt").read_text() == "changed"
+
+
+def test_a_model_is_visible_when_it_is_whole(mirror, monkeypatch):
+    folder = mirror.folder / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (folder / name).write_text("old")
+    mirror.sync()
+    (folder / "model.safetensors").write_text("newer")
+    seen, upload = [], Mirror._upload
+
+    def watched(self, name):
+        seen.append((name, "model/config.json" in names_in(mirror.address)))
+        upload(self, name)
+
+    monkeypatch.setattr(Mirror, "_upload", watched)
+    mirror.sync()
+    assert seen == [("model/model.safetensors", False), ("model/config.json", False)]
+    assert "model/config.json" in names_in(mirror.address)
+
+
+def test_a_failed_upload_is_repeated_and_then_said(mirror, monkeypatch, capsys):
+    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.01)
+    system = type(system_of(mirror.address))
+    pipe, failures = system._pipe_file, iter([True, True])
+
+    async def failing(self, *args, **options):
+        if next(failures, False):
+            raise ConnectionResetError("the connection was cut")
+        return await pipe(self, *args, **options)
+
+    monkeypatch.setattr(system, "_pipe_file", failing)
+    system.clear_instance_cache()
+    (mirror.folder / "a.txt").write_text("a")
+    mirror.sync()
+    assert read(mirror.address, "a.txt") == b"a"
+    assert capsys.readouterr().out.count("could not be written (ConnectionResetError") == 2
+    failures = iter([True] * 9)
+    (mirror.folder / "a.txt").write_text("ab")
+    with pytest.raises(OSError, match="could not be written in 5 attempts"):
+        mirror.sync()
+    # The change is still on the disk, and another process does not lose it.
+    other = Mirror(mirror.folder, mirror.address)
+    other.pull()
+    kept = next(mirror.folder.parent.glob("folder.unsent-*"))
+    assert (kept / "a.txt").read_text() == "ab" and (other.folder / "a.txt").read_text() == "a"
+    assert f"kept in {kept}" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_was_uploaded_in_part_is_not_read(mirror):
+    step = mirror.folder / "checkpoints" / "4"
+    step.mkdir(parents=True)
+    (step / "data").write_text("data")
+    mirror.sync()  # as if the process were killed before checksums.json
+    other = Mirror(mirror.folder.with_name("other"), mirror.address)
+    other.pull()
+    assert not (other.folder / "checkpoints").exists()
+    other.sync()
+    assert names_in(mirror.address) == set()
+
+
+def test_a_bucket_that_does_not_exist_is_named(bucket, config):
+    scheme = bucket.partition(":")[0]
+    with pytest.raises(OSError, match=f"{scheme}://nothing-here"):
+        pretrain.run(dataclasses.replace(config, workdir=f"{scheme}://nothing-here/run"))
+
+
+def test_folders_of_the_cache(cache):
+    assert mirror_folder("gs://b/run/") == cache / "bertjax" / "workdirs" / "gs" / "b" / "run"
+    assert UPLOAD_SECONDS <= 60
