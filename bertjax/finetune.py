@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line
 from bertjax.config import FinetuneConfig, config_from, load_config_file
+from bertjax.devices import activity
 
 if TYPE_CHECKING:
     from bertjax.training.variants import FinetuneResult
@@ -92,6 +93,7 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
+    activity.of_command()
     return command_line.run_reporting_errors(
         lambda: run(parse(argv)),
         "Fine-tuning needs less memory with --accumulation_steps 4 (the results are the same), "

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from bertjax import command_line
 from bertjax.config import PretrainConfig, config_from, load_config_file
+from bertjax.devices import activity
 
 sys.modules[__name__].__class__ = command_line.CallableModule
 
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, and pretrains or exports a model; returns the exit status."""
 
     def start() -> None:
+        activity.of_command()
         config, flags = parse(argv)
         export(config.workdir) if flags.export else run(config)
 

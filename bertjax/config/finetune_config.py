@@ -24,7 +24,7 @@ class FinetuneConfig(TrainingConfig):
         "rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir overwrite evals_per_epoch select_by log_every submission",
+        "output": "workdir overwrite evals_per_epoch select_by log_every stall_seconds submission",
     }
 
     task: str = ""

@@ -176,6 +176,10 @@ class TrainingConfig:
     last bits."""
     log_every: int = 100
     """Number of steps between log lines of metrics."""
+    stall_seconds: int = 600
+    """Number of seconds without progress (a step, a batch of an evaluation, the end of a
+    compilation or of a save) after which the run prints where its threads stand and, in a run of
+    several processes, which of them are behind and what they are doing; 0: never."""
     reader_threads: int = 1
     """Number of threads that read rows ahead of the training. On a local disk, one thread is the
     fastest; more threads help only if each read has to wait, for example for a network disk."""
@@ -186,7 +190,7 @@ class TrainingConfig:
 
     def __post_init__(self):
         self.check_positive("log_every", "reader_threads")
-        for field in ("max_bad_steps", "skip_spikes", "rollback_steps"):
+        for field in ("max_bad_steps", "skip_spikes", "rollback_steps", "stall_seconds"):
             value = getattr(self, field)
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{field}={value}: it must be at least 0.")

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from bertjax.devices import stall_watch
 from bertjax.interruption import STOPPED, Interrupted
 
 # The interval at which every host writes a sign of life.
@@ -60,17 +61,22 @@ def announce(message: str) -> None:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[None]:
+def watching(stall_seconds: float = 0) -> Iterator[None]:
     """A context in which all processes of a run end if one of them fails or stops responding.
 
     An error in the `with` block of one process ends the processes of all hosts, each of the others
     with a message that names the process that failed. The process with the error ends by
-    `os._exit`, because a normal exit of jax would wait for the other processes. In a run of a
-    single process, the context does nothing.
+    `os._exit`, because a normal exit of jax would wait for the other processes.
+
+    Args:
+        stall_seconds: the seconds without progress after which every process says what it is doing
+            and which processes are behind; 0: this is not watched.
     """
-    _start()
+    _start(stall_seconds)
+    alone = jax.process_count() == 1
     try:
-        yield
+        with stall_watch.watching(stall_seconds if alone else 0):
+            yield
     except BaseException as error:
         announce_error(error)
         if _watching:
@@ -99,12 +105,12 @@ def announce_error(error: BaseException) -> bool:
     return _watching
 
 
-def _start() -> None:
+def _start(stall_seconds: float) -> None:
     global _watching
     if jax.process_count() > 1 and not _watching:
         _watching = True
         _over.clear()
-        threading.Thread(target=_watch, daemon=True).start()
+        threading.Thread(target=_watch, args=(stall_seconds,), daemon=True).start()
 
 
 def _end(error: BaseException) -> None:
@@ -120,8 +126,9 @@ def _end(error: BaseException) -> None:
     os._exit(STOPPED if is_stop else 1)
 
 
-def _watch() -> None:
+def _watch(stall_seconds: float) -> None:
     rank, count = jax.process_index(), jax.process_count()
+    stall = stall_watch.StallWatch(stall_seconds, rank)
     seen: dict[int, tuple[str, float]] = {}
     beat = 0
     failed_since: float | None = None
@@ -130,7 +137,9 @@ def _watch() -> None:
         now = time.monotonic()
         try:
             client = _client()
-            client.key_value_set(f"{_FOLDER}/alive/{rank}", str(beat), allow_overwrite=True)
+            client.key_value_set(
+                f"{_FOLDER}/alive/{rank}", stall_watch.state(beat), allow_overwrite=True
+            )
             ended = _values(client, "ended")
             alive = _values(client, "alive")
             failed_since = None
@@ -141,6 +150,7 @@ def _watch() -> None:
                     f"process 0, which coordinates the run, cannot be reached ({_line(error)})"
                 )
             continue
+        stall.check(alive)
         for other, message in ended.items():
             if other != rank and message != _FINISHED:
                 _end_with(f"process {other} ended: {message}")
@@ -153,14 +163,16 @@ def _watch() -> None:
             elif now - seen[other][1] > SILENCE_SECONDS:
                 _end_with(
                     f"process {other} has shown no sign of life for {SILENCE_SECONDS:.0f} s: it "
-                    "was killed, is stopped, or has lost its network"
+                    "was killed, is stopped, or has lost its network (it was "
+                    f"{stall_watch.described(value)})"
                 )
 
 
 def _values(client: Any, kind: str) -> dict[int, str]:
     """Returns {rank: text} of the texts of a `kind` that hosts wrote to the key-value store.
 
-    For "alive", it is a host's count of its signs of life; for "ended", its message to `announce`.
+    For "alive", it is a host's state (`stall_watch.state`), with a count of its signs of life; for
+    "ended", its message to `announce`.
     """
     try:
         pairs = client.key_value_dir_get(f"{_FOLDER}/{kind}/")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from bertjax.devices import activity
 from bertjax.devices.stop import StopSignal
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.hooks import MetricLogger
@@ -35,6 +36,7 @@ def check_stop(stop: StopSignal | None) -> None:
     All hosts must call this function equally often, because every call exchanges the hosts' stop
     flags. If `stop` is None, nothing is checked.
     """
+    activity.progressed()
     if stop is not None and stop():
         raise EvaluationStopped
 
@@ -62,6 +64,7 @@ class EvaluateAndSave:
             the position in the data.
         stop: a function that returns whether a stop signal has come.
         phase: the index of the phase; `checkpointer` ranks checkpoints of later phases as better.
+        saved: called with each step whose checkpoint is being written.
 
     Attributes:
         is_compiled: whether the evaluation has been compiled.
@@ -82,7 +85,9 @@ class EvaluateAndSave:
         eval_every: int,
         save_every: int,
         last_step: int,
+        saved: Callable[[int], None] = lambda step: None,
     ):
+        self._saved = saved
         self._checkpointer, self._logger, self._skipped = checkpointer, logger, skipped
         self._evaluate, self._progress, self._stop = evaluate, progress, stop
         self._phase = phase
@@ -128,7 +133,8 @@ class EvaluateAndSave:
         if self._stop():
             return None
         try:
-            evaluation = self._evaluate(state.params)
+            with activity.doing(activity.EVALUATING):
+                evaluation = self._evaluate(state.params)
         except EvaluationStopped:
             return None
         self.evaluation_due = False
@@ -152,7 +158,8 @@ class EvaluateAndSave:
         self.is_compiled = True
         # A signal must not interrupt the replacement; the run stops after it.
         self._stop.nothing_to_lose = False
-        self._checkpointer.replace(step, state, *self._kept(step, evaluation))
+        with activity.doing(activity.SAVING):
+            self._checkpointer.replace(step, state, *self._kept(step, evaluation))
         return True
 
     def save_and_stop(self, step: int, state: TrainState) -> None:
@@ -167,7 +174,8 @@ class EvaluateAndSave:
 
         The method waits for a save in progress.
         """
-        return (self._checkpointer.latest_step or 0) == step
+        with activity.doing(activity.SAVING):
+            return (self._checkpointer.latest_step or 0) == step
 
     def _is_best(self, evaluation: dict[str, float]) -> bool:
         return self._checkpointer.would_be_best({**evaluation, "phase": self._phase})
@@ -184,6 +192,8 @@ class EvaluateAndSave:
         return progress, {**evaluation, "phase": self._phase} if evaluation else {}
 
     def _save(self, step: int, state: TrainState, evaluation: dict[str, float] | None) -> None:
-        check_finite(state, f"The checkpoint of step {step}")
-        self._logger.flush()
-        self._checkpointer.save(step, state, *self._kept(step, evaluation))
+        with activity.doing(activity.SAVING):
+            check_finite(state, f"The checkpoint of step {step}")
+            self._logger.flush()
+            self._checkpointer.save(step, state, *self._kept(step, evaluation))
+        self._saved(step)

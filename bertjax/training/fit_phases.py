@@ -7,8 +7,10 @@ run has a single phase.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bertjax.devices import activity
 from bertjax.devices.flops import peak_flops
 from bertjax.devices.stop import StopSignal
+from bertjax.training import goodput
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.evaluate_and_save import EvaluateAndSave
 from bertjax.training.hooks import MetricLogger
@@ -105,6 +107,7 @@ class FitPhases:
             eval_every=eval_every,
             save_every=save_every,
             last_step=start + phase.num_steps,
+            saved=goodput.saved,
         )
 
     def _fit_phase(
@@ -122,16 +125,32 @@ class FitPhases:
         # If all steps so far are saved, a stop signal may end the process at once, even during
         # compilation.
         self._stop.nothing_to_lose = save.is_saved(step)
-        save.is_compiled |= run.compile_evaluation(state.params, phase)
-        state, step = fit(
+        with activity.doing(activity.COMPILING):
+            save.is_compiled |= run.compile_evaluation(state.params, phase)
+        with activity.doing(activity.STEPPING):
+            state, step = self._steps(index, state, step, start, save)
+        if self._stop.agreed:
+            save.save_and_stop(step, state)
+        return state, step
+
+    def _steps(
+        self, index: int, state: TrainState, step: int, start: int, save: EvaluateAndSave
+    ) -> tuple[TrainState, int]:
+        """Calls `fit` for the rest of a phase; arguments and result are those of `_fit_phase`."""
+        run = self._run
+        phase = run.phases[index]
+        return fit(
             state,
             run.train_step(phase),
             run.batches(index, self._batch(index, step, start)),
             step=step,
             num_steps=start + phase.num_steps,
-            hooks=(self._skipped, self._logger, save),
+            hooks=(self._skipped, self._logger, _note_step, save),
             should_stop=lambda step: self._stop(step) or run.is_finished(),
         )
-        if self._stop.agreed:
-            save.save_and_stop(step, state)
-        return state, step
+
+
+def _note_step(step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+    """The hook that writes each step to the ledger of the run's time."""
+    del state, metrics
+    goodput.did_step(step)

@@ -1,10 +1,12 @@
 """The training loop: for each batch, one train step and then a call of each hook."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
+from bertjax.devices import activity
 from bertjax.training.state import TrainState
 
 # A hook is called as hook(step, state, metrics) after every step, and may ignore most steps.
@@ -33,9 +35,13 @@ def fit(
         The last state, and the number of the last step whose update and hooks are done.
     """
     in_flight: list[Any] = []
-    for batch in batches if step < num_steps else ():
-        state, metrics = train_step(state, batch)
+    first = True
+    for batch in activity.waiting_for(batches if step < num_steps else ()):
+        with activity.doing(activity.COMPILING) if first else contextlib.nullcontext():
+            state, metrics = train_step(state, batch)
+        first = False
         step += 1
+        activity.progressed(step)
         in_flight.append(metrics)
         if len(in_flight) > STEPS_AHEAD:
             jax.block_until_ready(in_flight.pop(0))

@@ -26,11 +26,12 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.checksums import verify_shards
 from bertjax.data.metadata import open_prepared, shard_paths
-from bertjax.devices import host_watch, hosts, sharding
+from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import is_remote
 from bertjax.tokenization import Tokenizer, load_tokenizer
+from bertjax.training import goodput
 from bertjax.training.bucket_workdir import meeting_place, opened
 from bertjax.training.evaluate import evaluate
 from bertjax.training.evaluate_and_save import interruptible
@@ -334,11 +335,16 @@ def pretrain(config: PretrainConfig) -> Path:
         ValueError: the config cannot be used with the data, the models or the devices, or the
             workdir belongs to another run.
     """
+    activity.begin()
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
         hosts.connect(config.distributed, meeting_place(config.workdir))
-    with host_watch.watching(), opened(config.workdir, direct=True) as workdir:
+    with (
+        host_watch.watching(config.stall_seconds),
+        opened(config.workdir, direct=True) as workdir,
+        goodput.recorded(),
+    ):
         while True:
             hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
             run = hosts.on_all(lambda: PretrainingRun(config, workdir))
@@ -347,13 +353,14 @@ def pretrain(config: PretrainConfig) -> Path:
                 break
             hosts.on_first(workdir.publish)
             hosts.on_all(workdir.refresh)
-        params = hosts.fetch(state.params, run.program.mesh)
-        head = str(run.config.head)
-        hosts.on_first(
-            lambda: _write_model(
-                run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
+        with activity.doing(activity.SAVING):
+            params = hosts.fetch(state.params, run.program.mesh)
+            head = str(run.config.head)
+            hosts.on_first(
+                lambda: _write_model(
+                    run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
+                )
             )
-        )
     return place(run.workdir.place) / run.workdir.model.name
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import jax
 
 from bertjax.config import Phase, TrainingConfig, defaults_of
-from bertjax.devices import host_watch, hosts, sharding
+from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import Tokenizer
+from bertjax.training import goodput
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.fit_phases import FitPhases
 from bertjax.training.hooks import MetricLogger
@@ -247,7 +248,8 @@ class Run(abc.ABC):
                 state, step, is_complete = self._fit_phases(checkpointer, self.stop)
             self.stop = None
             if not is_complete:
-                checkpointer.close()
+                with activity.doing(activity.SAVING):
+                    checkpointer.close()
                 message = f"stopped after step {step} of {self.num_steps}"
                 raise Interrupted(message, on_all_hosts=True)
             return self.choose_state(checkpointer, state)
@@ -263,7 +265,8 @@ class Run(abc.ABC):
         finally:
             self.stop = None
             if checkpointer is not None:
-                checkpointer.close()
+                with activity.doing(activity.SAVING):
+                    checkpointer.close()
             self.workdir.release()
 
     def _roll_back(self, error: NotFinite) -> None:
@@ -291,9 +294,11 @@ class Run(abc.ABC):
             # The step is not read from the state, because that would wait for its computation.
             state, step = self.new_state(), 0
         else:
-            state, progress = checkpointer.restore(self.program.state_shapes)
-            checkpointer.delete_superseded()
-            step = int(state.step)
+            with activity.doing(activity.RESTORING):
+                state, progress = checkpointer.restore(self.program.state_shapes)
+                checkpointer.delete_superseded()
+                step = int(state.step)
+        goodput.begin(self.workdir.path, step)
         self.resume(progress)
         hosts.say(self._summary(step))
         writer = None

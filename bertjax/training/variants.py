@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax.cloud.copies import local_copy
 from bertjax.config import FinetuneConfig, defaults_of
-from bertjax.devices import host_watch, hosts
+from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import is_remote, read_json, replacing_folder, write_json
@@ -27,6 +27,7 @@ from bertjax.tasks.sources.official_files import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
+from bertjax.training import goodput
 from bertjax.training.bucket_workdir import meeting_place, opened
 from bertjax.training.data_summary import summary
 from bertjax.training.finetuning import (
@@ -122,10 +123,15 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     """
     task = check_task(config.task)
     config = dataclasses.replace(config, task=task, workdir=config.workdir or f"runs/{task}")
+    activity.begin()
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     hosts.connect(config.distributed, meeting_place(config.workdir))
-    with host_watch.watching(), opened(config.workdir, direct=False) as workdir:
+    with (
+        host_watch.watching(config.stall_seconds),
+        opened(config.workdir, direct=False) as workdir,
+        goodput.recorded(),
+    ):
         result = _finetune(dataclasses.replace(config, workdir=str(workdir.path)))
     if is_remote(config.workdir):
         hosts.say(f"{workdir.path} was uploaded to {workdir.place}")

@@ -11,6 +11,7 @@
 `rollbacks.json`: the rollbacks of the run, if there were any.
 `damaged/`: damaged checkpoints, which are not used any more.
 `rolled_back/`: checkpoints that a rollback has moved away from `checkpoints/`.
+`goodput.jsonl`, `.goodput.json`: where the time of the run's processes went.
 `hosts/`: files that show which hosts are waiting for other hosts when a run starts.
 """
 
@@ -31,6 +32,7 @@ from bertjax.training.metric_files import read_lines
 
 LOCK_FILE = "run.lock"
 CHECKPOINTS, ROLLED_BACK = "checkpoints", "rolled_back"
+GOODPUT = ("goodput.jsonl", ".goodput.json")
 # The rows of the user's data files that a fine-tuning run leaves out.
 BAD_ROWS = "bad_rows.jsonl"
 
@@ -40,14 +42,14 @@ MAY_CHANGE = (
     "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
     "eval_rows save_every keep_checkpoints reader_threads peak_tflops submission train dev test "
     "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps "
-    "rollback_steps deterministic overwrite"
+    "rollback_steps deterministic overwrite stall_seconds"
 ).split()
 
 
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
     *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
-    *(DAMAGED, ROLLED_BACK),
+    *(DAMAGED, ROLLED_BACK, *GOODPUT),
 )
 
 

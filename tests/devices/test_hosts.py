@@ -211,6 +211,63 @@ def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(
     assert "Process 1 stopped with an error" in texts[0] or "process 1 ended" in texts[0]
 
 
+# Statements that make one part of a run slow enough to be interrupted in it.
+SLOW_PARTS = {
+    "stepping": """
+import bertjax.training.loop as loop
+block = loop.jax.block_until_ready
+loop.jax.block_until_ready = lambda x: (time.sleep(0.5), block(x))[1]
+""",
+    "evaluating": """
+import bertjax.training.pretraining as pretraining
+to_devices = pretraining.PretrainingRun._eval_batches
+def slowly(self, phase):
+    batches = to_devices(self, phase)
+    return batches and (time.sleep(4) or batch for batch in batches)
+pretraining.PretrainingRun._eval_batches = slowly
+""",
+    "saving": """
+import bertjax.training.checkpoint as checkpoint
+save = checkpoint.Checkpointer.save
+checkpoint.Checkpointer.save = lambda self, *args: (time.sleep(20), save(self, *args))[1]
+""",
+}
+# The steps at which the process stops; evaluations and checkpoints are those of step 4.
+STALLS_AFTER = {"stepping": 6, "evaluating": 4, "saving": 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part",
+    [
+        "stepping",
+        *(pytest.param(p, marks=pytest.mark.exhaustive) for p in ("evaluating", "saving")),
+    ],
+)
+def test_a_stopped_process_is_named_with_what_it_was_doing(job, tmp_path, part):
+    flags = ["--stall_seconds", "12", "--phases.0.num_steps=5000", "--save_every=100000"]
+    if part == "evaluating":
+        flags += ["--eval_every", "4"]
+    if part == "saving":
+        flags += ["--save_every", "4"]
+    command = PROGRAM.replace("import os, sys", f"import os, sys, time\n{SLOW_PARTS[part]}", 1)
+    started = job(tmp_path / "run", 4, 1, *flags, command=command)
+    wait_for_lines(tmp_path / "run", STALLS_AFTER[part], started)
+    time.sleep(5)  # the processes tell each other every 3 s what they are doing
+    started[2].send_signal(signal.SIGSTOP)
+    at = time.monotonic()
+    found = ""
+    while "does not respond" not in found:
+        assert time.monotonic() - at < 12 + 10, found
+        found += os.read(started[0].stdout.fileno(), 1 << 16).decode()
+    print(f"{part}: named after {time.monotonic() - at:.1f} s")
+    assert "Process 2 does not respond since" in found
+    assert f"it was {part}, after step" in found or part == "stepping"
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_process_that_never_comes_is_named(job, tmp_path):

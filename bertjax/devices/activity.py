@@ -1,0 +1,128 @@
+"""What this process of a run is doing now, since when, and how long it has done each activity.
+
+The time of a process is divided among activities without gaps: at each moment, it belongs to the
+innermost `doing` block. `bertjax.training.goodput` writes the times to a file, and
+`bertjax.devices.stall_watch` notices if there is no progress.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+START_UP, COMPILING, RESTORING = "start-up", "compiling", "restoring"
+STEPPING, INPUT = "stepping", "waiting for input"
+EVALUATING, SAVING = "evaluating", "saving"
+ACTIVITIES: tuple[str, ...] = (START_UP, COMPILING, RESTORING, STEPPING, INPUT, EVALUATING, SAVING)
+
+Item = TypeVar("Item")
+
+
+class Record:
+    """The activities of a process since a moment in the past.
+
+    Args:
+        started: the seconds, before now, at which the record begins.
+
+    Attributes:
+        start: the beginning of the record, in seconds since 1970.
+        step: the last training step that was started.
+        count: the number of signs of progress, such as finished steps and evaluated batches.
+        progress_at: the time of the last one, by `time.monotonic`.
+    """
+
+    def __init__(self, started: float = 0.0):
+        self.start = time.time() - started
+        self.step = self.count = 0
+        self.progress_at = time.monotonic()
+        self._since = self.progress_at - started
+        self._stack = [START_UP]
+        self._seconds: dict[str, float] = dict.fromkeys(ACTIVITIES, 0.0)
+
+    @property
+    def activity(self) -> str:
+        """The present activity."""
+        return self._stack[-1]
+
+    def seconds(self) -> dict[str, float]:
+        """Returns {activity: seconds} until now; their sum is the time since `start`."""
+        found = dict(self._seconds)
+        found[self.activity] += time.monotonic() - self._since
+        return found
+
+    @contextlib.contextmanager
+    def doing(self, activity: str) -> Iterator[None]:
+        """A context whose time belongs to `activity`, one of `ACTIVITIES`."""
+        self._charge()
+        self._stack.append(activity)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._stack.pop()
+            self.progressed()
+
+    def progressed(self, step: int | None = None) -> None:
+        """Notes a sign of progress, such as the start of training step `step`."""
+        self.count += 1
+        self.progress_at = time.monotonic()
+        if step is not None:
+            self.step = step
+
+    def _charge(self) -> None:
+        now = time.monotonic()
+        self._seconds[self.activity] += now - self._since
+        self._since = now
+
+
+current = Record()
+# Whether the process belongs to a command, so that its own start is that of the run.
+_is_command = False
+
+
+def of_command() -> None:
+    """Says that this process does nothing but one run, whose start is that of the process."""
+    global _is_command
+    _is_command = True
+
+
+def begin() -> Record:
+    """Starts a new record, of a new run, and returns it."""
+    global current, _is_command
+    current = Record(_age_of_process() if _is_command else 0.0)
+    _is_command = False
+    return current
+
+
+def doing(activity: str) -> contextlib.AbstractContextManager[None]:
+    """A context whose time belongs to `activity`, one of `ACTIVITIES`."""
+    return current.doing(activity)
+
+
+def progressed(step: int | None = None) -> None:
+    """Notes a sign of progress, such as the start of training step `step`."""
+    current.progressed(step)
+
+
+def waiting_for(items: Iterable[Item]) -> Iterator[Item]:
+    """Yields `items`; the time until each of them is there belongs to the activity `INPUT`."""
+    iterator = iter(items)
+    while True:
+        with doing(INPUT):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+
+
+def _age_of_process() -> float:
+    """Returns the seconds since this process was started; 0 where the system does not say it."""
+    try:
+        after_name = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        started = int(after_name.split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0]) - started
+    except (OSError, ValueError, IndexError):
+        return 0.0

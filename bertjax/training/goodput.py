@@ -1,0 +1,248 @@
+"""Where the time of a run went, over all of its processes: `goodput.jsonl` in the workdir.
+
+Each line is one process of the run: its start and end (seconds since 1970), the steps it began and
+ended at, the seconds of each activity (`bertjax.devices.activity`), and the steps that a later
+process had to compute again, because no checkpoint held them. The process that runs now keeps its
+line in `.goodput.json`, which it writes after every step, so that nothing is lost if it is killed.
+Of a run on several hosts, the ledger describes the first one.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.devices import activity, hosts
+from bertjax.files import explaining
+from bertjax.training.workdir import GOODPUT
+
+LEDGER, PRESENT = GOODPUT
+# The interval at which the present line is written when no step ends, in seconds.
+WRITE_SECONDS = 1.0
+# The present line is padded to a multiple of this number of bytes, and overwritten in place.
+BLOCK = 2048
+# The number of checkpoints whose steps are remembered, to know what a kill has lost.
+MARKS = 16
+IDLE, LOST = "idle between processes", "lost steps"
+
+
+class Ledger:
+    """The ledger of the present process of a run.
+
+    Args:
+        workdir: the local folder of the run.
+        step: the step at which the process starts or resumes.
+
+    Raises:
+        OSError: the workdir cannot be written.
+    """
+
+    def __init__(self, workdir: Path, step: int):
+        self.workdir, self._record = workdir, activity.current
+        self._busy, self._ended = threading.Lock(), threading.Event()
+        _settle(workdir, step)
+        self._line: dict[str, Any] = {
+            "start": self._record.start,
+            "first_step": step,
+            "lost_steps": 0,
+            "lost_seconds": 0.0,
+            # [step, seconds of stepping when its checkpoint was begun]
+            "marks": [[step, self._record.seconds()[activity.STEPPING]]],
+        }
+        self._step = step
+        with explaining(workdir / PRESENT):
+            self._file = os.open(workdir / PRESENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.write()
+        threading.Thread(target=self._write_until_ended, daemon=True).start()
+
+    def did_step(self, step: int) -> None:
+        """Writes the present line in place after the training step `step`."""
+        self._step = step
+        self.write()
+
+    def write(self) -> None:
+        """Writes the present line in place, without waiting for the disk."""
+        with self._busy:
+            if self._ended.is_set():
+                return
+            text = json.dumps(self._present()).encode()
+            size = -(-len(text) // BLOCK) * BLOCK
+            with contextlib.suppress(OSError):  # a full disk must not end the run here
+                os.pwrite(self._file, text.ljust(size), 0)
+
+    def saved(self, step: int) -> None:
+        """Notes that a checkpoint of `step` is being written."""
+        mark = [step, round(self._record.seconds()[activity.STEPPING], 4)]
+        with self._busy:
+            self._line["marks"] = [*self._line["marks"], mark][-MARKS:]
+
+    def returned_to(self, step: int) -> None:
+        """Notes that this process goes on from an earlier checkpoint, that of `step`."""
+        with self._busy:
+            steps, seconds = _lost(self._present(), step)
+            self._line["lost_steps"] += steps
+            self._line["lost_seconds"] += seconds
+        self._step = step
+        self.saved(step)
+
+    def close(self) -> None:
+        """Ends the line of this process and moves it to the ledger."""
+        with self._busy:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+            os.close(self._file)
+            _append(self.workdir, self._present())
+            (self.workdir / PRESENT).unlink(missing_ok=True)
+
+    def _present(self) -> dict[str, Any]:
+        seconds = {name: round(value, 4) for name, value in self._record.seconds().items()}
+        end = self._record.start + sum(seconds.values())
+        return {**self._line, "end": end, "last_step": self._step, "seconds": seconds}
+
+    def _write_until_ended(self) -> None:
+        while not self._ended.wait(WRITE_SECONDS):
+            self.write()
+
+
+def _settle(workdir: Path, step: int) -> None:
+    """Moves the line of a process that was killed to the ledger; the run goes on from `step`."""
+    try:
+        line = json.loads((workdir / PRESENT).read_bytes())
+        steps, seconds = _lost(line, step)
+        line |= {
+            "lost_steps": line["lost_steps"] + steps,
+            "lost_seconds": round(line["lost_seconds"] + seconds, 4),
+        }
+        _append(workdir, line)
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        hosts.say(f"warning: {workdir / PRESENT} is damaged and left out of {LEDGER}: {error}")
+    (workdir / PRESENT).unlink(missing_ok=True)
+
+
+def _lost(line: Mapping[str, Any], step: int) -> tuple[int, float]:
+    """Returns (steps, seconds of stepping) of a process that were done after `step`."""
+    steps = max(0, line["last_step"] - max(step, line["first_step"]))
+    if not steps:
+        return 0, 0.0
+    seconds = line["seconds"][activity.STEPPING]
+    marks = {saved: before for saved, before in line["marks"]}
+    if step in marks:
+        return steps, seconds - marks[step]
+    done = line["last_step"] - line["first_step"]
+    return steps, seconds * min(1.0, steps / done)
+
+
+def _append(workdir: Path, line: Mapping[str, Any]) -> None:
+    kept = {name: value for name, value in line.items() if name != "marks"}
+    with explaining(workdir / LEDGER), (workdir / LEDGER).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(kept) + "\n")
+
+
+def read_ledger(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a run's ended processes, in the order of time.
+
+    Damaged lines are left out. The keys of a line are "start", "end", "first_step", "last_step",
+    "lost_steps", "lost_seconds" and "seconds" {activity: seconds}.
+    """
+    try:
+        texts = (workdir / LEDGER).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    lines = []
+    for text in texts:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            line = json.loads(text)
+            if line["end"] >= line["start"] and line["seconds"].keys() >= set(activity.ACTIVITIES):
+                lines.append(line)
+    return sorted(lines, key=lambda line: line["start"])
+
+
+def totals(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns {activity: seconds} of all processes of a run.
+
+    Their sum is the time from the start of the first process to the end of the last one. Steps that
+    were computed again are `LOST`, not stepping; the time without a process is `IDLE`.
+    """
+    found: dict[str, float] = dict.fromkeys((*activity.ACTIVITIES, LOST, IDLE), 0.0)
+    for line in lines:
+        for name, seconds in line["seconds"].items():
+            found[name] += seconds
+        found[LOST] += line["lost_seconds"]
+        found[activity.STEPPING] -= line["lost_seconds"]
+    for before, after in zip(lines, lines[1:], strict=False):
+        found[IDLE] += max(0.0, after["start"] - before["end"])
+    return found
+
+
+def print_table(workdir: Path) -> None:
+    """Prints where the time of all processes of a run went."""
+    from rich.console import Console
+    from rich.table import Table
+
+    lines = read_ledger(workdir)
+    seconds = totals(lines)
+    whole = sum(seconds.values())
+    if not whole:
+        return
+    lost = sum(line["lost_steps"] for line in lines)
+    table = Table(title=f"{whole:,.0f} s in {len(lines)} processes", title_justify="left")
+    table.add_column("activity")
+    table.add_column("seconds", justify="right")
+    table.add_column("share", justify="right")
+    for name, value in seconds.items():
+        if value >= 0.005 * whole or name == activity.STEPPING:
+            label = f"{name} ({lost} steps)" if name == LOST else name
+            table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
+    Console().print(table)
+
+
+_open: Ledger | None = None
+
+
+def begin(workdir: Path, step: int) -> None:
+    """Opens the ledger of the run in `workdir`, or notes that the run went back to `step`.
+
+    Only the first host keeps a ledger. If the ledger of another run is open, it is closed, and the
+    time of the new run begins now.
+    """
+    global _open
+    if not hosts.is_first():
+        return
+    if _open is not None and _open.workdir == workdir:
+        _open.returned_to(step)
+        return
+    if _open is not None:
+        _open.close()
+        activity.begin()
+    _open = Ledger(workdir, step)
+
+
+def saved(step: int) -> None:
+    """Notes in the open ledger that a checkpoint of `step` is being written."""
+    if _open is not None:
+        _open.saved(step)
+
+
+def did_step(step: int) -> None:
+    """Writes the present line of the open ledger after the training step `step`."""
+    if _open is not None:
+        _open.did_step(step)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """A context of a run, at whose end the ledger is closed and its table printed."""
+    global _open
+    try:
+        yield
+    finally:
+        ledger, _open = _open, None
+        if ledger is not None:
+            ledger.close()
+            print_table(ledger.workdir)

@@ -1,0 +1,76 @@
+"""A run without progress says what it is doing, and which processes are behind."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from bertjax.devices import activity, stall_watch
+from bertjax.devices.stall_watch import StallWatch
+
+
+def state(count, doing=activity.STEPPING, step=7, beat=0):
+    return json.dumps({"beat": beat, "activity": doing, "step": step, "count": count})
+
+
+@pytest.fixture
+def stalled(monkeypatch):
+    """A record whose last progress is 30 s ago, and a clock that can be moved."""
+    record = activity.begin()
+    record.progressed(12)
+    now = time.monotonic() + 30
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: clock.now), "now": now})
+    monkeypatch.setattr(stall_watch, "time", clock)
+    return clock
+
+
+def test_a_process_that_is_behind_is_named_with_its_activity(stalled, capfd):
+    with activity.doing(activity.EVALUATING):
+        activity.current.progress_at = stalled.now - 30
+        watch = StallWatch(20, rank=0)
+        watch.check({0: state(9), 1: state(9), 2: state(4, activity.SAVING, 11), 3: state(9)})
+    err = capfd.readouterr().err
+    assert "process 0 has made no progress for 30 s; it is evaluating, after step 12." in err
+    assert "Process 2 has not arrived: it is saving, after step 11." in err
+    assert "Process 1" not in err and "Process 3" not in err
+    assert "test_stall_watch.py" in err  # the stacks
+
+
+def test_a_process_that_does_not_respond_is_named_instead(stalled, capfd):
+    watch = StallWatch(40, rank=0)
+    for beat in range(8):
+        stalled.now += 3
+        watch.check({0: state(9, beat=beat), 1: state(8, beat=beat), 2: state(6), 3: "damaged"})
+    err = capfd.readouterr().err
+    assert err.count("warning:") == 2  # before and after process 2 is known to be silent
+    first, second = err.split("warning:")[1:]
+    assert "Process 2 has not arrived" in first
+    assert "Process 2 does not respond since" in second
+    assert "it was stepping, after step 7." in second and "not arrived" not in second
+    StallWatch(20, rank=0).check({0: state(10), 1: state(10, beat=1)})
+    assert "All processes are at the same point" in capfd.readouterr().err
+
+
+def test_nothing_is_said_with_progress_or_without_a_limit(stalled, capfd):
+    StallWatch(0).check()
+    StallWatch(31).check()
+    assert capfd.readouterr().err == ""
+
+
+def test_one_process_is_watched_by_a_thread(monkeypatch, capfd):
+    monkeypatch.setattr(stall_watch, "POLL_SECONDS", 0.01)
+    activity.begin()
+    before = threading.active_count()
+    with stall_watch.watching(0.05), activity.doing(activity.RESTORING):
+        time.sleep(0.5)
+    err = capfd.readouterr().err
+    assert "the run has made no progress for 0 s; it is restoring, after step 0" in err
+    time.sleep(0.1)
+    assert threading.active_count() == before
+
+
+def test_states_are_described():
+    activity.begin().progressed(3)
+    assert stall_watch.described(stall_watch.state(1)) == "start-up, after step 3"
+    assert stall_watch.described("x") == "starting"
