@@ -36,8 +36,7 @@ GROUPS = ("data", "model", "training", "hardware", "output")
 # Fields of a pretraining config that change nothing about a single train step.
 NO_STEP_FLAGS = tuple(
     "workdir overwrite eval_every eval_rows save_every keep_checkpoints log_every stall_seconds "
-    "max_bad_steps "
-    "rollback_steps deterministic distributed".split()
+    "max_bad_steps rollback_steps deterministic distributed".split()
 )
 
 # What `pretrain` and `benchmark` advise if the memory does not suffice.

@@ -57,9 +57,8 @@ def test_scripts_are_clean(script):
             "queued-resources create bert --node-id bert --zone europe-west4-a --project p",
         ),
         ("install", [], "tpu-vm scp"),
-        ("mount", ["--nfs", "10.0.0.2:/share"], "mount -t nfs 10.0.0.2:/share /mnt/bertjax"),
         ("watch", [], "--worker=0 --command 'tail -n 50 -f bertjax.log'"),
-        ("stop", [], "kill -TERM $(cat bertjax.pid)"),
+        ("stop", [], "pkill -TERM -s $(cat bertjax.pid) python"),
         ("delete", [], "tpu-vm delete bert --zone europe-west4-a --quiet"),
         ("delete", ["--queued"], "queued-resources delete bert"),
     ],
@@ -71,8 +70,9 @@ def test_a_slice_from_creation_to_deletion(command, options, expected):
 def test_a_run_starts_on_all_hosts_with_flags_that_pretrain_knows():
     said = dry("tpu_vm.sh", "run", *SLICE, "--", *PRETRAIN)
     assert "--worker=all" in said and "setsid nohup" in said
-    # The command of the hosts is one quoted word.
-    check_program(shlex.split(said)[-1])
+    # The command of the hosts is one quoted word, and the program in it is another one.
+    words = shlex.split(shlex.split(said)[-1])
+    check_program(words[words.index("-c") + 1].partition(";")[0])
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,18 @@ def test_a_run_starts_on_all_hosts_with_flags_that_pretrain_knows():
         (["create", "--name", "n"], "--name and --zone are required"),
         (["run", *SLICE], "needs the flags of bertjax.pretrain"),
         (["run", *SLICE, "--config", "c"], "follow --"),
-        (["mount", *SLICE], "needs --nfs"),
+        (["keep", *SLICE], "needs the flags of bertjax.pretrain"),
         (["create", "--zone"], "--zone needs a value"),
     ],
 )
 def test_what_is_missing_is_said(arguments, message):
     assert message in dry("tpu_vm.sh", *arguments, status=2)
+
+
+def test_keep_creates_installs_and_runs():
+    said = dry("tpu_vm.sh", "keep", *SLICE, "--", *PRETRAIN)
+    places = [said.index(word) for word in (" create bert ", " scp ", "uv pip", "bertjax.pretrain")]
+    assert places == sorted(places)
 
 
 def test_slurm_runs_one_process_a_gpu_and_prepares_in_parts():

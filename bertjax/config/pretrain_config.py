@@ -69,7 +69,8 @@ class PretrainConfig(TrainingConfig):
         "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir overwrite log_every stall_seconds eval_every eval_rows save_every keep_checkpoints",
+        "output": "workdir overwrite log_every stall_seconds eval_every eval_rows save_every "
+        "keep_checkpoints",
     }
 
     data: str = ""
