@@ -31,20 +31,6 @@ config = PretrainConfig(
     log_every=1, eval_every=0, eval_rows=8, save_every=20, reader_threads=1,
 )
 """
-# The hosts read slowly, so that a preemption comes in the middle of the run.
-SLOWLY = """
-import sys, time
-
-class Slow:
-    def find_spec(self, name, path, target=None):
-        if name == "bertjax.data.batches.pretraining_batches":
-            sys.meta_path.remove(self)
-            import bertjax.data.batches.pretraining_batches as batches
-            read = batches._HostBatches.__getitem__
-            batches._HostBatches.__getitem__ = lambda s, i: (time.sleep(0.05), read(s, i))[1]
-
-sys.meta_path.insert(0, Slow())
-"""
 
 
 def file_in(address):

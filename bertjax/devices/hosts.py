@@ -7,6 +7,7 @@ and prints.
 import contextlib
 import hashlib
 import importlib.util
+import itertools
 import os
 import sys
 import threading
@@ -30,6 +31,10 @@ Result = TypeVar("Result")
 RENEW_SECONDS = 2.0
 # How long a host that has finished waits for the others to finish.
 SHUTDOWN_SECONDS = 60
+# How long the other hosts wait for an action of the first host that may take minutes.
+PATIENCE_SECONDS = 600
+# Numbers the barriers, which every host passes in the same order.
+_barriers = itertools.count()
 # The number of bytes of an error message that are sent to the other hosts.
 MESSAGE_BYTES = 512
 
@@ -218,6 +223,31 @@ def on_first(action: Callable[[], object]) -> None:
     `action`, and the other hosts raise ValueError.
     """
     on_all(action if is_first() else lambda: None)
+
+
+def on_first_patiently(action: Callable[[], object]) -> None:
+    """Calls `action` on the first host, as `on_first`; `action` may take up to ten minutes.
+
+    The other hosts wait in the coordination service of jax, because a collective operation of CPUs
+    fails if a host arrives more than 30 seconds after the others.
+    """
+    error = None
+    if is_first():
+        try:
+            action()
+        except BaseException as raised:
+            error = raised
+    if jax.process_count() > 1:
+        from jax._src import distributed  # jax has no public name for its client
+
+        client: Any = distributed.global_state.client
+        client.wait_at_barrier(f"bertjax/patient/{next(_barriers)}", int(PATIENCE_SECONDS * 1000))
+
+    def report() -> None:
+        if error is not None:
+            raise error
+
+    on_first(report)
 
 
 def check_equal(facts: Mapping[str, str]) -> None:

@@ -65,7 +65,7 @@ def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
         remedy="wait until it ends, stop it, or choose another --workdir",
     )
     try:
-        hosts.on_first(lock.take)
+        hosts.on_first_patiently(lock.take)
         hosts.on_all(mirror.pull)
         if hosts.is_first():
             mirror.start()

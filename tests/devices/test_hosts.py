@@ -281,6 +281,8 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_never_comes_is_named_without_a_common_folder(job, bucket, tmp_path):
+    if bucket.startswith("s3"):
+        pytest.skip("the program is the same, and the test waits for 25 s")
     env = [{"XDG_CACHE_HOME": str(tmp_path / str(rank))} for rank in range(3)]
     started = job(f"{bucket}/run", 3, 1, "--distributed.timeout_seconds", "25", env=env)
     started[1].kill()
