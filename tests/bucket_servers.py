@@ -19,6 +19,7 @@ os.environ.setdefault("NO_GCE_CHECK", "true")
 # The emulator has neither the header with an object's generation nor conditional requests, both of
 # which TensorStore needs: https://cloud.google.com/storage/docs/request-preconditions
 GCS = """
+import random
 import sys
 from http import HTTPStatus
 
@@ -51,7 +52,29 @@ def insert(request, response, storage, *args, original=objects.insert, **kwargs)
     original(request, response, storage, *args, **kwargs)
 
 objects.get, objects.insert = get, insert
+from gcp_storage_emulator import server
 from gcp_storage_emulator.server import create_server
+
+# The share of requests that fail is in a file: half of them with status 503, half by a cut
+# connection.
+chance, handle = random.Random(0), server.Router.handle
+
+def unreliable(self, method):
+    with open(sys.argv[2]) as file:
+        faults = float(file.read())
+    if chance.random() < faults:
+        handler = self._request_handler
+        if chance.random() < 0.5:
+            handler.close_connection = True
+            handler.connection.close()
+            return
+        handler.send_response(503)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
+    handle(self, method)
+
+server.Router.handle = unreliable
 create_server("127.0.0.1", int(sys.argv[1]), in_memory=True).run()
 """
 SERVERS = {
@@ -78,21 +101,24 @@ def _wait_for(address, process):
 
 
 @pytest.fixture(scope="session", params=["gs", "s3"])
-def bucket_server(request):
-    """(scheme, address) of an empty server of Cloud Storage or S3."""
+def bucket_server(request, tmp_path_factory):
+    """(scheme, address, file with the share of failing requests) of a server of a protocol."""
     pytest.importorskip("gcp_storage_emulator" if request.param == "gs" else "moto")
     pytest.importorskip("gcsfs" if request.param == "gs" else "s3fs")
     port = _free_port()
-    process = subprocess.Popen(
-        [*SERVERS[request.param], str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    faults = tmp_path_factory.mktemp("faults") / "share"
+    faults.write_text("0")
+    command = [*SERVERS[request.param], str(port)]
+    if request.param == "gs":
+        command.append(str(faults))
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_for(
             f"{address}/" + ("storage/v1/b?project=p" if request.param == "gs" else "moto-api/"),
             process,
         )
-        yield request.param, address
+        yield request.param, address, faults
     finally:
         process.kill()
         process.wait()
@@ -103,7 +129,7 @@ def bucket(bucket_server, monkeypatch):
     """The address of an empty bucket, such as gs://bucket-1a2b; all clients find its server."""
     import fsspec
 
-    scheme, address = bucket_server
+    scheme, address, _ = bucket_server
     if scheme == "gs":
         for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
             monkeypatch.setenv(name, address)
@@ -119,3 +145,13 @@ def bucket(bucket_server, monkeypatch):
     fsspec.filesystem(scheme).mkdir(name)
     yield f"{scheme}://{name}"
     system_class.clear_instance_cache()
+
+
+@pytest.fixture
+def unreliable(bucket_server):
+    """Makes a share of the requests to the server fail, where the server can do so (gs://)."""
+    scheme, _, faults = bucket_server
+    if scheme != "gs":
+        pytest.skip("the server of S3 has no faults")
+    yield lambda share: faults.write_text(str(share))
+    faults.write_text("0")

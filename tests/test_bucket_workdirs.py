@@ -4,8 +4,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import fsspec
@@ -127,6 +131,78 @@ def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
         assert params.keys() == expected.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(params[name], value)
+
+
+# A run that takes long enough to be killed in it, and locks that are found stale within a second.
+PROGRAM = """
+import sys, time
+from bertjax import pretrain
+from bertjax.cloud import bucket_lock
+import bertjax.data.batches.pretraining_batches as batches
+
+bucket_lock.STALE_SECONDS, bucket_lock.SETTLE_SECONDS, bucket_lock.POLL_SECONDS = 1, 0.05, 0.1
+bucket_lock.BEAT_SECONDS = 0.2
+read = batches._HostBatches.__getitem__
+batches._HostBatches.__getitem__ = lambda self, i: (time.sleep(0.1), read(self, i))[1]
+sys.exit(pretrain.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_ten_kills(bucket, prepared, one_layer, tmp_path):
+    flags = ["--data", str(prepared), "--init", str(one_layer), "--unroll", "1", "--save_every"]
+    flags += ["5", "--log_every", "1", "--eval_rows", "8", "--eval_every", "20", "--config"]
+    phase = "Phase(num_steps=500, max_length=16, batch_size=16)"
+    (tmp_path / "config.py").write_text(
+        "from bertjax.config import OptimizerConfig, Phase, PretrainConfig\n"
+        f"config = PretrainConfig(phases=({phase},), optimizer=OptimizerConfig(warmup_steps=1))\n"
+    )
+    command = [sys.executable, "-c", PROGRAM, *flags, str(tmp_path / "config.py"), "--workdir"]
+
+    def start(workdir, machine):
+        env = os.environ | {"XDG_CACHE_HOME": str(tmp_path / machine), "JAX_PLATFORMS": "cpu"}
+        return subprocess.Popen(
+            [*command, workdir], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    address, rng = f"{bucket}/run", random.Random(0)
+    for kill in range(10):
+        process = start(address, f"machine{kill}")
+        time.sleep(rng.uniform(3, 12))
+        assert process.poll() is None, process.communicate()
+        process.kill()
+        process.communicate()
+    process = start(address, "last")
+    output = process.communicate(timeout=300)[0].decode()
+    assert process.returncode == 0, output
+    assert "resuming at step" in output, output
+    process = start(str(tmp_path / "local"), "machine of the local run")
+    output = process.communicate(timeout=300)[0].decode()
+    assert process.returncode == 0, output
+    local = tmp_path / "local"
+    model = (local / "model" / "model.safetensors").read_bytes()
+    assert read(address, "model/model.safetensors") == model
+    metrics = (local / "metrics.jsonl").read_bytes()
+    assert losses(read(address, "metrics.jsonl")) == losses(metrics)
+
+
+@pytest.mark.slow
+def test_of_twenty_requests_one_fails(bucket, config, cache, unreliable, monkeypatch, capsys):
+    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.01)
+    pretrain.run(config)
+    remote = dataclasses.replace(config, workdir=f"{bucket}/run")
+    unreliable(0.05)
+    with stopped_after(3, monkeypatch):
+        pretrain.run(remote)
+    shutil.rmtree(cache)
+    pretrain.run(remote)
+    unreliable(0)
+    local = Path(config.workdir)
+    model = (local / "model" / "model.safetensors").read_bytes()
+    assert read(remote.workdir, "model/model.safetensors") == model
+    metrics = (local / "metrics.jsonl").read_bytes()
+    assert losses(read(remote.workdir, "metrics.jsonl")) == losses(metrics)
 
 
 def test_a_finished_run_and_another_config(bucket, config, capsys):

@@ -14,7 +14,7 @@ from bertjax.cloud.copies import download, listed
 from bertjax.files import cache_folder, write_json
 
 # The seconds between two uploads of changed files.
-UPLOAD_SECONDS = 30.0
+UPLOAD_SECONDS = 10.0
 # A file up to this size, in bytes, is read before it is uploaded, since it may grow meanwhile.
 READ_WHOLE = 1 << 24
 # The list of the files that the bucket holds, in the local folder.
