@@ -153,7 +153,7 @@ sys.exit(pretrain.main(sys.argv[1:]))
 def test_ten_kills(bucket, prepared, one_layer, tmp_path):
     flags = ["--data", str(prepared), "--init", str(one_layer), "--unroll", "1", "--save_every"]
     flags += ["5", "--log_every", "1", "--eval_rows", "8", "--eval_every", "20", "--config"]
-    phase = "Phase(num_steps=500, max_length=16, batch_size=16)"
+    phase = "Phase(num_steps=400, max_length=16, batch_size=16)"
     (tmp_path / "config.py").write_text(
         "from bertjax.config import OptimizerConfig, Phase, PretrainConfig\n"
         f"config = PretrainConfig(phases=({phase},), optimizer=OptimizerConfig(warmup_steps=1))\n"
