@@ -17,7 +17,9 @@ from bertjax.files import is_remote, read_json
 # Orbax writes these files after the checksums. They hold times and types, but no arrays.
 _COMMITTED = "commit_success.txt"
 _WRITTEN_LAST = ("_CHECKPOINT_METADATA", _COMMITTED)
-# Folders beside the checkpoint directory, for checkpoints that are being replaced or are damaged.
+# The directory of a run's checkpoints, and the folders beside it of checkpoints that are being
+# replaced or are damaged.
+CHECKPOINTS = "checkpoints"
 REPLACED, DAMAGED = "replaced", "damaged"
 TEMPORARY = "orbax-checkpoint-tmp"
 

@@ -5,12 +5,11 @@ folder gets its final name, and compared with the files before the files are use
 checksums are those that the bucket lists, so that no file is read for them.
 """
 
-import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.cloud.addresses import file_system
+from bertjax.cloud.copies import listed
 from bertjax.files import is_remote, read_json, write_json
 
 CHECKSUMS = "checksums.json"
@@ -25,7 +24,7 @@ def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
     """
     left_out = {*without, CHECKSUMS}
     if is_remote(folder):
-        entries = {k: v for k, v in _listed(folder).items() if k not in left_out}
+        entries = {k: v for k, v in _entries_in_bucket(folder).items() if k not in left_out}
     else:
         files = (path for path in folder.rglob("*") if path.is_file())
         names = sorted(path.relative_to(folder).as_posix() for path in files)
@@ -33,18 +32,13 @@ def write_checksums(folder: Path, without: Iterable[str] = ()) -> None:
     write_json(folder / CHECKSUMS, entries)
 
 
-def _listed(folder: Path) -> dict[str, list[int | str]]:
-    """Returns {name: [size, checksum]} of the files in a folder of a bucket, as its list says."""
-    system, root = file_system(os.fspath(folder))
-    system.invalidate_cache()
-    found = system.find(root, detail=True)
-    return {
-        path.removeprefix(f"{root}/"): [
-            int(info["size"]),
-            info.get("crc32c") or info.get("md5Hash") or info.get("ETag") or "",
-        ]
-        for path, info in sorted(found.items())
-    }
+def _entries_in_bucket(folder: Path) -> dict[str, list[int | str]]:
+    """Returns {name: [size, MD5]} of the files in a folder of a bucket, as its list says.
+
+    An MD5 that the list does not hold is "".
+    """
+    _, files = listed(str(folder))
+    return {file.name: [file.size, file.md5 or ""] for file in files}
 
 
 def _size_and_crc(path: Path) -> list[int]:
@@ -70,14 +64,14 @@ def find_damage(folder: Path) -> str | None:
         return str(error)
     if not expected:
         return f"{CHECKSUMS} is empty"
-    listed = _listed(folder) if is_remote(folder) else None
+    in_bucket = _entries_in_bucket(folder) if is_remote(folder) else None
     for name, entry in expected.items():
         if not isinstance(entry, list) or len(entry) != 2:
             return f"{CHECKSUMS} has no size and CRC-32 of {name}"
-        if name not in listed if listed is not None else not (folder / name).is_file():
+        if name not in in_bucket if in_bucket is not None else not (folder / name).is_file():
             return f"{name} is missing"
-        if listed is not None:
-            found = listed[name]
+        if in_bucket is not None:
+            found = in_bucket[name]
         elif isinstance(entry[1], str):  # a local copy; the checksum is one that a bucket lists
             found = [(folder / name).stat().st_size, entry[1]]
         else:

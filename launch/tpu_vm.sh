@@ -82,7 +82,7 @@ create() {
     return
   fi
   go gcloud compute tpus queued-resources create "$name" --node-id "$name" "${where[@]}" \
-    --accelerator-type "$type" --runtime-version "$version" "${cheap[@]}"
+    --accelerator-type "$type" --runtime-version "$version" "${cheap[@]}" || return
   local state='' ask=(gcloud compute tpus queued-resources describe "$name" "${where[@]}"
     --format 'value(state.state)')
   if [ -n "$dry_run" ]; then
@@ -97,6 +97,7 @@ create() {
   done
 }
 
+# In keep, a failing command does not end the script, so each is followed by `|| return`.
 install() {
   local checkout folder wheel changed
   checkout=$(cd "$(dirname "$0")/.." && pwd)
@@ -108,11 +109,11 @@ install() {
   fi
   local built=''
   [ -e "$checkout/build" ] || built=$checkout/build  # setuptools leaves it there
-  go python3 -m pip wheel -q --no-deps --wheel-dir "$folder" "$checkout"
+  go python3 -m pip wheel -q --no-deps --wheel-dir "$folder" "$checkout" || return
   [ -z "$built" ] || rm -rf "$built"
   wheel=bertjax.whl
   [ -n "$dry_run" ] || wheel=$(basename "$folder"/bertjax-*.whl)
-  go gcloud compute tpus tpu-vm scp "$folder/$wheel" "$name:$wheel" "${where[@]}" --worker=all
+  go gcloud compute tpus tpu-vm scp "$folder/$wheel" "$name:$wheel" "${where[@]}" --worker=all || return
   # The system's Python may be older than 3.11; uv installs a newer one.
   on_hosts "export PATH=\$PATH:\$HOME/.local/bin && { command -v uv > /dev/null || python3 -m pip install -q --user uv; } && uv venv -q --clear --python 3.12 env && uv pip install -q --python env/bin/python \"bertjax[tpu,gcs] @ file://\$HOME/$wheel\""
 }
@@ -179,7 +180,8 @@ ready_slice() {
   local slice
   slice=$(slice_state)
   [ "$slice" != READY ] || return 0
-  [ "$slice" = MISSING ] || delete
+  # After a preemption, a queued request remains without a slice.
+  [ "$slice" = MISSING ] && [ -z "$queued" ] || delete || true
   create
 }
 

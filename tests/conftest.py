@@ -175,6 +175,34 @@ def prepared(tmp_path_factory, corpus) -> Path:
 LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 
 
+SMALL_RUN = """
+from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.model import BertConfig
+
+config = PretrainConfig(
+    model=BertConfig(
+        vocab_size={vocab}, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=64,
+    ),
+    phases=(Phase(num_steps={steps}, max_length=16, batch_size=8),),
+    optimizer=OptimizerConfig(warmup_steps=5),
+    log_every=1, eval_every=0, eval_rows=8, save_every={save_every}, reader_threads=1,
+)
+"""
+
+
+@pytest.fixture
+def small_run(tokenizer, tmp_path):
+    """Writes the config of a small run, and returns the path of the file."""
+
+    def write(steps: int, save_every: int) -> Path:
+        text = SMALL_RUN.format(vocab=tokenizer.vocab_size, steps=steps, save_every=save_every)
+        (tmp_path / "config.py").write_text(text)
+        return tmp_path / "config.py"
+
+    return write
+
+
 def random_params(model, seed=0, spread=0.05):
     """Random parameters, drawn without compiling: matrices as a model starts with, plus noise.
 

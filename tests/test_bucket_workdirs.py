@@ -21,11 +21,11 @@ import bertjax
 from bertjax import pretrain
 from bertjax.cloud import addresses, bucket_lock
 from bertjax.cloud.bucket_lock import BucketLock
-from bertjax.cloud.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.interruption import Interrupted
 from bertjax.lock import Locked
 from bertjax.training import trainer
+from bertjax.training.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.weights import load_model
 
 
@@ -313,6 +313,17 @@ def test_a_lock_of_a_killed_process_is_taken_and_a_lock_that_is_lost_is_noticed(
     assert names_in(address) == set()
 
 
+def test_a_run_that_has_lost_its_lock_uploads_nothing(bucket, tmp_path):
+    lock = lock_of(f"{bucket}/run")
+    made = Mirror(tmp_path / "folder", f"{bucket}/run", check=lock.check)
+    made.pull()
+    (made.folder / "a.txt").write_text("a")
+    lock._taken_by = "another process"
+    with pytest.raises(Locked, match="another process"):
+        made.close()
+    assert names_in(made.address) == set()
+
+
 @pytest.fixture
 def mirror(bucket, tmp_path):
     made = Mirror(tmp_path / "folder", f"{bucket}/mirror")
@@ -380,6 +391,7 @@ def test_a_failed_upload_is_repeated_and_then_said(mirror, monkeypatch, capsys):
     other = Mirror(mirror.folder, mirror.address)
     other.pull()
     kept = next(mirror.folder.parent.glob("folder.unsent-*"))
+    assert [path.name for path in kept.iterdir()] == ["a.txt"]
     assert (kept / "a.txt").read_text() == "ab" and (other.folder / "a.txt").read_text() == "a"
     assert f"kept in {kept}" in capsys.readouterr().out
 
@@ -403,5 +415,6 @@ def test_a_bucket_that_does_not_exist_is_named(bucket, config):
 
 
 def test_folders_of_the_cache(cache):
+    assert mirror_folder("gs://b/run", 1) != mirror_folder("gs://b/run")
     assert mirror_folder("gs://b/run/") == cache / "bertjax" / "workdirs" / "gs" / "b" / "run"
     assert UPLOAD_SECONDS <= 60

@@ -37,7 +37,7 @@ ALLOWED = {
     | {"lock", "scratch", "file_checksums"}
     | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model"}
-    | {"lock", "scratch", "checkpoint_files", "run_file", "cloud"}
+    | {"lock", "scratch", "checkpoint_files", "file_checksums", "run_file", "cloud"}
     | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API

@@ -17,20 +17,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 STAND_INS = Path(__file__).parent / "launch_stand_ins"
 STEPS = 300
-CONFIG = """
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import BertConfig
-
-config = PretrainConfig(
-    model=BertConfig(
-        vocab_size={vocab}, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=64,
-    ),
-    phases=(Phase(num_steps={steps}, max_length=16, batch_size=8),),
-    optimizer=OptimizerConfig(warmup_steps=5),
-    log_every=1, eval_every=0, eval_rows=8, save_every=20, reader_threads=1,
-)
-"""
 
 
 def file_in(address):
@@ -48,7 +34,7 @@ def steps_done(workdir):
 
 
 @pytest.mark.slow
-def test_a_slice_is_kept_until_the_run_ends(bucket, prepared, tokenizer, tmp_path):
+def test_a_slice_is_kept_until_the_run_ends(bucket, prepared, small_run, tmp_path):
     if bucket.startswith("s3"):
         pytest.skip("Cloud TPUs use gs://")
     system = fsspec.filesystem("gs")
@@ -56,8 +42,7 @@ def test_a_slice_is_kept_until_the_run_ends(bucket, prepared, tokenizer, tmp_pat
         if file.is_file():
             target = f"{bucket}/data/{file.relative_to(prepared).as_posix()}"
             system.pipe_file(target.partition("://")[2], file.read_bytes())
-    config = tmp_path / "config.py"
-    config.write_text(CONFIG.format(vocab=tokenizer.vocab_size, steps=STEPS))
+    config = small_run(STEPS, save_every=20)
     cloud, workdir = tmp_path / "cloud", f"{bucket}/run"
     cloud.mkdir()
     env = os.environ | {

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from bertjax.devices import stall_watch
+from bertjax.devices.hosts import coordination_client
 from bertjax.interruption import STOPPED, Interrupted
 
 # The interval at which every host writes a sign of life.
@@ -35,13 +36,6 @@ _over = threading.Event()
 _watching = False
 
 
-def _client() -> Any:
-    """Returns the client of jax's coordination service, or None in a run of a single process."""
-    from jax._src import distributed  # jax has no public name for it
-
-    return distributed.global_state.client
-
-
 def announce(message: str) -> None:
     """Tells the other hosts by `message` why this host ends, which makes the other hosts end, too.
 
@@ -53,7 +47,7 @@ def announce(message: str) -> None:
         _over.set()
         _watching = message != _FINISHED
         try:
-            _client().key_value_set(
+            coordination_client().key_value_set(
                 f"{_FOLDER}/ended/{jax.process_index()}", message, allow_overwrite=True
             )
         except Exception:  # the coordination service has ended, and so have the others
@@ -136,7 +130,7 @@ def _watch(stall_seconds: float) -> None:
         beat += 1
         now = time.monotonic()
         try:
-            client = _client()
+            client = coordination_client()
             client.key_value_set(
                 f"{_FOLDER}/alive/{rank}", stall_watch.state(beat), allow_overwrite=True
             )

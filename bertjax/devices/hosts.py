@@ -174,6 +174,13 @@ def _watch(
     os._exit(1)
 
 
+def coordination_client() -> Any:
+    """Returns the client of jax's coordination service, or None in a run of a single process."""
+    from jax._src import distributed  # jax has no public name for it
+
+    return distributed.global_state.client
+
+
 def is_first() -> bool:
     """Returns whether this host is process 0, the only host that writes files and prints."""
     return jax.process_index() == 0
@@ -238,10 +245,8 @@ def on_first_patiently(action: Callable[[], object]) -> None:
         except BaseException as raised:
             error = raised
     if jax.process_count() > 1:
-        from jax._src import distributed  # jax has no public name for its client
-
-        client: Any = distributed.global_state.client
-        client.wait_at_barrier(f"bertjax/patient/{next(_barriers)}", int(PATIENCE_SECONDS * 1000))
+        barrier = f"bertjax/patient/{next(_barriers)}"
+        coordination_client().wait_at_barrier(barrier, PATIENCE_SECONDS * 1000)
 
     def report() -> None:
         if error is not None:

@@ -54,9 +54,10 @@ class StallWatch:
         self._said: tuple[float, list[int]] | None = None
         self._seen: dict[int, tuple[str, float]] = {}  # rank -> (last state, time of its arrival)
 
-    def check(self, states: Mapping[int, str] = {}) -> None:
+    def check(self, states: Mapping[int, str] | None = None) -> None:
         """Compares the time of the last progress with the limit; `states` are {rank: state}."""
         now = time.monotonic()
+        states = states or {}
         for rank, text in states.items():
             if self._seen.get(rank, ("", 0.0))[0] != text:
                 self._seen[rank] = (text, now)

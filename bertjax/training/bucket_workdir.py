@@ -13,21 +13,28 @@ from pathlib import Path
 
 import jax
 
-from bertjax.checkpoint_files import DAMAGED, REPLACED
-from bertjax.cloud.addresses import place
+from bertjax.checkpoint_files import CHECKPOINTS, DAMAGED, REPLACED
+from bertjax.cloud.addresses import explained, place
 from bertjax.cloud.bucket_lock import BucketLock
-from bertjax.cloud.mirror import Mirror, mirror_folder
+from bertjax.config import DistributedConfig
 from bertjax.devices import hosts
 from bertjax.files import is_remote
-from bertjax.training.workdir import CHECKPOINTS, LOCK_FILE, ROLLED_BACK, Workdir
+from bertjax.lock import Locked
+from bertjax.training.mirror import Mirror, mirror_folder
+from bertjax.training.workdir import LOCK_FILE, ROLLED_BACK, Workdir
 
 CHECKPOINT_FOLDERS = (CHECKPOINTS, DAMAGED, REPLACED, ROLLED_BACK)
 MEETING_PLACE = "hosts"
 
 
-def meeting_place(address: str | Path) -> Path:
-    """Returns the folder of a workdir in which hosts that wait for each other keep files."""
-    return place(address) / MEETING_PLACE
+def connect(config: DistributedConfig, address: str | Path) -> None:
+    """Connects the hosts of a run, which meet in its workdir, on a disk or in a bucket.
+
+    Raises:
+        ImportError, OSError: the bucket cannot be read or written.
+    """
+    with explained(address, "written"):
+        hosts.connect(config, place(address) / MEETING_PLACE)
 
 
 @contextlib.contextmanager
@@ -57,24 +64,29 @@ def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
             "write parts of each checkpoint: use one process (it drives all GPUs of its machine), "
             "a file system that all hosts share or, for pretraining, a gs:// bucket."
         )
-    mirror = Mirror(mirror_folder(address), address, CHECKPOINT_FOLDERS if direct else ())
     lock = BucketLock(
         f"{address}/{LOCK_FILE}",
         place=address,
         what="run",
         remedy="wait until it ends, stop it, or choose another --workdir",
     )
+    mirror = Mirror(
+        mirror_folder(address, jax.process_index()),
+        address,
+        without=CHECKPOINT_FOLDERS if direct else (),
+        check=lock.check,
+    )
     try:
         hosts.on_first_patiently(lock.take)
         hosts.on_all(mirror.pull)
         if hosts.is_first():
             mirror.start()
-        yield Workdir(mirror.folder, mirror, lock, direct=direct)
+        yield Workdir(mirror.folder, mirror, direct=direct)
     except BaseException:
         if hosts.is_first() and lock.held:
             try:
                 mirror.close()
-            except OSError as error:  # the error of the run is what the user must see
+            except (OSError, Locked) as error:  # the error of the run is what the user must see
                 print(f"warning: {error}", flush=True)
         lock.release()
         raise

@@ -18,7 +18,6 @@ import numpy as np
 
 from bertjax.cloud.addresses import place
 from bertjax.cloud.copies import local_copy
-from bertjax.cloud.mirror import upload
 from bertjax.config import Phase, PretrainConfig, differences
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
@@ -32,9 +31,10 @@ from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import is_remote
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training import goodput
-from bertjax.training.bucket_workdir import meeting_place, opened
+from bertjax.training.bucket_workdir import connect, opened
 from bertjax.training.evaluate import evaluate
 from bertjax.training.evaluate_and_save import interruptible
+from bertjax.training.mirror import upload
 from bertjax.training.optimizer import difference_before
 from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
 from bertjax.training.rollback import RolledBack
@@ -339,7 +339,7 @@ def pretrain(config: PretrainConfig) -> Path:
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
     if config.workdir:
-        hosts.connect(config.distributed, meeting_place(config.workdir))
+        connect(config.distributed, config.workdir)
     with (
         host_watch.watching(config.stall_seconds),
         opened(config.workdir, direct=True) as workdir,
@@ -361,7 +361,7 @@ def pretrain(config: PretrainConfig) -> Path:
                     run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
                 )
             )
-    return place(run.workdir.place) / run.workdir.model.name
+    return place(run.workdir.address) / run.workdir.model.name
 
 
 def export(workdir: str | Path) -> Path:
@@ -395,4 +395,4 @@ def _write_model(
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
     card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
     save_hf(workdir.model, params, model, tokenizer, head=head, card=card)
-    print(f"model of step {step:,} written to {workdir.place}/{workdir.model.name}")
+    print(f"model of step {step:,} written to {workdir.address}/{workdir.model.name}")

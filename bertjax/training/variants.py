@@ -28,7 +28,7 @@ from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training import goodput
-from bertjax.training.bucket_workdir import meeting_place, opened
+from bertjax.training.bucket_workdir import connect, opened
 from bertjax.training.data_summary import summary
 from bertjax.training.finetuning import (
     SCORES,
@@ -126,7 +126,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     activity.begin()
     use_deterministic_operations(config.deterministic)
     use_compilation_cache()
-    hosts.connect(config.distributed, meeting_place(config.workdir))
+    connect(config.distributed, config.workdir)
     with (
         host_watch.watching(config.stall_seconds),
         opened(config.workdir, direct=False) as workdir,
@@ -134,7 +134,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     ):
         result = _finetune(dataclasses.replace(config, workdir=str(workdir.path)))
     if is_remote(config.workdir):
-        hosts.say(f"{workdir.path} was uploaded to {workdir.place}")
+        hosts.say(f"{workdir.path} was uploaded to {workdir.address}")
     return result
 
 

@@ -19,19 +19,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.checkpoint_files import DAMAGED, set_damaged_aside, steps_in
+from bertjax.checkpoint_files import CHECKPOINTS, DAMAGED, set_damaged_aside, steps_in
 from bertjax.cloud.addresses import place, remove_folder
-from bertjax.cloud.bucket_lock import BucketLock
-from bertjax.cloud.mirror import LIST_FILE, Mirror
 from bertjax.config import differences
 from bertjax.devices import hosts
 from bertjax.files import explaining, set_aside
 from bertjax.lock import Lock
 from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write_run
 from bertjax.training.metric_files import read_lines
+from bertjax.training.mirror import LIST_FILE, Mirror
 
 LOCK_FILE = "run.lock"
-CHECKPOINTS, ROLLED_BACK = "checkpoints", "rolled_back"
+ROLLED_BACK = "rolled_back"
 GOODPUT = ("goodput.jsonl", ".goodput.json")
 # The rows of the user's data files that a fine-tuning run leaves out.
 BAD_ROWS = "bad_rows.jsonl"
@@ -59,27 +58,19 @@ class Workdir:
     Args:
         path: the local folder of the run.
         mirror: uploads the files of `path` to a bucket; None: the workdir is `path` itself.
-        bucket_lock: the lock of the folder in the bucket, if there is one.
         direct: whether the checkpoints are in the bucket of `mirror` and not in `path`.
 
     Attributes:
         path: the local folder of the run.
-        place: what messages call the workdir: `path`, or the address of its bucket.
+        address: what messages call the workdir: `path`, or the folder in the bucket.
         checkpoints: the folder of the checkpoints, which may be in a bucket.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        mirror: Mirror | None = None,
-        bucket_lock: BucketLock | None = None,
-        *,
-        direct: bool = False,
-    ):
-        self.path, self._mirror, self._bucket_lock = path, mirror, bucket_lock
-        self.place = mirror.address if mirror is not None else str(path)
+    def __init__(self, path: Path, mirror: Mirror | None = None, *, direct: bool = False):
+        self.path, self._mirror = path, mirror
+        self.address = mirror.address if mirror is not None else str(path)
         self.tokenizer = path / "tokenizer"
-        parent = place(self.place) if direct else path
+        parent = place(self.address) if direct else path
         self._parents = (path, parent) if direct else (path,)
         self.checkpoints = parent / CHECKPOINTS
         self.model = path / "model"
@@ -125,8 +116,6 @@ class Workdir:
             OSError: the bucket cannot be written.
         """
         if self._mirror is not None:
-            if self._bucket_lock is not None:
-                self._bucket_lock.check()
             self._mirror.sync()
 
     def publish_if_possible(self) -> None:
@@ -178,10 +167,10 @@ class Workdir:
             changed.append("the data differs from that of " + (where or "the task's files"))
         if changed:
             raise ValueError(
-                f"{self.place} holds a run of another config: {'; '.join(changed)}. Resume with "
+                f"{self.address} holds a run of another config: {'; '.join(changed)}. Resume with "
                 "the old config, or choose another --workdir, or delete that run with "
                 "--overwrite; to start a new run from the model of this one, choose another "
-                f"--workdir and give --init {self.place}."
+                f"--workdir and give --init {self.address}."
             )
 
     def _holds_something(self) -> bool:
@@ -229,7 +218,7 @@ class Workdir:
         """
         if self.path.exists() and not holds_run(self.path) and self._holds_something():
             raise ValueError(
-                f"{self.place} is not empty and holds no run: choose another --workdir."
+                f"{self.address} is not empty and holds no run: choose another --workdir."
             )
         with explaining(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -257,7 +246,7 @@ class Workdir:
                 remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
-        print(f"{self.place}: the earlier run was deleted (--overwrite)", flush=True)
+        print(f"{self.address}: the earlier run was deleted (--overwrite)", flush=True)
 
     def set_damaged_aside(self, *, overwrite: bool = False) -> None:
         """Moves the damaged checkpoints of the run, if any, to the folder `damaged`.

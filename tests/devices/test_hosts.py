@@ -166,9 +166,15 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_the_run_goes_on(job, 
     assert len(steps) == 1 and steps[0] == len(losses(workdir))
 
 
+# The two processes have caches of their own, as on two machines, or share that of one machine.
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "caches",
+    [("first", "second"), pytest.param(("one", "one"), marks=pytest.mark.exhaustive)],
+    ids=["two machines", "one machine"],
+)
 def test_processes_without_a_common_folder_share_a_bucket_and_one_process_goes_on(
-    job, alone, bucket, tmp_path
+    job, alone, bucket, tmp_path, caches
 ):
     if bucket.startswith("s3"):
         pytest.skip("Orbax does not write to S3")
@@ -183,7 +189,7 @@ def test_processes_without_a_common_folder_share_a_bucket_and_one_process_goes_o
     def machines(*names):
         return [{"XDG_CACHE_HOME": str(tmp_path / name)} for name in names]
 
-    started = job(workdir, 2, 2, env=machines("first", "second"))
+    started = job(workdir, 2, 2, env=machines(*caches))
     # The first checkpoint is that of step 10; metrics are uploaded before it.
     deadline = time.time() + 200
     while lines().count("train/loss") < 10:

@@ -14,20 +14,6 @@ from bertjax.devices import activity
 from bertjax.training import goodput
 from bertjax.training.goodput import IDLE, LOST, Ledger, read_ledger, totals
 
-CONFIG = """
-from bertjax.config import OptimizerConfig, Phase, PretrainConfig
-from bertjax.model import BertConfig
-
-config = PretrainConfig(
-    model=BertConfig(
-        vocab_size={vocab}, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=64,
-    ),
-    phases=(Phase(num_steps={steps}, max_length=16, batch_size=8),),
-    optimizer=OptimizerConfig(warmup_steps=5),
-    log_every=1, eval_every=40, eval_rows=8, save_every=10, reader_threads=1,
-)
-"""
 # A step takes long enough for kills to hit different steps.
 PROGRAM = """
 import sys, time
@@ -149,10 +135,9 @@ def done_steps(workdir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.exhaustive)])
-def test_random_kills(prepared, tokenizer, tmp_path, kills):
+def test_random_kills(prepared, small_run, tmp_path, kills):
     total = 60 * (kills + 2)
-    config, workdir = tmp_path / "config.py", tmp_path / "run"
-    config.write_text(CONFIG.format(vocab=tokenizer.vocab_size, steps=total))
+    config, workdir = small_run(total, save_every=10), tmp_path / "run"
     command = [sys.executable, "-c", PROGRAM, "--config", str(config), "--data", str(prepared)]
     rng = random.Random(0)
     begin, lost, process = time.time(), [], None

@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.checkpoint_files import CHECKPOINTS, TEMPORARY
 from bertjax.cloud.addresses import explained, file_system, repeated
 from bertjax.cloud.copies import download, listed
+from bertjax.file_checksums import CHECKSUMS
 from bertjax.files import cache_folder, write_json
 
 # The seconds between two uploads of changed files.
@@ -20,17 +22,20 @@ READ_WHOLE = 1 << 24
 # The list of the files that the bucket holds, in the local folder.
 LIST_FILE = ".uploaded.json"
 # A folder is incomplete without these files, so they are uploaded after all others.
-LAST_FILES = ("checksums.json", "config.json")
 MODEL_FILE = "config.json"
-# Beginnings and ends of the names of files and folders that are not finished.
+LAST_FILES = (CHECKSUMS, MODEL_FILE)
+# Ends of the names of files and folders that are not finished.
 _UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing")
-_UNFINISHED_STEP = "orbax-checkpoint-tmp"
 
 
-def mirror_folder(address: str) -> Path:
-    """Returns the local folder, in the user's cache, of the mirror of a folder in a bucket."""
+def mirror_folder(address: str, rank: int = 0) -> Path:
+    """Returns the local folder, in the user's cache, of the mirror of a folder in a bucket.
+
+    Processes of one run have different folders, because they may share the cache of one machine.
+    """
     scheme, _, rest = os.fspath(address).rstrip("/").partition("://")
-    return cache_folder() / "workdirs" / scheme / rest
+    folder = cache_folder() / "workdirs" / scheme / rest
+    return folder.with_name(f"{folder.name}.process-{rank}") if rank else folder
 
 
 class Mirror:
@@ -44,11 +49,20 @@ class Mirror:
         folder: the local folder.
         address: the folder in the bucket.
         without: names of subfolders that are not mirrored.
+        check: called before each upload; it raises an error if the bucket must not be written,
+            because another run has taken its lock.
     """
 
-    def __init__(self, folder: Path, address: str, without: Sequence[str] = ()):
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        *,
+        without: Sequence[str] = (),
+        check: Callable[[], None] = lambda: None,
+    ):
         self.folder, self.address = folder, address.rstrip("/")
-        self._without = without
+        self._without, self._check = without, check
         # {name of a file in the bucket: [size, modification time] of the local file}
         self._sent: dict[str, list[int]] = {}
         self._busy = threading.Lock()
@@ -99,17 +113,20 @@ class Mirror:
         """Uploads all changes, and removes from the bucket what is no longer in the local folder.
 
         Raises:
+            Locked: another run has taken the lock of the bucket.
             OSError: the bucket cannot be written.
         """
         with self._busy, explained(self.address, "written"):
-            found = {name: state for name, state in self._local_files()}
+            self._check()
+            found = dict(self._local_files())
             changed = [name for name, state in found.items() if self._sent.get(name) != state]
             changed = self._hide_changed_models(changed, found)
             for name in sorted(changed, key=_order):
                 self._upload(name)
-            for name in [name for name in self._sent if name not in found]:
+            gone = [name for name in self._sent if name not in found]
+            for name in gone:
                 self._remove(name)
-            if changed:
+            if changed or gone:
                 self._write_list()
 
     def close(self) -> None:
@@ -129,13 +146,20 @@ class Mirror:
             sent = json.loads((self.folder / LIST_FILE).read_bytes())
         except (OSError, ValueError):
             return
-        unsent = [name for name, state in self._local_files() if sent.get(name) != state]
+        # Files whose names begin with a dot are rewritten all the time.
+        unsent = [
+            name
+            for name, state in self._local_files()
+            if sent.get(name) != state and not name.startswith(".")
+        ]
         if unsent:
             numbers = (
                 self.folder.with_name(f"{self.folder.name}.unsent-{n}") for n in range(10**6)
             )
             target = next(path for path in numbers if not path.exists())
-            self.folder.rename(target)
+            for name in unsent:
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / name).rename(target / name)
             print(
                 f"{len(unsent)} files of an earlier process, such as {unsent[0]}, were never "
                 f"uploaded to {self.address}; they are kept in {target}.",
@@ -148,7 +172,7 @@ class Mirror:
             bool(parts)
             and parts[0] not in self._without
             and not any(
-                part.endswith(_UNFINISHED) or _UNFINISHED_STEP in part or part == LIST_FILE
+                part.endswith(_UNFINISHED) or TEMPORARY in part or part == LIST_FILE
                 for part in parts
             )
         )
@@ -225,16 +249,16 @@ def upload(folder: Path, address: str) -> None:
 def _order(name: str) -> tuple[bool, bool, str]:
     """Sorts files for upload: a checkpoint after the metrics up to it, and last files last."""
     path = Path(name)
-    return "checkpoints" in path.parts, path.name in LAST_FILES, name
+    return CHECKPOINTS in path.parts, path.name in LAST_FILES, name
 
 
 def _is_incomplete(name: str, names: set[str]) -> bool:
     """Whether a file belongs to a checkpoint of which the bucket does not hold all files.
 
-    A checkpoint is a folder with a number, and `checksums.json` is the last of its files.
+    A checkpoint is a folder with a number, and `checksums.json` is uploaded after its other files.
     """
     step = next((part for part in Path(name).parents if part.name.isdigit()), None)
-    return step is not None and (step / LAST_FILES[0]).as_posix() not in names
+    return step is not None and (step / CHECKSUMS).as_posix() not in names
 
 
 def _state_of(path: Path) -> list[int]:
