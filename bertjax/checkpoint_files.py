@@ -46,6 +46,25 @@ def _is_complete(folder: Path) -> bool:
     return not is_remote(folder) or (folder / _COMMITTED).exists()
 
 
+def without_older_checkpoints(names: list[str]) -> list[str]:
+    """Returns the files of a run's workdir without those of checkpoints that newer ones replace.
+
+    Args:
+        names: names of files relative to the workdir, or to any other folder.
+    """
+    step_of = {name: _step_of(name) for name in names}
+    complete = [step for name, step in step_of.items() if name.endswith(_WRITTEN_LAST[0])]
+    newest = max((step for step in complete if step is not None), default=None)
+    return [name for name, step in step_of.items() if step is None or step == newest]
+
+
+def _step_of(name: str) -> int | None:
+    """Returns the step of the checkpoint that a file of a workdir belongs to; None: of none."""
+    folder, _, rest = name.partition("/")
+    step = rest.partition("/")[0]
+    return int(step) if folder == CHECKPOINTS and step.isdigit() else None
+
+
 def add_checksums(folder: Path) -> None:
     """Writes `checksums.json` to `folder`, the temporary folder of an unfinished checkpoint."""
     write_checksums(folder, without=_WRITTEN_LAST)

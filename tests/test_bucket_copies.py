@@ -1,11 +1,15 @@
 """Local copies of buckets: equal to the bucket, continued, updated, and clear when they fail."""
 
+import threading
+from collections import Counter
+
 import fsspec
 import numpy as np
 import pytest
 
 from bertjax.cloud import addresses, copies
 from bertjax.cloud.copies import LIST_FILE, local_copy
+from bertjax.data.text.sources import find_files
 
 
 def put(address, content):
@@ -72,6 +76,46 @@ def test_a_file_is_copied_without_its_neighbours(folder, files, tmp_path):
     assert copy.is_file() and [*contents(tmp_path)].count("a.json") == 0
 
 
+def test_globs_copy_what_they_match(folder, files, tmp_path):
+    for name in ("a.txt", "deep/b.txt", "deep/er/c.txt"):
+        put(f"{folder}/{name}", name.encode())
+    everything = {"a.txt", "deep/b.txt", "deep/er/c.txt"}
+    for glob, names in {
+        "*.txt": {"a.txt"},
+        "deep/*.txt": {"deep/b.txt"},
+        "**/*.txt": everything,
+    }.items():
+        cache = tmp_path / glob[0]
+        found = find_files(str(local_copy(f"{folder}/{glob}", cache)))
+        copied = {file.path.split("/data/")[1] for file in found}
+        assert copied == names and sum(len(contents(f)) for f in [cache]) == len(names)
+    with pytest.raises(FileNotFoundError, match=r"No file in .*/data matches \*.csv"):
+        local_copy(f"{folder}/*.csv", tmp_path)
+
+
+def test_files_of_a_folder_are_chosen_by_name(folder, files, tmp_path):
+    copy = local_copy(folder, tmp_path, choose=lambda names: set(names) - {"c"})
+    assert contents(copy).keys() == files.keys() - {"c"}
+    local_copy(folder, tmp_path, choose=lambda names: {"c"})
+    assert contents(copy) == files  # the others remain
+
+
+def test_copies_at_the_same_time_share_the_work(folder, files, tmp_path, monkeypatch):
+    block, read = copies._block, []
+    monkeypatch.setattr(
+        copies,
+        "_block",
+        lambda system, file, *at: read.append((file.name, *at)) or block(system, file, *at),
+    )
+    threads = [threading.Thread(target=local_copy, args=(folder, tmp_path)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert contents(local_copy(folder, tmp_path)) == files
+    assert len(read) == len(set(read)) > 5
+
+
 def test_an_interrupted_copy_goes_on_where_it_stopped(folder, files, tmp_path, monkeypatch):
     block, starts = copies._block, []
 
@@ -90,11 +134,11 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(folder, files, tmp_path, m
 
 
 def test_failed_requests_are_repeated_and_said(folder, files, tmp_path, monkeypatch, capsys):
-    block, calls = copies._block, []
+    block, calls = copies._block, Counter()
 
     def unreliable(system, file, start, end):
-        calls.append(file.name)
-        if len(calls) % 3:
+        calls[file, start] += 1
+        if calls[file, start] < 3:
             raise ConnectionResetError("the connection was cut")
         return block(system, file, start, end)
 

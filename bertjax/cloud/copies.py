@@ -2,7 +2,7 @@
 
 A copy is made once on each machine, in `bertjax.files.cache_folder()` unless another folder is
 given. Before each use, the files in the bucket are listed, and only new and changed ones are
-copied. A copy that was interrupted continues where it stopped.
+copied, several at a time. A copy that was interrupted continues where it stopped.
 """
 
 import base64
@@ -10,7 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import queue
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +23,11 @@ from bertjax.lock import waiting_lock
 
 # Number of bytes in one request; a copy that stops is continued after the last whole request.
 BLOCK = 1 << 24
-# The list of the files that are complete, in the folder of a copy.
+# Number of files that are copied at a time, because one connection seldom fills the network.
+STREAMS = 8
+# The list of the files that are complete, in the folder of a copy, and the suffix of lock files.
 LIST_FILE = ".copied.json"
+LOCK_SUFFIX = ".lock"
 PART_SUFFIX = ".part"
 # Number of bytes from which the user is told that something is copied.
 SAID_FROM = 1 << 26
@@ -37,15 +43,23 @@ class BucketFile(NamedTuple):
     md5: str | None
 
 
-def local_copy(address: Any, cache: str | Path | None = None) -> Any:
-    """Returns the path of a local copy of a file or folder in a bucket.
+def local_copy(
+    address: Any,
+    cache: str | Path | None = None,
+    *,
+    choose: Callable[[list[str]], Collection[str]] | None = None,
+) -> Any:
+    """Returns the path of a local copy of a file or folder in a bucket, or of what a glob matches.
 
-    Several processes of a machine share a copy: one copies, the others wait. The environment
-    variable XDG_CACHE_HOME changes the place of the copies.
+    Several processes of a machine share a copy: one copies a file, the others wait for it. The
+    environment variable XDG_CACHE_HOME changes the place of the copies.
 
     Args:
-        address: an address gs://... or s3://..., or a local path, which is returned as it is.
+        address: an address gs://... or s3://..., in which the last parts of the path may be a glob
+            such as `*.txt` or `**/*.gz`; or a local path, which is returned as it is.
         cache: the folder of the copies; None: a folder in the user's cache.
+        choose: a function that returns which of the files of a folder to copy, given the list of
+            their names relative to the folder; None: all files, or those that match the glob.
 
     Raises:
         FileNotFoundError: there is no such file or folder in the bucket.
@@ -55,7 +69,7 @@ def local_copy(address: Any, cache: str | Path | None = None) -> Any:
     """
     if not is_remote(address):
         return address
-    address = os.fspath(address).rstrip("/")
+    address, glob = _split_glob(os.fspath(address).rstrip("/"))
     place(address)  # refuses other schemes
     scheme, _, rest = address.partition("://")
     target = Path(cache) if cache else cache_folder() / "buckets"
@@ -63,11 +77,35 @@ def local_copy(address: Any, cache: str | Path | None = None) -> Any:
     with explained(address):
         system, files = listed(address)
         is_folder = files[0].name != ""
+        names = [file.name for file in files]
+        if glob:
+            chosen = _matching(names, glob)
+            if not chosen:
+                raise FileNotFoundError(f"No file in {address} matches {glob}: check the glob.")
+        else:
+            chosen = set(names if choose is None or not is_folder else choose(names))
         folder = target if is_folder else target.parent
         folder.mkdir(parents=True, exist_ok=True)
-        with waiting_lock(folder / ".lock"):
-            _update(system, files, folder, address)
-    return target
+        _update(system, [file for file in files if file.name in chosen], folder, address)
+        if is_folder:
+            _remove_others(folder, set(names))
+    return target / glob if glob else target
+
+
+def _split_glob(address: str) -> tuple[str, str]:
+    """Splits an address into a folder and a glob relative to it, which is "" if there is none."""
+    scheme, _, path = address.partition("://")
+    parts = path.split("/")
+    first = next((n for n, part in enumerate(parts) if n and set(part) & set("*?[")), len(parts))
+    return f"{scheme}://{'/'.join(parts[:first])}", "/".join(parts[first:])
+
+
+def _matching(names: list[str], glob: str) -> set[str]:
+    """Returns the names that match a glob, and those in folders that match it."""
+    from fsspec.utils import glob_translate
+
+    pattern = re.compile(glob_translate(glob))
+    return {name for name in names if pattern.match(name)}
 
 
 def listed(address: str) -> tuple[Any, list[BucketFile]]:
@@ -100,37 +138,88 @@ def listed(address: str) -> tuple[Any, list[BucketFile]]:
 
 
 def _update(system: Any, files: list[BucketFile], folder: Path, address: str) -> None:
-    """Copies the files that `folder` lacks, and removes those that the bucket has no longer."""
-    list_file = folder / LIST_FILE
-    try:
-        done = json.loads(list_file.read_bytes())
-    except (OSError, ValueError):
-        done = {}
-    done = done if isinstance(done, dict) else {}
-    is_folder = files[0].name != ""
-    local = {file: folder / (file.name or Path(file.path).name) for file in files}
-    names = {file: local[file].relative_to(folder).as_posix() for file in files}
-    todo = [
-        file
-        for file in files
-        if done.get(names[file]) != [file.size, file.version]
-        or not local[file].is_file()
-        or local[file].stat().st_size != file.size
-    ]
+    """Copies those of the files that are new or have changed to `folder`."""
+    done = _read_list(folder)
+    todo = [file for file in files if not _is_current(file, folder, done)]
     total = sum(file.size for file in todo)
     if total >= SAID_FROM:
         print(f"copying {address} ({total / 1e9:,.2f} GB) to {folder}", flush=True)
     with _progress(total) as advance:
-        for file in todo:
-            local[file].parent.mkdir(parents=True, exist_ok=True)
-            download(system, file, local[file], advance)
-            done[names[file]] = [file.size, file.version]
-            write_json(list_file, done)
-    if is_folder and (gone := done.keys() - set(names.values())):
-        for name in gone:
+        _in_parallel(lambda file: _copy(system, file, folder, advance), todo)
+
+
+def _local(file: BucketFile, folder: Path) -> Path:
+    return folder / (file.name or Path(file.path).name)
+
+
+def _read_list(folder: Path) -> dict[str, Any]:
+    """Returns {name: [size, version]} of the files in `folder` that are complete."""
+    try:
+        done = json.loads((folder / LIST_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return done if isinstance(done, dict) else {}
+
+
+def _is_current(file: BucketFile, folder: Path, done: dict[str, Any]) -> bool:
+    local = _local(file, folder)
+    if done.get(local.relative_to(folder).as_posix()) != [file.size, file.version]:
+        return False
+    return local.is_file() and local.stat().st_size == file.size
+
+
+def _copy(system: Any, file: BucketFile, folder: Path, advance: Callable[[int], None]) -> None:
+    """Copies a file to `folder` and notes it in the list, unless another process has done so."""
+    local = _local(file, folder)
+    name = local.relative_to(folder).as_posix()
+    mark = hashlib.sha256(name.encode()).hexdigest()[:12]
+    with waiting_lock(folder / f".{mark}{LOCK_SUFFIX}"):
+        if _is_current(file, folder, _read_list(folder)):
+            advance(file.size)
+            return
+        local.parent.mkdir(parents=True, exist_ok=True)
+        download(system, file, local, advance)
+        with waiting_lock(folder / LOCK_SUFFIX):
+            write_json(folder / LIST_FILE, _read_list(folder) | {name: [file.size, file.version]})
+
+
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Removes copies of files that the bucket, whose files are `names`, has no longer."""
+    if not _read_list(folder).keys() - names:
+        return
+    with waiting_lock(folder / LOCK_SUFFIX):
+        done = _read_list(folder)
+        for name in done.keys() - names:
             (folder / name).unlink(missing_ok=True)
-            done.pop(name)
-        write_json(list_file, done)
+        write_json(folder / LIST_FILE, {name: done[name] for name in done.keys() & names})
+
+
+def _in_parallel(function: Callable[[BucketFile], None], files: list[BucketFile]) -> None:
+    """Calls `function` for each file in STREAMS threads; raises the first error of one of them.
+
+    The threads are daemons, so that a process that is stopped does not wait for its copies.
+    """
+    todo: queue.SimpleQueue[BucketFile] = queue.SimpleQueue()
+    for file in files:
+        todo.put(file)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            try:
+                function(todo.get_nowait())
+            except queue.Empty:
+                return
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in files[:STREAMS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -126,22 +126,24 @@ def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None
         return False
 
 
-def verify_shards(directory: str | Path, metadata: Metadata) -> Verification:
+def verify_shards(
+    directory: str | Path, metadata: Metadata, lengths: Collection[int] | None = None
+) -> Verification:
     """Compares the shards in `directory` with their sizes and SHA-256s in `metadata`.
 
     Returns the numbers of shards and bytes that were read, and a warning if shards lack checksums.
     Shards that were verified on this machine before are not read. Shards in a bucket are never
     read, because the bucket has checksums of its own.
 
+    Args:
+        directory: the prepared directory.
+        metadata: its metadata.
+        lengths: the maximum lengths whose shards are compared; None: all.
+
     Raises:
         ValueError: shards are damaged or missing; the message names the first five.
     """
-    shards = [
-        shard
-        for summary in metadata.splits.values()
-        for content in summary.lengths.values()
-        for shard in content.shards
-    ]
+    shards = metadata.shards(lengths)
     if is_remote(directory):
         return Verification(0, 0, "")
     if any(shard.sha256 is None for shard in shards):

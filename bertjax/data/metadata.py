@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,20 @@ class Metadata:
         """Whether the sequences are sentence pairs with a label (NSP or SOP)."""
         return OBJECTIVES[self.objective].has_sentence_pairs
 
+    def shards(self, lengths: Collection[int] | None = None) -> list[Shard]:
+        """Returns the shards of all splits, in order.
+
+        Args:
+            lengths: the maximum lengths of the rows; None: all.
+        """
+        return [
+            shard
+            for summary in self.splits.values()
+            for length, content in summary.lengths.items()
+            for shard in content.shards
+            if lengths is None or int(length) in lengths
+        ]
+
     def to_json(self) -> str:
         """Returns the metadata as JSON text, with each list of numbers on one line.
 
@@ -214,8 +228,12 @@ def read_metadata(directory: str | Path) -> Metadata:
         ) from error
 
 
-def open_prepared(directory: str | Path) -> Metadata:
-    """Returns the metadata of a prepared directory after checking that all shards are complete.
+def open_prepared(directory: str | Path, lengths: Collection[int] | None = None) -> Metadata:
+    """Returns the metadata of a prepared directory after checking that the shards are complete.
+
+    Args:
+        directory: the prepared directory.
+        lengths: the maximum lengths whose shards are checked; None: all.
 
     Raises:
         FileNotFoundError: there is no metadata.json, or shards are missing.
@@ -225,14 +243,12 @@ def open_prepared(directory: str | Path) -> Metadata:
     metadata = read_metadata(directory)
     missing: list[str] = []
     wrong: list[str] = []
-    for summary in metadata.splits.values():
-        for content in summary.lengths.values():
-            for shard in content.shards:
-                path = place(directory) / shard.file
-                if not path.exists():
-                    missing.append(shard.file)
-                elif not has_records(path, shard.records):
-                    wrong.append(f"{shard.file} ({count_or_none(path)} of {shard.records})")
+    for shard in metadata.shards(lengths):
+        path = place(directory) / shard.file
+        if not path.exists():
+            missing.append(shard.file)
+        elif not has_records(path, shard.records):
+            wrong.append(f"{shard.file} ({count_or_none(path)} of {shard.records})")
     remedy = "Copy the directory again, or prepare it again with --overwrite."
     if missing:
         raise FileNotFoundError(

@@ -23,8 +23,7 @@ from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
-from bertjax.data.checksums import verify_shards
-from bertjax.data.metadata import open_prepared, shard_paths
+from bertjax.data.metadata import shard_paths
 from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
@@ -38,6 +37,7 @@ from bertjax.training.mirror import upload
 from bertjax.training.optimizer import difference_before
 from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
 from bertjax.training.rollback import RolledBack
+from bertjax.training.run_data import RunData
 from bertjax.training.skipped_updates import check_finite
 from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.training.trainer import Run, identity_of
@@ -66,10 +66,9 @@ class PretrainingRun(Run):
     def __init__(self, config: PretrainConfig, workdir: Workdir | None = None):
         _check_places(config)
         workdir = workdir or Workdir(Path(config.workdir))
-        config = dataclasses.replace(config, data=str(local_copy(config.data, config.data_cache)))
-        self.metadata = open_prepared(config.data)
-        if note := verify_shards(config.data, self.metadata).note:
-            hosts.say(note)
+        self._data = RunData(config.data, config.data_cache)
+        self.metadata = self._data.metadata
+        config = dataclasses.replace(config, data=self._data.directory)
         tokenizer = load_tokenizer(config.data)
         resumes = workdir.has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)
@@ -82,6 +81,7 @@ class PretrainingRun(Run):
         self.config = config = dataclasses.replace(config, model=model)
         self._check_model()
         self._check_data(tokenizer)
+        self._require_data(workdir.newest_step)
         teacher = load_masked_lm_teacher(config, tokenizer)
         mesh = sharding.make_mesh(config.mesh)
         program = PretrainingProgram(config, mesh, teacher and teacher.model)
@@ -165,6 +165,18 @@ class PretrainingRun(Run):
                     f"{phase.max_length}."
                 )
 
+    def _require_data(self, step: int) -> None:
+        """Waits for the rows of the phase after `step`; those of later phases may come later."""
+        ends = itertools.accumulate(phase.num_steps for phase in self.config.phases)
+        lengths = [
+            phase.max_length
+            for phase, end in zip(self.config.phases, ends, strict=True)
+            if end > step
+        ]
+        for length in lengths[:1]:
+            self._data.require(length)
+        self._data.require_in_background(lengths[1:])
+
     @property
     def identity(self) -> dict[str, Any]:
         """The config as it is stored in run.json in the workdir.
@@ -202,6 +214,7 @@ class PretrainingRun(Run):
         The batches of a phase are counted from 0.
         """
         phase = self.config.phases[phase_index]
+        self._data.require(phase.max_length)
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
             shard_paths(self.config.data, "train", phase.max_length),
@@ -284,6 +297,7 @@ class PretrainingRun(Run):
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return None
         if phase not in self._held_out:
+            self._data.require(phase.max_length)
             self._held_out[phase] = HeldOutRows(
                 shard_paths(self.config.data, "eval", phase.max_length),
                 *self._format(phase),

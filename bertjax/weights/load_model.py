@@ -13,9 +13,9 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
-from bertjax.checkpoint_files import damaged_steps
+from bertjax.checkpoint_files import CHECKPOINTS, damaged_steps, without_older_checkpoints
 from bertjax.cloud.copies import local_copy
-from bertjax.files import brief, did_you_mean, read_json
+from bertjax.files import brief, did_you_mean, is_remote, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 from bertjax.run_file import holds_run, read_run
@@ -96,8 +96,10 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
             f"The model is {brief(repr(path), 60)}: give a directory, a checkpoint, or the name of "
             "a model on the hub."
         )
-    path = local_copy(path)
+    path, address = local_copy(path, choose=without_older_checkpoints), path
     place = Path(path)
+    if is_remote(address) and damaged_steps(place / CHECKPOINTS):
+        local_copy(address)  # an older checkpoint may be undamaged
     if place.is_dir():
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
