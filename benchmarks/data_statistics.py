@@ -15,7 +15,7 @@ from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
-from bertjax.data.metadata import read_metadata, shard_paths
+from bertjax.data.metadata import read_metadata, row_sources
 from bertjax.tokenization import load_tokenizer
 from bertjax.training.pretraining_program import make_masking
 
@@ -82,7 +82,7 @@ def main() -> None:
     config = PretrainConfig(whole_word_masking=args.whole_word_masking, max_ngram=args.max_ngram)
     masking = make_masking(config, phase, tokenizer, most)
     batches = train_batches(
-        shard_paths(args.data, "train", args.max_length),
+        row_sources(args.data, "train", args.max_length),
         masking,
         RowFormat(args.max_length, tokenizer.pad_token_id, most),
         seed=0,

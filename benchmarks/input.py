@@ -16,7 +16,7 @@ from reporting import report
 
 from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.pretraining_batches import RowFormat, train_batches
-from bertjax.data.metadata import read_metadata, shard_paths
+from bertjax.data.metadata import read_metadata, row_sources
 from bertjax.tokenization import load_tokenizer
 from bertjax.training.pretraining_program import make_masking
 
@@ -38,7 +38,7 @@ def main() -> None:
     most = metadata.max_sequences
     words = {"whole_word_masking": args.whole_word_masking, "max_ngram": args.max_ngram}
     batches = train_batches(
-        shard_paths(args.data, "train", args.max_length),
+        row_sources(args.data, "train", args.max_length),
         make_masking(PretrainConfig(**words), phase, tokenizer, most),
         RowFormat(args.max_length, tokenizer.pad_token_id, most),
         seed=0,

@@ -2,7 +2,8 @@
 
 One process reads the input and divides it into chunks: whole documents with --chunk_mb MB of text.
 Worker processes turn each chunk into shards, which are files of examples. The output does not
-depend on the number of workers; see `bertjax.data.preparation.chunks`.
+depend on the number of workers; see `bertjax.data.preparation.chunks`. With weighted inputs, each
+chunk has documents of one source only, and a training draws rows of the sources by their weights.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from bertjax.data.storage import folder_written_locally, is_remote
 
 if TYPE_CHECKING:
     from bertjax.data.metadata import Metadata
-    from bertjax.data.text.corpus import Corpus
+    from bertjax.data.preparation.mixed_corpus import MixedCorpus
     from bertjax.tokenization import Tokenizer
 
 sys.modules[__name__].__class__ = command_line.CallableModule
@@ -90,11 +91,14 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
         _print_summary(metadata, directory)
         return metadata
     tokenizer, corpus = load_tokenizer(config.tokenizer), _open_corpus(config)
+    if corpus.note:
+        print(corpus.note, flush=True)
     plan = _plan(config, tokenizer, corpus)
     metadata = prepared_dir.claim(directory, plan, overwrite=config.overwrite, part=config.part())
     if metadata is not None:
         print(f"{directory} is already complete with these settings: nothing to do.")
         return metadata
+    corpus.check_sources()
     with folder_written_locally(directory) as local:
         tokenizer.save(local)
     if config.runner is not None:
@@ -120,15 +124,17 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
     return metadata
 
 
-def _open_corpus(config: PrepareConfig) -> "Corpus":
-    from bertjax.data.text.corpus import Corpus, ReadOptions
+def _open_corpus(config: PrepareConfig) -> "MixedCorpus":
+    from bertjax.data.preparation.mixed_corpus import MixedCorpus
+    from bertjax.data.text.corpus import ReadOptions
 
     options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
-    return Corpus(config.input, ReadOptions(**options))
+    return MixedCorpus(config.input, ReadOptions(**options))
 
 
-def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> dict[str, Any]:
+def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "MixedCorpus") -> dict[str, Any]:
     """Returns all that determines the output (settings, inputs, tokenizer) as JSON values."""
+    sources = corpus.sources
     return {
         "settings": {
             field.name: getattr(config, field.name)
@@ -136,19 +142,21 @@ def _plan(config: PrepareConfig, tokenizer: "Tokenizer", corpus: "Corpus") -> di
             if field.name not in _NOT_SETTINGS
         },
         "inputs": corpus.identity,
+        **({} if sources is None else {"sources": sources}),
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
     }
 
 
 def _prepare_here(
-    config: PrepareConfig, corpus: "Corpus", plan: dict[str, Any], directory: Path
+    config: PrepareConfig, corpus: "MixedCorpus", plan: dict[str, Any], directory: Path
 ) -> "Metadata | None":
     """Prepares part `config.shard` ("i/n"; None: all) of the input on this machine.
 
     Returns the metadata of the whole output, or None if another part is not finished.
     """
     from bertjax.data.preparation import prepared_dir
+    from bertjax.data.preparation.totals import TooLittleText
 
     chunks = _prepare_chunks(config, corpus)
     counts = dict(corpus.counts)
@@ -157,7 +165,7 @@ def _prepare_here(
         return prepared_dir.join_parts(directory)
     try:
         return prepared_dir.finish(directory, plan, chunks, counts)
-    except prepared_dir.TooLittleText:
+    except TooLittleText:
         prepared_dir.clear(directory)  # no training data can be made from the input
         raise
 
@@ -180,14 +188,14 @@ def _prepare_part(config: PrepareConfig, part: int) -> int:
     return chunks
 
 
-def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
+def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
     """Prepares the unfinished chunks, which are groups of documents, of one part of the input.
 
     If `config.part()` is (i, n), the part consists of the chunks whose index is i modulo n. Returns
     the number of chunks in the whole input.
     """
     from bertjax.data.checksums import Remembered
-    from bertjax.data.preparation.chunks import ChunkSettings, cut_chunks, read_summary
+    from bertjax.data.preparation.chunks import ChunkSettings, read_summary
     from bertjax.data.preparation.join import joined_files, remove_damaged
     from bertjax.data.preparation.workers import Workers, available_cores
 
@@ -216,7 +224,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
         remove_damaged(place(config.output), remembered)
     joined = joined_files(place(config.output))
     with Workers(settings, processes) as workers, _progress(corpus) as report:
-        for chunk in cut_chunks(corpus.documents(), int(config.chunk_mb * 1e6)):
+        for chunk in corpus.chunks(int(config.chunk_mb * 1e6)):
             chunks += 1
             in_part = chunk.number % parts == part
             if in_part and read_summary(config.output, chunk.number, remembered, joined) is None:
@@ -227,7 +235,7 @@ def _prepare_chunks(config: PrepareConfig, corpus: "Corpus") -> int:
 
 
 @contextlib.contextmanager
-def _progress(corpus: "Corpus") -> Iterator[Any]:
+def _progress(corpus: "MixedCorpus") -> Iterator[Any]:
     """Yields a function `report(text_bytes)`, which is called when more text has been prepared.
 
     On a terminal, the function updates a progress bar; otherwise, it prints a log line at most
@@ -287,6 +295,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
             table.add_row(split, length, *(f"{number:,}" for number in numbers), labels)
     console = Console()
     console.print(table)
+    _print_sources(metadata)
     for name, count in metadata.counts.items():
         print(f"{name}: {count:,}")
     tokens = sum(summary.text_tokens for summary in metadata.splits.values())
@@ -312,6 +321,21 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
                     "document: add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
+
+
+def _print_sources(metadata: "Metadata") -> None:
+    """Prints the rows of each source of a mixture, and after how many rows its epochs end."""
+    sources = metadata.sources or []
+    total = sum(source.weight for source in sources)
+    for source in sources:
+        for length, content in source.splits["train"].lengths.items():
+            print(
+                f"source {source.name}: {source.weight / total:.2%} of the training rows of length "
+                f"{length}; its {content.records:,} rows repeat after "
+                f"{content.records * total // source.weight:,} rows of training"
+            )
+        if "eval" in metadata.splits and "eval" not in source.splits:
+            print(f"note: no document of the source {source.name} is held out for evaluation.")
 
 
 def parse(argv: Sequence[str] | None = None) -> PrepareConfig:

@@ -278,11 +278,15 @@ def test_other_seeds_give_other_examples(config, tmp_path):
 
 
 def test_held_out_documents_are_a_fair_share_and_the_same_every_time():
-    counts = [len(held_out_documents(97, 0.03, 0, chunk)) for chunk in range(1, 2001)]
+    counts = [
+        len(held_out_documents(97, 0.03, 0, chunk, is_first=False)) for chunk in range(1, 2001)
+    ]
     sigma = np.std(counts) / math.sqrt(len(counts))
     assert abs(np.mean(counts) - 97 * 0.03) < 3 * sigma
-    assert held_out_documents(50, 0.1, 1, 2) == held_out_documents(50, 0.1, 1, 2)
-    assert [len(held_out_documents(n, 1e-9, 0, 0)) for n in (0, 1, 2, 3, 4, 9)] == [
+    assert held_out_documents(50, 0.1, 1, 2, is_first=False) == held_out_documents(
+        50, 0.1, 1, 2, is_first=False
+    )
+    assert [len(held_out_documents(n, 1e-9, 0, 0, is_first=True)) for n in (0, 1, 2, 3, 4, 9)] == [
         0,
         0,
         1,
@@ -290,7 +294,7 @@ def test_held_out_documents_are_a_fair_share_and_the_same_every_time():
         2,
         2,
     ]
-    assert held_out_documents(100, 0, 0, 0) == set()
+    assert held_out_documents(100, 0, 0, 0, is_first=True) == set()
 
 
 class Stop(Exception):

@@ -71,7 +71,11 @@ class PrepareConfig:
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
     in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs (the docstrings of Python
-    and installed packages); required unless --merge is set."""
+    and installed packages); required unless --merge is set. With weights, as in
+    wiki=0.7,books=0.3 (or as several arguments), each input is a source of a mixture: in training,
+    exactly these shares of the rows are drawn from the sources, each of which has its own shuffled
+    epochs. Other weights for the same sources only change metadata.json. A file that exists is
+    always read as such, even if its name is x=1."""
     tokenizer: str = ""
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name; required
     unless --merge is set."""

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.cloud.addresses import place
 from bertjax.data.preparation.objectives import OBJECTIVES, ObjectiveName
@@ -95,6 +95,29 @@ class SplitSummary:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceSummary:
+    """One of the sources of a mixture, from which a training draws rows by their weights.
+
+    Attributes:
+        name: the input that the rows were made from.
+        weight: positive integer; the share of the rows is weight / sum of all weights.
+        splits: statistics and shards of "train" and, if documents were held out, of "eval".
+    """
+
+    name: str
+    weight: int
+    splits: dict[str, SplitSummary]
+
+
+class RowSource(NamedTuple):
+    """Shards to read rows from: the name of the source, its weight, and the paths of its shards."""
+
+    name: str
+    weight: int
+    paths: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
     """The description of a prepared directory, stored as `metadata.json`.
 
@@ -110,6 +133,8 @@ class Metadata:
             "long_lines_cut", ...; and "unknown_tokens", the number of unknown tokens ([UNK]).
         splits: statistics of "train" and, if documents were held out, of "eval".
         format_version: version of the format of `metadata.json` and of the records.
+        sources: the sources of a mixture, in the order of their shards in `splits`; None: the data
+            are no mixture.
     """
 
     settings: dict[str, Any]
@@ -122,6 +147,7 @@ class Metadata:
     counts: dict[str, int]
     splits: dict[str, SplitSummary]
     format_version: int = FORMAT_VERSION
+    sources: list[SourceSummary] | None = None
 
     @property
     def max_sequences(self) -> int:
@@ -147,19 +173,37 @@ class Metadata:
             if lengths is None or int(length) in lengths
         ]
 
+    def attended(self, max_length: int) -> float:
+        """Returns the mean number of tokens that a token of the training rows attends to.
+
+        This is E[n^2] / E[n] for sequence length n; in a mixture, over rows drawn by the weights.
+        """
+        if self.sources is None:
+            return self.splits["train"].lengths[str(max_length)].attended
+        tokens = squares = 0.0
+        for source in self.sources:
+            content = source.splits["train"].lengths[str(max_length)]
+            drawn = source.weight * content.tokens / max(content.records, 1)
+            tokens += drawn
+            squares += drawn * content.attended
+        return squares / max(tokens, 1)
+
     def to_json(self) -> str:
         """Returns the metadata as JSON text, with each list of numbers on one line.
 
-        Checksums that are None are omitted: a run identifies its data by a hash of this JSON, so
-        the JSON of data prepared by older versions, which stored no checksums, must not change.
+        Checksums and sources that are None are omitted: a run identifies its data by a hash of this
+        JSON, so the JSON of data prepared by older versions, which stored none, must not change.
         """
         fields = dataclasses.asdict(self)
-        for summary in fields["splits"].values():
-            for content in summary["lengths"].values():
-                content["shards"] = [
-                    {key: value for key, value in shard.items() if value is not None}
-                    for shard in content["shards"]
-                ]
+        if self.sources is None:
+            del fields["sources"]
+        for part in (fields, *fields.get("sources", ())):
+            for summary in part["splits"].values():
+                for content in summary["lengths"].values():
+                    content["shards"] = [
+                        {key: value for key, value in shard.items() if value is not None}
+                        for shard in content["shards"]
+                    ]
         text = json.dumps(fields, indent=1)
         return re.sub(r"\[[\d,\s]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
@@ -186,6 +230,7 @@ class Metadata:
         for split, summary in metadata.splits.items():
             for length, content in summary.lengths.items():
                 _check_summary(f"split {split}, length {brief(length, 20)}", length, content)
+        _check_sources(metadata)
         return metadata
 
 
@@ -203,6 +248,33 @@ def _check_summary(where: str, length: str, content: LengthSummary) -> None:
         raise ValueError(f"{where}: {brief(wrong[0], 50)!r} is not a plain file name")
     if sum(shard.records for shard in content.shards) != content.records:
         raise ValueError(f"{where}: the records of the shards do not add up to {content.records}")
+
+
+def _check_sources(metadata: Metadata) -> None:
+    """Checks the sources of a mixture.
+
+    Raises:
+        ValueError: there is no source, a weight is 0, a source has no training rows, or the shards
+            of the sources are not those of the splits.
+    """
+    sources = metadata.sources
+    if sources is None:
+        return
+    if not sources or not all(source.weight for source in sources):
+        raise ValueError("sources must not be empty, and their weights must be positive")
+    for split, summary in metadata.splits.items():
+        for length, content in summary.lengths.items():
+            shards: list[Shard] = []
+            for source in sources:
+                part = source.splits.get(split)
+                of_source = part.lengths.get(length) if part else None
+                if of_source is not None:
+                    _check_summary(f"source {brief(source.name, 50)}", length, of_source)
+                    shards += of_source.shards
+                if split == "train" and not (of_source and of_source.records):
+                    raise ValueError(f"source {brief(source.name, 50)} has no rows of {length}")
+            if shards != content.shards:
+                raise ValueError(f"split {split}: the shards of the sources are not those of it")
 
 
 def read_metadata(directory: str | Path) -> Metadata:
@@ -284,7 +356,30 @@ def shard_paths(directory: str | Path, split: str, max_length: int) -> list[str]
     return [os.path.join(directory, shard.file) for shard in lengths[str(max_length)].shards]
 
 
-def unigram_entropy(counts: Iterable[int]) -> float:
+def row_sources(directory: str | Path, split: str, max_length: int) -> list[RowSource]:
+    """Returns the sources of the rows of one split and maximum length, with the shards of each.
+
+    Data that are no mixture have a single source, whose name is "". Sources of a mixture without
+    rows in the split are left out.
+
+    Raises:
+        ValueError: the directory has no split `split`, or no rows of `max_length` tokens.
+    """
+    paths = shard_paths(directory, split, max_length)
+    sources = read_metadata(directory).sources
+    if sources is None:
+        return [RowSource("", 1, paths)]
+    found = []
+    for source in sources:
+        part = source.splits.get(split)
+        content = part.lengths.get(str(max_length)) if part else None
+        if content is not None and content.records:
+            paths = [os.path.join(directory, shard.file) for shard in content.shards]
+            found.append(RowSource(source.name, source.weight, paths))
+    return found
+
+
+def unigram_entropy(counts: Iterable[float]) -> float:
     """Returns the entropy, in nats, of the token frequencies, given the count of each token."""
     counts = [count for count in counts if count]
     total = sum(counts)

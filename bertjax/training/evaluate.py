@@ -12,7 +12,14 @@ BATCHES_AHEAD = 2
 def evaluate(
     eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
 ) -> dict[str, float]:
-    """Evaluates `params` on `batches`; returns {metric: weighted mean over all batches}.
+    """Evaluates `params` on `batches`; returns {metric: weighted mean over all batches}."""
+    return means(evaluation_sums(eval_step, params, batches))
+
+
+def evaluation_sums(
+    eval_step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]
+) -> dict[str, tuple[float, float]]:
+    """Evaluates `params` on `batches`; returns {metric: (sum of weighted values, sum of weights)}.
 
     `eval_step(params, batch)` returns {metric: (sum of weighted values, sum of weights)}. The sums
     of all batches are copied to the host once, at the end, so that the device never waits for the
@@ -24,7 +31,7 @@ def evaluate(
         if len(sums) > BATCHES_AHEAD:
             # Without this wait, the inputs of all batches could be in memory at once.
             jax.block_until_ready(sums[-1 - BATCHES_AHEAD])
-    return means(add_sums(jax.device_get(sums)))
+    return add_sums(jax.device_get(sums))
 
 
 def add_sums(sums: Iterable[dict[str, Any]]) -> dict[str, tuple[float, float]]:

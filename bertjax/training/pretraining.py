@@ -23,7 +23,7 @@ from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
-from bertjax.data.metadata import shard_paths
+from bertjax.data.metadata import row_sources
 from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
@@ -31,7 +31,6 @@ from bertjax.files import is_remote
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training import goodput
 from bertjax.training.bucket_workdir import connect, opened
-from bertjax.training.evaluate import evaluate
 from bertjax.training.evaluate_and_save import interruptible
 from bertjax.training.mirror import upload
 from bertjax.training.optimizer import difference_before
@@ -39,6 +38,7 @@ from bertjax.training.pretraining_program import PretrainingProgram, make_maskin
 from bertjax.training.rollback import RolledBack
 from bertjax.training.run_data import RunData
 from bertjax.training.skipped_updates import check_finite
+from bertjax.training.source_evaluation import HeldOutSources, epochs_of_sources
 from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.training.trainer import Run, identity_of
 from bertjax.training.workdir import Workdir
@@ -72,7 +72,7 @@ class PretrainingRun(Run):
         tokenizer = load_tokenizer(config.data)
         resumes = workdir.has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)
-        self._held_out: dict[Phase, HeldOutRows] = {}
+        self._held_out: dict[Phase, HeldOutSources] = {}
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
         if config.init is not None:
@@ -92,6 +92,8 @@ class PretrainingRun(Run):
         if config.distillation.layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
         self._eval_step = program.eval_step()
+        for line in epochs_of_sources(self.metadata, config.phases):
+            hosts.say(line)
 
     def _with_model_of_init(
         self, config: PretrainConfig, resumed: Workdir | None
@@ -217,7 +219,7 @@ class PretrainingRun(Run):
         self._data.require(phase.max_length)
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
-            shard_paths(self.config.data, "train", phase.max_length),
+            row_sources(self.config.data, "train", phase.max_length),
             *self._format(phase),
             seed=self.config.seed,
             phase=phase_index,
@@ -268,18 +270,19 @@ class PretrainingRun(Run):
 
         "eval/unigram_entropy" is the entropy, in nats, of the token frequencies in these rows: the
         lowest loss that a model without context could have. The held-out rows have the length of
-        the rows in the phase; the result is {} if the data has no held-out rows of this length.
+        the rows in the phase; the result is {} if the data has no held-out rows of this length. In
+        a mixture, the means are over rows drawn by the weights, and "eval/..._loss_NAME" are the
+        losses of each source.
         """
-        batches = self._eval_batches(phase)
-        if batches is None:
+        held_out = self._held_out_of(phase)
+        if held_out is None:
             return {}
         constants = self.constants()
-        means = evaluate(
+        means = held_out.evaluate(
             lambda params, batch: self._eval_step(params, batch, *constants),
             params,
-            interruptible(batches, self.stop),
+            lambda rows: interruptible(self._eval_batches(rows, phase), self.stop),
         )
-        means["unigram_entropy"] = self._held_out[phase].unigram_entropy
         return {f"eval/{key}": value for key, value in means.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
@@ -287,27 +290,31 @@ class PretrainingRun(Run):
 
         Always returns True: later evaluations of the phase need no compilation.
         """
-        for batch in itertools.islice(self._eval_batches(phase) or (), 1):
-            jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
+        if held_out := self._held_out_of(phase):
+            for batch in itertools.islice(self._eval_batches(held_out.rows[0], phase), 1):
+                jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
         return True
 
-    def _eval_batches(self, phase: Phase) -> Iterator[Any] | None:
-        """Returns an iterator over batches of held-out rows; None if there are none for `phase`."""
+    def _held_out_of(self, phase: Phase) -> HeldOutSources | None:
+        """Returns the held-out rows for `phase`; None if there are none."""
         held_out = self.metadata.splits.get("eval")
         if held_out is None or not held_out.lengths[str(phase.max_length)].records:
             return None
         if phase not in self._held_out:
             self._data.require(phase.max_length)
-            self._held_out[phase] = HeldOutRows(
-                shard_paths(self.config.data, "eval", phase.max_length),
+            self._held_out[phase] = HeldOutSources(
+                row_sources(self.config.data, "eval", phase.max_length),
                 *self._format(phase),
                 seed=self.config.seed,
                 max_rows=self.config.eval_rows,
             )
+        return self._held_out[phase]
+
+    def _eval_batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
         rows = phase.batch_size // phase.accumulation_steps
         host_rows = sharding.host_rows(self.program.rows, rows)
-        batches = self._held_out[phase].batches(rows, host_rows)
-        return (self._to_devices(batch, host_rows, rows) for batch in batches)
+        for batch in held_out.batches(rows, host_rows):
+            yield self._to_devices(batch, host_rows, rows)
 
     def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int) -> Any:
         return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
@@ -317,8 +324,8 @@ class PretrainingRun(Run):
 
         In rows of several sequences, attention is counted only within each sequence.
         """
-        content = self.metadata.splits["train"].lengths[str(phase.max_length)]
-        attended = content.attended if self.metadata.max_sequences > 1 else None
+        packed = self.metadata.max_sequences > 1
+        attended = self.metadata.attended(phase.max_length) if packed else None
         return self.program.flops_per_row(phase, attended)
 
     def flops_per_step(self, phase: Phase) -> float:

@@ -18,7 +18,7 @@ from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
 from bertjax.data.batches.shard_source import Rows
 from bertjax.data.checksums import verify_shards
-from bertjax.data.metadata import METADATA_FILE, open_prepared, shard_paths
+from bertjax.data.metadata import METADATA_FILE, RowSource, open_prepared, shard_paths
 
 # What metadata.json of an older version says of a shard; the fingerprint of a run hashes it.
 OLD_FIELDS = {"file", "records"}
@@ -137,7 +137,7 @@ def test_a_row_that_cannot_be_read_is_one_line_that_names_its_shard(without_chec
     form = RowFormat(16, 0)
     message = rf"^Row 7 of {paths[0]} cannot be read, because it is damaged .*copy this file"
     batches = train_batches(
-        paths,
+        [RowSource("", 1, paths)],
         masking,
         form,
         seed=0,
@@ -152,7 +152,7 @@ def test_a_row_that_cannot_be_read_is_one_line_that_names_its_shard(without_chec
             next(batches)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
     with pytest.raises(ValueError, match=message):
-        _ = HeldOutRows(paths, masking, form, seed=0, max_rows=10**6).unigram_entropy
+        _ = HeldOutRows(paths, masking, form, seed=0, max_rows=10**6).token_counts
 
 
 def test_a_shard_whose_storage_fails_is_not_called_damaged(without_checksums, monkeypatch):

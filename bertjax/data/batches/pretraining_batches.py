@@ -1,8 +1,9 @@
 """Pretraining batches: prepared records, shuffled globally, masked, and split over the hosts.
 
 Every training row is a function of the seed, the phase, and the index of the row among all rows
-that the phase reads. The state of the input pipeline is therefore one row index, and a global batch
-(the batch of all hosts together) is the same for any number of hosts.
+that the phase reads; in a mixture, the weights of the sources determine the source of each row. The
+state of the input pipeline is therefore one row index, and a global batch (the batch of all hosts
+together) is the same for any number of hosts.
 """
 
 import functools
@@ -17,7 +18,8 @@ from bertjax.data.batches.batch import Batch, PaddedRows, ranks
 from bertjax.data.batches.masking import Masking, choose_tokens, replacements
 from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.batches.shard_source import Rows
-from bertjax.data.metadata import unigram_entropy
+from bertjax.data.metadata import RowSource
+from bertjax.data.mixture import source_of_row
 from bertjax.data.records import NO_LABEL, Row
 
 ROWS_PER_READ = 1024
@@ -83,18 +85,39 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
     }
 
 
+class _DrawByWeights(grain.transforms.DatasetSelectionMap):
+    """Map from the index of a row in a mixture to (source, index of the row in the source)."""
+
+    def __init__(self, weights: Sequence[int]):
+        self._weights = tuple(weights)
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return source_of_row(index, self._weights)
+
+
+def _endless_rows(sources: Sequence[RowSource], seed: Sequence[int]) -> grain.MapDataset:
+    """Returns the rows of all sources, each source endless and shuffled anew in every epoch."""
+    rows = []
+    for number, source in enumerate(sources):
+        # A single source is shuffled as before there were mixtures, so that old runs can resume.
+        seed_of_source = seed if len(sources) == 1 else (*seed, number)
+        shuffle_seed = int(np.random.SeedSequence(seed_of_source).generate_state(1)[0])
+        shards: Any = Rows(source.paths)
+        rows.append(grain.MapDataset.source(shards).shuffle(seed=shuffle_seed).repeat())
+    if len(rows) == 1:
+        return rows[0]
+    weights = [source.weight for source in sources]
+    return grain.MapDataset.select_from_datasets(rows, _DrawByWeights(weights))
+
+
 class _MaskedRows:
-    """Rows of prepared data, masked: with `shuffle`, endless and shuffled anew in every epoch.
+    """Rows of prepared data, masked; the masks of a row depend on `seed` and on its index."""
 
-    Without `shuffle`, the rows are one epoch in the order of the records.
-    """
-
-    def __init__(self, paths, masking, form, seed, *, shuffle):
-        source: Any = Rows(paths)
-        self.rows = grain.MapDataset.source(source)
-        if shuffle:
-            shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
-            self.rows = self.rows.shuffle(seed=shuffle_seed).repeat()
+    def __init__(self, rows: grain.MapDataset, masking, form, seed):
+        self.rows = rows
         self._seed, self._masking, self._form = tuple(seed), masking, form
 
     def read(self, indices: Sequence[int]) -> list[Row]:
@@ -132,7 +155,7 @@ class _HostBatches(grain.MapDataset):
 
 
 def train_batches(
-    paths: Sequence[str],
+    sources: Sequence[RowSource],
     masking: Masking,
     form: RowFormat,
     *,
@@ -146,7 +169,7 @@ def train_batches(
     """Returns an endless iterator over this host's rows of a phase's batches, from `first_row` on.
 
     Args:
-        paths: paths of the ArrayRecord shards.
+        sources: the sources, each with its weight and its ArrayRecord shards.
         masking, form: the masking settings and the format of the rows.
         seed: seed that, together with `phase`, determines the shuffling and the masks.
         phase: index of the phase in the run.
@@ -156,14 +179,15 @@ def train_batches(
         host_rows: indices, in each global batch, of the rows that this host needs.
         num_threads: number of threads that read batches.
     """
-    rows = _MaskedRows(paths, masking, form, (seed, phase), shuffle=True)
+    seeds = (seed, phase)
+    rows = _MaskedRows(_endless_rows(sources, seeds), masking, form, seeds)
     batches = _HostBatches(rows, batch_size, host_rows, first_row // batch_size)
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))
 
 
 class HeldOutRows:
-    """The rows of an evaluation: a fixed random sample of the held-out rows.
+    """The rows of one source for an evaluation: a fixed random sample of its held-out rows.
 
     The sample has `max_rows` rows, drawn with `seed` and without replacement, in the order of the
     records; if there are at most `max_rows` records, all records are used. The masks of a row
@@ -173,13 +197,17 @@ class HeldOutRows:
     def __init__(
         self, paths: Sequence[str], masking: Masking, form: RowFormat, *, seed: int, max_rows: int
     ):
-        self._rows = _MaskedRows(paths, masking, form, (seed,), shuffle=False)
+        shards: Any = Rows(paths)
+        self._rows = _MaskedRows(grain.MapDataset.source(shards), masking, form, (seed,))
         self._masking = masking
         count = len(self._rows.rows)
         self._sample = np.arange(count)
         if count > max_rows:
             rng = np.random.default_rng((seed, count, max_rows))
             self._sample = np.sort(rng.choice(count, max_rows, replace=False))
+
+    def __len__(self) -> int:
+        return len(self._sample)
 
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
         """Yields this host's rows of every batch; rows of padding fill up the last batch."""
@@ -199,14 +227,14 @@ class HeldOutRows:
             }
 
     @functools.cached_property
-    def unigram_entropy(self) -> float:
-        """Entropy, in nats, of the token frequencies in the held-out rows that are evaluated.
+    def token_counts(self) -> np.ndarray:
+        """How often each token that may be masked occurs in the rows that are evaluated.
 
-        [CLS] and [SEP] are not counted. A model that ignores the context cannot have a loss below
-        the unigram entropy. Every host reads all these rows, not only its share of them.
+        [CLS] and [SEP] are not counted. Every host reads all these rows, not only its share of
+        them.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):
             for row in self._rows.read(self._sample[start : start + ROWS_PER_READ].tolist()):
                 counts += np.bincount(row.input_ids, minlength=len(counts))
-        return unigram_entropy(counts[self._masking.maskable].tolist())
+        return counts[self._masking.maskable]

@@ -45,26 +45,39 @@ class Chunk(NamedTuple):
         documents: (UTF-8 text, layout) of each document; the layout tells whether a line is a
             sentence ("lines"), a paragraph ("paragraphs") or running text ("prose").
         text_bytes: total size of the texts in bytes.
+        source: index of the source, in a mixture, that all documents are from; else 0.
+        is_first: whether the chunk is the first one of its source.
     """
 
     number: int
     documents: list[tuple[bytes, str]]
     text_bytes: int
+    source: int
+    is_first: bool
 
 
-def cut_chunks(documents: Iterable[Document], chunk_bytes: int) -> Iterator[Chunk]:
-    """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last."""
-    number = size = 0
+def cut_chunks(
+    documents: Iterable[Document], chunk_bytes: int, *, source: int = 0, first: int = 0
+) -> Iterator[Chunk]:
+    """Yields chunks of whole documents, each of at least `chunk_bytes` of text except the last.
+
+    Args:
+        documents: the documents of one source.
+        chunk_bytes: the minimum size of a chunk.
+        source: the index of the source in a mixture.
+        first: the index of the first chunk.
+    """
+    number, size = first, 0
     held: list[tuple[bytes, str]] = []
     for document in documents:
         text = document.text.encode("utf-8")
         held.append((text, document.layout))
         size += len(text)
         if size >= chunk_bytes:
-            yield Chunk(number, held, size)
+            yield Chunk(number, held, size, source, number == first)
             number, size, held = number + 1, 0, []
     if held:
-        yield Chunk(number, held, size)
+        yield Chunk(number, held, size, source, number == first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +141,14 @@ class ChunkPreparer:
         """
         tokens = self._tokenize(chunk)
         held_out = held_out_documents(
-            len(tokens.documents), self._settings.eval_fraction, self._settings.seed, chunk.number
+            len(tokens.documents),
+            self._settings.eval_fraction,
+            self._settings.seed,
+            chunk.number,
+            is_first=chunk.is_first,
         )
         summary: dict[str, Any] = {"number": chunk.number, "counts": dict(tokens.counts)}
+        summary["source"] = chunk.source
         splits = summary["splits"] = {}
         for split, wanted in ((TRAIN, False), (EVAL, True)):
             chosen = [n for n in range(len(tokens.documents)) if (n in held_out) == wanted]
@@ -285,21 +303,23 @@ class ChunkPreparer:
         return {str(token): counts[token] for token in sorted(counts)}
 
 
-def held_out_documents(count: int, fraction: float, seed: int, chunk: int) -> set[int]:
+def held_out_documents(
+    count: int, fraction: float, seed: int, chunk: int, *, is_first: bool
+) -> set[int]:
     """Draws the indices of the documents of a chunk that are held out for evaluation.
 
     At most `count // 2` documents are held out. If fewer than `count // 2` documents are held out,
     the number of held-out documents is even, so that next-sentence prediction can draw from a
     second held-out document. The number of held-out documents is rounded at random, so that on
-    average a share of `fraction` is held out. If `fraction` is positive, the first chunk holds out
-    at least one document, provided that the chunk has two documents.
+    average a share of `fraction` is held out. If `fraction` is positive, the first chunk of a
+    source (`is_first`) holds out at least one document, provided that the chunk has two documents.
     """
     if fraction == 0 or count < 2:
         return set()
     # The seed of the examples has more components, so the two random streams differ.
     rng = np.random.default_rng((seed, chunk))
     chosen = 2 * int(fraction * count / 2 + rng.random())
-    if chunk == 0:
+    if is_first:
         chosen = max(chosen, min(2, count // 2))
     chosen = min(chosen, count // 2)
     return set(rng.choice(count, size=chosen, replace=False).tolist())

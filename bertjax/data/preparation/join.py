@@ -1,5 +1,7 @@
 """Joins the shards of the chunks to few large shards, in the order of the chunks.
 
+A joined shard holds rows of one source only (see `bertjax.data.mixture`).
+
 Each chunk of text has its own shards, because chunks are prepared in parallel and survive an
 interruption. A run that reads thousands of them would exceed the usual limit of open files, so
 they are joined once all chunks are finished. For each joined shard, a JSON file in the folder of
@@ -28,14 +30,16 @@ MAX_SHARDS = 24
 
 
 def join_shards(
-    directory: Path, name: str, shards: Sequence[Shard], *, several: bool = False
-) -> list[Shard]:
-    """Joins the shards of all chunks of one split and maximum length; returns the joined shards.
+    directory: Path, name: str, sources: Sequence[Sequence[Shard]], *, several: bool = False
+) -> list[list[Shard]]:
+    """Joins the shards of all chunks of one split and maximum length.
+
+    Returns the joined shards of each source.
 
     Args:
         directory: the prepared directory.
         name: the beginning of the file names of the joined shards, such as "train-128".
-        shards: the shards of the chunks, in the order of the chunks.
+        sources: for each source, the shards of its chunks, in the order of the chunks.
         several: whether other processes may join the same shards at the same time. The processes
             then write the same bytes.
 
@@ -43,10 +47,16 @@ def join_shards(
         OSError: a shard cannot be read or written.
         ValueError: a shard of a chunk is damaged.
     """
-    groups = list(_groups(shards))
+    least = _least([shard for shards in sources for shard in shards])
+    groups = [list(_groups(shards, least)) for shards in sources]
+    total = sum(map(len, groups))
+    numbers = itertools.count()
     return [
-        _join(directory, f"{name}-{number:05d}-of-{len(groups):05d}", group, several)
-        for number, group in enumerate(groups)
+        [
+            _join(directory, f"{name}-{next(numbers):05d}-of-{total:05d}", group, several)
+            for group in of_source
+        ]
+        for of_source in groups
     ]
 
 
@@ -75,12 +85,19 @@ def _description(directory: Path, name: str) -> Path:
     return directory / CHUNK_FOLDER / f"{name}.json"
 
 
-def _groups(shards: Sequence[Shard]) -> Iterator[list[Shard]]:
-    """Divides `shards`, in their order, into groups of the size of a joined shard."""
+def _size(shard: Shard) -> int:
     # Older versions stored no sizes; the number of records is as good a measure.
-    sizes = [shard.size or shard.records for shard in shards]
-    least = max(SHARD_BYTES, sum(sizes) // MAX_SHARDS)
-    begins = (before // least for before in itertools.accumulate(sizes, initial=0))
+    return shard.size or shard.records
+
+
+def _least(shards: Sequence[Shard]) -> int:
+    """Returns the smallest size in bytes of the joined shards, except the last of each source."""
+    return max(SHARD_BYTES, sum(map(_size, shards)) // MAX_SHARDS)
+
+
+def _groups(shards: Sequence[Shard], least: int) -> Iterator[list[Shard]]:
+    """Divides the shards of a source, in their order, into groups of about `least` bytes."""
+    begins = (before // least for before in itertools.accumulate(map(_size, shards), initial=0))
     for _, group in itertools.groupby(zip(begins, shards, strict=False), lambda item: item[0]):
         yield [shard for _, shard in group]
 

@@ -18,17 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.checksums import verify_shards
-from bertjax.data.metadata import (
-    METADATA_FILE,
-    LengthSummary,
-    Metadata,
-    SplitSummary,
-    open_prepared,
-    unigram_entropy,
-)
-from bertjax.data.preparation.chunks import EVAL, read_summary, shard_of
+from bertjax.data.metadata import METADATA_FILE, Metadata, open_prepared
+from bertjax.data.preparation import totals
+from bertjax.data.preparation.chunks import read_summary
 from bertjax.data.preparation.join import CHUNK_FOLDER, join_shards, joined_files
-from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.data.storage import remove_folder
 from bertjax.files import explaining, is_remote, read_json, write_text
 from bertjax.lock import Lock
@@ -43,10 +36,6 @@ _LOCK_FILES = re.compile(r"prepare(-\d+-of-\d+)?\.lock(\.heartbeat.*)?")
 _PART_FILE = "metadata-{}-of-{}.json"
 
 
-class TooLittleText(ValueError):
-    """Raised if the whole input contains no text, or too little text for the objective."""
-
-
 def claim(
     directory: Path, plan: dict[str, Any], *, overwrite: bool, part: tuple[int, int] = (0, 1)
 ) -> Metadata | None:
@@ -57,7 +46,9 @@ def claim(
 
     Args:
         directory: the output directory, which is created if it does not exist.
-        plan: the settings, inputs and tokenizer that determine the output, as JSON values.
+        plan: the settings, inputs, sources of a mixture and tokenizer that determine the output, as
+            JSON values. The weights of the sources may differ from those of an earlier run: they
+            only change the metadata.
         overwrite: whether to delete the files of an earlier run first.
         part: (i, n) if this run prepares part i of n; the files of other parts are never deleted.
 
@@ -90,6 +81,10 @@ def claim(
         # The finished chunks contain no invalid bytes, so they are the same for both settings.
         write_text(path, json.dumps(plan, indent=1) + "\n")
         old_plan = plan
+    if part == (0, 1) and totals.differ_by_weights(old_plan, plan):
+        # The rows do not depend on the weights.
+        write_text(path, json.dumps(plan, indent=1) + "\n")
+        old_plan = plan
     if old_plan is not None and old_plan != plan:
         started = any((directory / CHUNK_FOLDER).glob("*.json"))
         if started or (directory / METADATA_FILE).exists():
@@ -100,12 +95,25 @@ def claim(
             )
         old_plan = None
     if (metadata := _complete(directory)) is not None:
-        return metadata
+        return _with_weights(directory, metadata, plan)
     with explaining(directory):
         (directory / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
     if old_plan is None:  # other parts may write the same file at the same time
         write_text(path, json.dumps(plan, indent=1) + "\n", unique=True)
     return None
+
+
+def _with_weights(directory: Path, metadata: Metadata, plan: dict[str, Any]) -> Metadata:
+    """Writes the weights of `plan` to metadata.json if they differ; returns the metadata."""
+    weights = [source["weight"] for source in plan.get("sources", ())]
+    sources = metadata.sources or []
+    if weights == [source.weight for source in sources]:
+        return metadata
+    changed = [dataclasses.replace(s, weight=w) for s, w in zip(sources, weights, strict=True)]
+    metadata = dataclasses.replace(metadata, sources=changed)
+    write_text(directory / METADATA_FILE, metadata.to_json(), unique=True)
+    print("The weights of the sources have changed; the rows remain the same.", flush=True)
+    return metadata
 
 
 def _complete(directory: Path) -> Metadata | None:
@@ -221,6 +229,12 @@ def _differences(old_plan: dict[str, Any], plan: dict[str, Any]) -> list[str]:
             continue
         if name == "settings" and isinstance(old, dict) and isinstance(new, dict):
             differences += _differences(old, new)
+        elif name == "sources":
+            weights = [
+                ", ".join(f"{s['name']}={s['weight']}" for s in plan or ()) or "none"
+                for plan in (old, new)
+            ]
+            differences.append(f"weighted sources were {weights[0]}, now {weights[1]}")
         elif name == "inputs" and isinstance(old, list) and isinstance(new, list):
             gone = [entry for entry in old if entry not in new]
             added = [entry for entry in new if entry not in old]
@@ -307,7 +321,7 @@ def finish(
 
     Args:
         directory: the prepared directory.
-        plan: the content of prepare.json: settings, inputs and tokenizer.
+        plan: the content of prepare.json: settings, inputs, sources of a mixture, and tokenizer.
         chunks: the number of chunks of the whole input.
         reader_counts: {reason: how often text of the input was skipped or cut}.
         several: whether other processes may call this function at the same time.
@@ -317,30 +331,31 @@ def finish(
         ValueError: a chunk is not finished, or one of its shards is missing or incomplete.
     """
     settings = plan["settings"]
-    counts = Counter(reader_counts)
-    unigrams: Counter = Counter()
     summaries = []
     joined = joined_files(directory)
     for number in range(chunks):
         summary = read_summary(str(directory), number, joined=joined)
         if summary is None:
             raise ValueError(f"Chunk {number} of {directory} is missing: run prepare again.")
+        summaries.append(summary)
+    counts = Counter(reader_counts)
+    for summary in summaries:
         counts.update(summary["counts"])
-        unigrams.update(summary["eval_unigrams"])
-        summaries.append(summary["splits"])
-    splits = {}
-    for split in ("train", "eval"):
-        documents = sum(summary[split]["documents"] for summary in summaries)
-        if documents:
-            splits[split] = _add_up([summary[split] for summary in summaries], settings)
-    if EVAL in splits:
-        entropy = unigram_entropy(unigrams.values())
-        splits[EVAL] = SplitSummary(**{**vars(splits[EVAL]), "unigram_entropy_nats": entropy})
-    _check_enough(splits, settings, plan["inputs"], counts)
+    splits = totals.add_up(summaries, settings)
+    totals.check_enough(splits, settings, plan["inputs"], counts)
+    sources = totals.sources_of(plan, summaries)
     for split, summary in splits.items():
         for length, content in summary.lengths.items():
-            shards = join_shards(directory, f"{split}-{length}", content.shards, several=several)
-            summary.lengths[length] = dataclasses.replace(content, shards=shards)
+            parts = [s.splits[split].lengths[length] for s in sources or () if split in s.splits]
+            shards = join_shards(
+                directory,
+                f"{split}-{length}",
+                [part.shards for part in parts] if sources else [content.shards],
+                several=several,
+            )
+            for part, of_source in zip(parts, shards, strict=bool(sources)):
+                part.shards[:] = of_source
+            content.shards[:] = [shard for of_source in shards for shard in of_source]
     metadata = Metadata(
         settings=settings,
         inputs=plan["inputs"],
@@ -351,56 +366,8 @@ def finish(
         chunks=chunks,
         counts=dict(sorted(counts.items())),
         splits=splits,
+        sources=sources,
     )
     text = metadata.to_json()
     write_text(directory / METADATA_FILE, text, unique=True)
     return Metadata.from_json(text)
-
-
-def _add_up(summaries: list[dict[str, Any]], settings: dict[str, Any]) -> SplitSummary:
-    lengths = {}
-    for length in map(str, sorted(settings["max_length"])):
-        contents = [summary["lengths"][length] for summary in summaries]
-        labels: Counter = Counter()
-        length_counts = [0] * (int(length) + 1)
-        for content in contents:
-            labels.update(content["labels"])
-            for n, count in enumerate(content["length_counts"]):
-                length_counts[n] += count
-        records = sum(content["records"] for content in contents)
-        lengths[length] = LengthSummary(
-            shards=[shard for content in contents if (shard := shard_of(content))],
-            records=records,
-            sequences=sum(labels.values()),
-            tokens=sum(content["tokens"] for content in contents),
-            labels=dict(sorted(labels.items())),
-            random_from_same_document=sum(
-                content["random_from_same_document"] for content in contents
-            ),
-            length_counts=length_counts,
-        )
-    totals = {
-        name: sum(summary[name] for summary in summaries)
-        for name in ("documents", "sentences", "text_bytes", "text_tokens")
-    }
-    return SplitSummary(**totals, unigram_entropy_nats=None, lengths=lengths)
-
-
-def _check_enough(
-    splits: dict[str, SplitSummary], settings: dict[str, Any], inputs: list, counts: Counter
-) -> None:
-    if not splits:
-        left_out = f" Left out: {dict(counts)}." if counts else ""
-        raise TooLittleText(
-            f"The input contains no text: it consists of {len(inputs)} files or data sets, the "
-            f"first of which is {inputs[0][0]} (bytes or examples: {inputs[0][1]}).{left_out} "
-            "Use files with text."
-        )
-    documents = sum(summary.documents for summary in splits.values())
-    if OBJECTIVES[settings["objective"]].needs_second_document and documents == 1:
-        others = [name for name, known in OBJECTIVES.items() if not known.needs_second_document]
-        raise TooLittleText(
-            f"The input is a single document, but --objective {settings['objective']} needs a "
-            "second one to draw random sentences from: add files, separate documents by blank "
-            f"lines with --text_format lines, or choose --objective {' or '.join(others)}."
-        )

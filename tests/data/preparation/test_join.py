@@ -14,7 +14,7 @@ from bertjax.data.batches import shard_source
 from bertjax.data.batches.shard_source import Rows
 from bertjax.data.metadata import Shard, open_prepared, shard_paths
 from bertjax.data.preparation import join, prepared_dir
-from bertjax.data.preparation.join import MAX_SHARDS, _groups, join_shards
+from bertjax.data.preparation.join import MAX_SHARDS, _groups, _least, join_shards
 from bertjax.data.records import Row, encode_row, read_shard, write_shard
 
 
@@ -68,10 +68,10 @@ def test_no_size_of_data_needs_many_shards():
         for size in (1_000, 6_000_000, 40_000_000):
             sizes = rng.integers(1, 2 * size, count).tolist()
             shards = [Shard(file=str(i), records=1, size=n) for i, n in enumerate(sizes)]
-            groups = list(_groups(shards))
+            groups = list(_groups(shards, _least(shards)))
             assert [shard for group in groups for shard in group] == shards
             assert len(groups) <= MAX_SHARDS + 1
-    assert list(_groups([])) == []
+    assert list(_groups([], _least([]))) == []
 
 
 @pytest.mark.parametrize("where", ["write_shard", "write_text", "unlink"])
@@ -141,12 +141,12 @@ def test_two_processes_may_join_the_same_shards(tmp_path, monkeypatch):
     def overtaken(path, records, **options):
         with monkeypatch.context() as patch:
             patch.setattr(join, "write_shard", write)
-            results.append(join_shards(tmp_path, "train-16", shards, several=True))
+            results.append(join_shards(tmp_path, "train-16", [shards], several=True))
         return write(path, records, **options)
 
     monkeypatch.setattr(join, "write_shard", overtaken)
-    (joined,) = join_shards(tmp_path, "train-16", shards, several=True)
-    assert results == [[joined]]
+    ((joined,),) = join_shards(tmp_path, "train-16", [shards], several=True)
+    assert results == [[[joined]]]
     assert list(read_shard(tmp_path / joined.file)) == expected
     assert [path.name for path in tmp_path.glob("*.array_record*")] == [joined.file]
 
@@ -156,7 +156,7 @@ def test_a_damaged_shard_of_a_chunk_is_named_and_the_others_are_kept(tmp_path):
     shards = some_shards(tmp_path, 3)
     (tmp_path / shards[1].file).write_bytes(b"x" * 1000)
     with pytest.raises(ValueError, match=f"{shards[1].file} cannot be read .*delete this file"):
-        join_shards(tmp_path, "train-16", shards)
+        join_shards(tmp_path, "train-16", [shards])
     assert len(list(tmp_path.glob("*"))) == 4
 
 

@@ -1,0 +1,124 @@
+"""Evaluation of pretraining on the held-out rows of each source, and the epochs of each source."""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bertjax.config import Phase
+from bertjax.data.batches.masking import Masking
+from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat
+from bertjax.data.metadata import Metadata, RowSource, unigram_entropy
+from bertjax.data.mixture import rows_of_sources
+from bertjax.training.evaluate import add_sums, evaluation_sums, means
+
+MAX_LABEL = 40
+
+
+class HeldOutSources:
+    """The held-out rows of the sources of a mixture, or of data that are no mixture.
+
+    Each source contributes its share of at most `max_rows` rows, at least one row, and all rows if
+    it has fewer. All means are weighted such that a source counts by its weight, however many rows
+    it contributes.
+
+    Attributes:
+        rows: the rows of each source.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[RowSource],
+        masking: Masking,
+        form: RowFormat,
+        *,
+        seed: int,
+        max_rows: int,
+    ):
+        self._weights = [source.weight for source in sources]
+        self._labels = source_labels([source.name for source in sources])
+        counts = rows_of_sources(max_rows, self._weights)
+        self.rows = [
+            HeldOutRows(source.paths, masking, form, seed=seed, max_rows=max(count, 1))
+            for source, count in zip(sources, counts, strict=True)
+        ]
+
+    def evaluate(
+        self,
+        eval_step: Callable[[Any, Any], Any],
+        params: Any,
+        batches: Callable[[HeldOutRows], Iterable[Any]],
+    ) -> dict[str, float]:
+        """Returns {metric: mean} over all sources, and {loss_LABEL: mean} of each of several.
+
+        `batches` returns the batches, on the devices, of the rows of a source. The result contains
+        "unigram_entropy", in nats.
+        """
+        sums = [evaluation_sums(eval_step, params, batches(rows)) for rows in self.rows]
+        if len(sums) == 1:
+            return means(sums[0]) | {"unigram_entropy": self.unigram_entropy}
+        result = means(add_sums(map(_scaled, sums, self._shares)))
+        result["unigram_entropy"] = self.unigram_entropy
+        for label, of_source in zip(self._labels, sums, strict=True):
+            losses = {key: mean for key, mean in means(of_source).items() if key.endswith("loss")}
+            result |= {f"{key}_{label}": mean for key, mean in losses.items()}
+        return result
+
+    @property
+    def _shares(self) -> list[float]:
+        """The factors by which sums over the rows of each source are multiplied."""
+        return [weight / len(rows) for weight, rows in zip(self._weights, self.rows, strict=True)]
+
+    @functools.cached_property
+    def unigram_entropy(self) -> float:
+        """Entropy, in nats, of the token frequencies in the rows that are evaluated.
+
+        A model that ignores the context cannot have a lower loss. [CLS] and [SEP] do not count.
+        """
+        if len(self.rows) == 1:
+            return unigram_entropy(self.rows[0].token_counts.tolist())
+        counts = sum(
+            rows.token_counts * share for rows, share in zip(self.rows, self._shares, strict=True)
+        )
+        return unigram_entropy(counts.tolist())  # type: ignore[union-attr]
+
+
+def _scaled(sums: dict[str, tuple[float, float]], factor: float) -> dict[str, tuple[float, float]]:
+    return {key: (value * factor, weight * factor) for key, (value, weight) in sums.items()}
+
+
+def source_labels(names: Sequence[str]) -> list[str]:
+    """Returns a short label for metrics for each source: letters, digits, "-", "." and "_" only.
+
+    Sources whose labels would be equal get their number, counted from 0, at the end.
+    """
+    labels = [
+        re.sub(r"[^\w.-]+", "_", name.rstrip("/*")).strip("_.")[-MAX_LABEL:] for name in names
+    ]
+    return [
+        label if label and labels.count(label) == 1 else f"{label}_{number}".lstrip("_")
+        for number, label in enumerate(labels)
+    ]
+
+
+def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
+    """Returns a line of text for each phase that says how often it reads each source of a mixture.
+
+    The list is empty if the data are no mixture.
+    """
+    if metadata.sources is None:
+        return []
+    lines = []
+    weights = [source.weight for source in metadata.sources]
+    for number, phase in enumerate(phases):
+        drawn = rows_of_sources(phase.num_steps * phase.batch_size, weights)
+        parts = []
+        for source, rows in zip(metadata.sources, drawn, strict=True):
+            records = source.splits["train"].lengths[str(phase.max_length)].records
+            share = source.weight / sum(weights)
+            parts.append(f"{source.name} {share:.2%}, {rows / records:,.2f} epochs")
+        lines.append(
+            f"phase {number}: {phase.num_steps:,} steps of {phase.batch_size} rows of "
+            f"{phase.max_length} tokens read {'; '.join(parts)}"
+        )
+    return lines
