@@ -21,7 +21,9 @@ def run(config: TrainTokenizerConfig) -> None:
         ValueError: the output directory is not empty, the corpus contains no word, or `vocab_size`
             is too small for the corpus (unigram) or for the 256 bytes (byte-level BPE).
     """
+    from bertjax.data.mixture import parse_mixture
     from bertjax.data.text.corpus import Corpus, ReadOptions
+    from bertjax.data.text.sources import input_exists
 
     output = Path(config.output)
     if output.exists() and any(output.iterdir()):
@@ -30,7 +32,11 @@ def run(config: TrainTokenizerConfig) -> None:
             "overwritten."
         )
     options = {f.name: getattr(config, f.name) for f in dataclasses.fields(ReadOptions)}
-    corpus = Corpus(config.input, ReadOptions(**options))
+    mixture = parse_mixture(config.input, "--input", input_exists)
+    inputs = config.input if mixture is None else [source.name for source in mixture.sources]
+    if mixture is not None:
+        print("note: the weights of --input are ignored: the vocabulary is learnt from all text.")
+    corpus = Corpus(inputs, ReadOptions(**options))
     tokenizer = _train(config, corpus)
     tokenizer.save(output)
     print(f"{tokenizer.vocab_size} entries written to {output}")

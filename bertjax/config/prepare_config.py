@@ -17,7 +17,8 @@ class TrainTokenizerConfig:
     }
 
     input: tuple[str, ...]
-    """Input text: files, directories, globs in quotes, tfds:NAME or pydocs, see bertjax.prepare."""
+    """Input text: files, directories, globs in quotes, tfds:NAME or pydocs, see bertjax.prepare;
+    the weights of a mixture are ignored."""
     output: str
     """New or empty directory to write the tokenizer to."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"

@@ -1,17 +1,15 @@
 """The input of a preparation: one corpus, or the weighted corpora of a mixture."""
 
-import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.cloud import addresses
 from bertjax.data.mixture import parse_mixture
 from bertjax.data.preparation.chunks import Chunk, cut_chunks
 from bertjax.data.preparation.totals import TooLittleText
 from bertjax.data.text.corpus import Corpus, ReadOptions
-from bertjax.files import is_remote
+from bertjax.data.text.sources import input_exists
 
 
 class MixedCorpus:
@@ -28,7 +26,7 @@ class MixedCorpus:
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions):
-        mixture = parse_mixture(inputs, "--input", _exists)
+        mixture = parse_mixture(inputs, "--input", input_exists)
         self._weighted = None if mixture is None else mixture.sources
         self._inputs = [inputs] if mixture is None else [(name,) for name, _ in mixture.sources]
         self._options = options
@@ -98,12 +96,3 @@ class MixedCorpus:
             for chunk in cut_chunks(corpus.documents(), chunk_bytes, source=source, first=first):
                 yield chunk
                 first = chunk.number + 1
-
-
-def _exists(name: str) -> bool:
-    """Returns whether `name` is a file, a folder, or a glob that matches one."""
-    if is_remote(name):
-        with addresses.explained(name):
-            return addresses.place(name).exists()
-    name = os.path.expanduser(name)
-    return os.path.exists(name) or any(glob.iglob(name, recursive=True))

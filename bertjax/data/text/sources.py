@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, cast
 
+from bertjax.cloud import addresses
 from bertjax.data.text.decompression import DamagedInput, Decompressed, decompressor_of
 from bertjax.data.text.tar import BLOCK, is_tar, members
-from bertjax.files import brief
+from bertjax.files import brief, is_remote
 
 # Number of layers of compression and archives, such as 3 for a gz in a tar.zst.
 MAX_DEPTH = 8
@@ -57,6 +58,15 @@ def find_files(pattern: str) -> list[InputFile]:
             "globs in quotes, a directory, tfds:NAME or pydocs."
         )
     return files
+
+
+def input_exists(name: str) -> bool:
+    """Returns whether `name` is a file or folder, also in a bucket, or a glob that matches one."""
+    if is_remote(name):
+        with addresses.explained(name):
+            return addresses.place(name).exists()
+    name = os.path.expanduser(name)
+    return os.path.exists(name) or any(glob.iglob(name, recursive=True))
 
 
 def fingerprint(file: InputFile) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax import prepare
+from bertjax import prepare, train_tokenizer
+from bertjax.config import TrainTokenizerConfig
 from bertjax.data.metadata import Metadata, open_prepared, row_sources
 from bertjax.data.preparation import join
 from bertjax.data.records import decode_row, read_shard
@@ -162,3 +163,11 @@ def test_metadata_whose_sources_do_not_fit_is_refused(mixed):
         change(damaged["sources"])
         with pytest.raises(ValueError, match=message):
             Metadata.from_json(json.dumps(damaged))
+
+
+def test_a_tokenizer_is_trained_on_all_sources(mixed, tmp_path):
+    for number, inputs in enumerate((mixed.input, ("wiki", "books"))):
+        output = str(tmp_path / f"tokenizer{number}")
+        train_tokenizer.run(TrainTokenizerConfig(input=inputs, output=output, vocab_size=80))
+    first, second = (tmp_path / f"tokenizer{number}" / "vocab.txt" for number in range(2))
+    assert first.read_bytes() == second.read_bytes()
