@@ -34,7 +34,7 @@ SENTENCES = (
 class ConvertConfig:
     """Config of `bertjax.convert`, which converts models and keeps every weight bit for bit."""
 
-    GROUPS: ClassVar[dict[str, str]] = {"output": "to verify"}
+    GROUPS: ClassVar[dict[str, str]] = {"output": "to verify push_to_hub hub_private"}
 
     src: Annotated[str, tyro.conf.Positional]
     """Model to read: a model directory, a .bin or .safetensors file beside its config.json, a hub
@@ -48,6 +48,11 @@ class ConvertConfig:
     verify: bool = False
     """Load the converted model with PyTorch, compare its outputs on a few sentences with those of
     the model in JAX, and fail if an output differs by more than 1e-4 (needs the extra `parity`)."""
+    push_to_hub: str | None = None
+    """Repository OWNER/NAME on the Hugging Face Hub to which the converted model is uploaded; it is
+    created if it does not exist; None: the model is not uploaded."""
+    hub_private: bool = False
+    """Create the repository of --push_to_hub as a private one, if it does not exist."""
 
 
 def run(config: ConvertConfig) -> None:
@@ -58,15 +63,19 @@ def run(config: ConvertConfig) -> None:
             `--to tf1` and `--verify` need.
         ValueError: the output format cannot hold the model's head or one of the weights, or with
             --verify, an output differs from PyTorch's by more than 1e-4.
+        OSError: the model cannot be written or uploaded.
     """
     import jax
 
+    from bertjax.cloud.hub_push import create_repository, push_folder
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
     from bertjax.weights.families import architecture
     from bertjax.weights.hf import TAGGER
     from bertjax.weights.tf1 import save_tf1
 
+    if config.push_to_hub is not None:
+        create_repository(config.push_to_hub, private=config.hub_private)
     loaded = load_model(config.src, None, tokenizer_required=False)
     model = Pretrained(loaded)
     if loaded.tokenizer is None:
@@ -97,6 +106,8 @@ def run(config: ConvertConfig) -> None:
     print(f"written to {config.dst}")
     if config.verify:
         verify(model, Path(config.dst))
+    if config.push_to_hub is not None:
+        push_folder(Path(config.dst), config.push_to_hub)
 
 
 def _google_tensors(loaded: "LoadedModel") -> Iterator[tuple[str, "np.ndarray"]]:

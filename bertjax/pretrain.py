@@ -47,11 +47,15 @@ def run(config: PretrainConfig) -> None:
     pretraining.pretrain(config)
 
 
-def export(workdir: str) -> None:
-    """Writes the model of the newest checkpoint to the Hugging Face directory `workdir`/model."""
+def export(workdir: str, push_to_hub: str | None = None) -> None:
+    """Writes the model of the newest checkpoint to the Hugging Face directory `workdir`/model.
+
+    If `push_to_hub` is a repository OWNER/NAME on the Hub, the model is uploaded to its branch
+    step-N, where N is the step of the checkpoint.
+    """
     from bertjax.training import pretraining
 
-    pretraining.export(workdir)
+    pretraining.export(workdir, push_to_hub)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,8 @@ class PretrainFlags(command_line.ConfigFlags):
 
     export: bool = False
     """Write the model of the newest checkpoint in --workdir to WORKDIR/model, a Hugging Face
-    directory, without any training; only --workdir is needed."""
+    directory, without any training; only --workdir is needed. With --push_to_hub, the model is
+    uploaded to the branch step-N of the repository."""
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PretrainConfig, PretrainFlags]:
@@ -84,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def start() -> None:
         activity.of_command()
         config, flags = parse(argv)
-        export(config.workdir) if flags.export else run(config)
+        export(config.workdir, config.push_to_hub) if flags.export else run(config)
 
     return command_line.run_reporting_errors(start, command_line.MEMORY_REMEDY)
 

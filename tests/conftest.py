@@ -49,6 +49,7 @@ from bertjax.tokenization import WordPieceTokenizer, train_wordpiece  # noqa: E4
 from bertjax.weights import init_params, save_hf  # noqa: E402
 from bertjax.weights.fill import param_shapes  # noqa: E402
 from tests.bucket_servers import bucket, bucket_server, unreliable  # noqa: E402, F401
+from tests.hub_server import hub  # noqa: E402, F401
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 

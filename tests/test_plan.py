@@ -14,8 +14,8 @@ from bertjax.devices import sharding
 from bertjax.model import BertConfig
 from bertjax.planning.chips import CHIPS, known_slices
 from bertjax.planning.hardware import get_topology
-from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
+from bertjax.training.pretraining_run import PretrainingRun
 
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"

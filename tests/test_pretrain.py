@@ -22,8 +22,8 @@ from bertjax.interruption import Interrupted
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.training import fit_phases
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import make_masking
+from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.weights import load_model
 
 

@@ -120,8 +120,8 @@ def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> R
     Where a file does not exist, or rights or credentials are missing, nothing is asked for again.
 
     Args:
-        request: the request to a bucket.
-        what: the file in the bucket, to be named in messages.
+        request: the request to a bucket or to the Hub.
+        what: the file there, to be named in messages.
         doing: what the request does with it, "read" or "written".
 
     Raises:
@@ -138,8 +138,8 @@ def repeated(request: Callable[[], Result], what: str, doing: str = "read") -> R
             if attempt == ATTEMPTS - 1:
                 raise OSError(
                     f"{what} could not be {doing} in {ATTEMPTS} attempts ({type(error).__name__}: "
-                    f"{error}): check the network and the name of the bucket, then run the same "
-                    "command again, which goes on where it stopped."
+                    f"{error}): check the network and the name, then run the same command again, "
+                    "which goes on where it stopped."
                 ) from error
             wait = FIRST_WAIT * 2**attempt
             print(

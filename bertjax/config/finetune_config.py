@@ -24,7 +24,8 @@ class FinetuneConfig(TrainingConfig):
         "rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir overwrite evals_per_epoch select_by log_every stall_seconds submission",
+        "output": "workdir overwrite evals_per_epoch select_by log_every stall_seconds submission "
+        "push_to_hub hub_private",
     }
 
     task: str = ""

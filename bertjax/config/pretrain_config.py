@@ -70,7 +70,7 @@ class PretrainConfig(TrainingConfig):
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite log_every stall_seconds eval_every eval_rows save_every "
-        "keep_checkpoints",
+        "keep_checkpoints push_to_hub push_every hub_private",
     }
 
     data: str = ""
@@ -126,9 +126,17 @@ class PretrainConfig(TrainingConfig):
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep; the checkpoint with the lowest held-out masked LM loss
     in the last evaluated phase is also kept."""
+    push_every: int = 0
+    """Number of steps after which the model is also uploaded to the branch step-N of --push_to_hub,
+    in the background; 0: only at the end of the run, to the branch main."""
 
     def __post_init__(self):
         super().__post_init__()
+        if self.push_every < 0 or (self.push_every and self.push_to_hub is None):
+            raise ValueError(
+                f"push_every={self.push_every} must be 0 or, with --push_to_hub OWNER/NAME, a "
+                "number of steps."
+            )
         self.check_positive("save_every", "eval_rows", "keep_checkpoints", "max_ngram")
         if not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability={self.mlm_probability}: choose it in (0, 1).")

@@ -174,6 +174,12 @@ class TrainingConfig:
     """Use only deterministic GPU operations, so that a resumed run is bit-identical to an
     uninterrupted run on GPUs too, possibly at lower speed; if False, sums on GPUs may differ in the
     last bits."""
+    push_to_hub: str | None = None
+    """Repository OWNER/NAME on the Hugging Face Hub to which the model is uploaded at the end of
+    the run; it is created, and the rights to it are checked, before the first step; None: the model
+    is not uploaded. If the upload fails, the same command repeats it."""
+    hub_private: bool = False
+    """Create the repository of --push_to_hub as a private one, if it does not exist."""
     log_every: int = 100
     """Number of steps between log lines of metrics."""
     stall_seconds: int = 600
@@ -199,6 +205,10 @@ class TrainingConfig:
                 f"rollback_steps={self.rollback_steps} has no effect with max_bad_steps=0, which "
                 "sets no limit to the updates that are skipped because they are spikes or not "
                 "finite: set both above 0, or both to 0."
+            )
+        if self.hub_private and self.push_to_hub is None:
+            raise ValueError(
+                "hub_private only has an effect with push_to_hub: add --push_to_hub OWNER/NAME."
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed}: choose it between 0 and 2^32 - 1.")

@@ -20,6 +20,7 @@ from bertjax.config import DistributedConfig
 from bertjax.devices import hosts
 from bertjax.files import is_remote
 from bertjax.lock import Locked
+from bertjax.training.hub_pushes import PENDING
 from bertjax.training.mirror import Mirror, mirror_folder
 from bertjax.training.workdir import LOCK_FILE, ROLLED_BACK, Workdir
 
@@ -73,7 +74,7 @@ def opened(address: str | Path, *, direct: bool) -> Iterator[Workdir]:
     mirror = Mirror(
         mirror_folder(address, jax.process_index()),
         address,
-        without=CHECKPOINT_FOLDERS if direct else (),
+        without=(PENDING, *(CHECKPOINT_FOLDERS if direct else ())),
         check=lock.check,
     )
     try:

@@ -145,7 +145,7 @@ class FitPhases:
             run.batches(index, self._batch(index, step, start)),
             step=step,
             num_steps=start + phase.num_steps,
-            hooks=(self._skipped, self._logger, _note_step, save),
+            hooks=(self._skipped, self._logger, _note_step, save, run.after_step),
             should_stop=lambda step: self._stop(step) or run.is_finished(),
         )
 

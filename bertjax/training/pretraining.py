@@ -5,341 +5,25 @@ data consists of rows of token ids, each with one sequence or, in packed data, s
 """
 
 import contextlib
-import dataclasses
-import hashlib
-import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import jax
-import numpy as np
 
 from bertjax.cloud.addresses import place
 from bertjax.cloud.copies import local_copy
-from bertjax.config import Phase, PretrainConfig, differences
-from bertjax.config.model import BertConfig
-from bertjax.data.batches.batch import Batch
-from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
-from bertjax.data.metadata import row_sources
-from bertjax.devices import activity, host_watch, hosts, sharding
+from bertjax.cloud.hub_push import create_repository, push_folder
+from bertjax.config import PretrainConfig
+from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import is_remote
-from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training import goodput
 from bertjax.training.bucket_workdir import connect, opened
-from bertjax.training.evaluate_and_save import interruptible
+from bertjax.training.hub_pushes import create_repository_of
 from bertjax.training.mirror import upload
-from bertjax.training.optimizer import difference_before
-from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
+from bertjax.training.pretraining_run import PretrainingRun, write_model
 from bertjax.training.rollback import RolledBack
-from bertjax.training.run_data import RunData
-from bertjax.training.skipped_updates import check_finite
-from bertjax.training.source_evaluation import HeldOutSources, epochs_of_sources
-from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
-from bertjax.training.trainer import Run, identity_of
 from bertjax.training.workdir import Workdir
-from bertjax.weights import LoadedModel, load_model, save_hf
-from bertjax.weights.card import model_card, training_facts
-from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
-from bertjax.weights.fill import with_training_parts
-
-# The run's config sets these dropout rates even if --init determines the architecture. The other
-# dropout rates distinguish model families, so --init determines them.
-DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-
-
-class PretrainingRun(Run):
-    """A pretraining run: its data, initial parameters and evaluation.
-
-    Raises:
-        ValueError: the config cannot be used with the prepared data, the model of --init, the
-            teacher or the devices.
-    """
-
-    name = "pretraining"
-    higher_is_better = False
-
-    def __init__(self, config: PretrainConfig, workdir: Workdir | None = None):
-        _check_places(config)
-        workdir = workdir or Workdir(Path(config.workdir))
-        self._data = RunData(config.data, config.data_cache)
-        self.metadata = self._data.metadata
-        config = dataclasses.replace(config, data=self._data.directory)
-        tokenizer = load_tokenizer(config.data)
-        resumes = workdir.has_checkpoints
-        config = with_head(config, self.metadata.has_sentence_pairs)
-        self._held_out: dict[Phase, HeldOutSources] = {}
-        # A run that resumes from a checkpoint does not need the model that it started from.
-        self.initial: LoadedModel | None = None
-        if config.init is not None:
-            config = self._with_model_of_init(config, workdir if resumes else None)
-        model = with_pad_token(config.model, tokenizer.pad_token_id)
-        self.config = config = dataclasses.replace(config, model=model)
-        self._check_model()
-        self._check_data(tokenizer)
-        self._require_data(workdir.newest_step)
-        teacher = load_masked_lm_teacher(config, tokenizer)
-        mesh = sharding.make_mesh(config.mesh)
-        program = PretrainingProgram(config, mesh, teacher and teacher.model)
-        super().__init__(config, program, config.phases, tokenizer, teacher, workdir)
-        self.program: PretrainingProgram = program
-        self.best_metric = f"eval/{program.objective.best_metric}"
-        self.keep_checkpoints = config.keep_checkpoints
-        if config.distillation.layers and not resumes:
-            self.initial = student_of_teacher(config, program.model)
-        self._eval_step = program.eval_step()
-        for line in epochs_of_sources(self.metadata, config.phases):
-            hosts.say(line)
-
-    def _with_model_of_init(
-        self, config: PretrainConfig, resumed: Workdir | None
-    ) -> PretrainConfig:
-        """Returns `config` with the architecture of the model `config.init` (not None).
-
-        The rates of hidden, attention and classifier dropout remain those of `config`. If the run
-        resumes from a checkpoint in the workdir `resumed`, `config.model` becomes the model config
-        stored in run.json there, including the dropout rates.
-        """
-        if resumed is not None:
-            saved = resumed.read()["config"]["model"]
-            return dataclasses.replace(config, model=BertConfig.from_dict(saved))
-        with self._explained_head():
-            self.initial = load_model(str(config.init), config.head)
-        dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
-        model = dataclasses.replace(self.initial.config, **dropout)
-        for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
-            hosts.say(f"--init {config.init} determines the architecture: {change}")
-        return dataclasses.replace(config, model=model)
-
-    def _check_model(self) -> None:
-        """Checks before training that the model can be exported in the Hugging Face format."""
-        config_to_hf(self.config.model)
-        with self._explained_head():
-            architecture(self.config.model, str(self.config.head))
-
-    @contextlib.contextmanager
-    def _explained_head(self) -> Iterator[None]:
-        """A context that replaces `MissingHead` if transformers lacks the sentence-pair head.
-
-        The new ValueError suggests --head masked_lm, because --head does not accept all heads that
-        the message of `MissingHead` suggests.
-        """
-        try:
-            yield
-        except MissingHead as error:
-            if error.head != "pretraining":
-                raise
-            raise ValueError(
-                f"{error.family} has no head for sentence pairs in transformers, but the run needs "
-                "this head (the data was prepared with --objective "
-                f"{self.metadata.objective}). Give --head masked_lm, "
-                "which trains only masked LM on the same data and does not use the labels of "
-                "sentence pairs, or prepare the data with --objective mlm."
-            ) from error
-
-    def _check_data(self, tokenizer: Tokenizer) -> None:
-        model = self.config.model
-        if tokenizer.fingerprint != self.metadata.tokenizer_fingerprint:
-            raise ValueError(
-                f"The tokenizer in {self.config.data} is not the one that the rows were made with: "
-                "restore the original tokenizer, or prepare the data again."
-            )
-        if tokenizer.vocab_size > model.vocab_size:
-            raise ValueError(
-                f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
-                f"vocab_size={model.vocab_size}, so some token ids have no embedding. Use "
-                f"--model.vocab_size={tokenizer.vocab_size}."
-            )
-        if self.initial and self.initial.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise ValueError(
-                f"The tokenizer of --init {self.config.init} is not the one that {self.config.data}"
-                f" was prepared with: prepare the data with --tokenizer {self.config.init}."
-            )
-        for phase in self.config.phases:
-            if phase.max_length not in self.metadata.max_lengths:
-                raise ValueError(
-                    f"{self.config.data} holds rows of {self.metadata.max_lengths} tokens, but the "
-                    f"config has max_length={phase.max_length}: prepare the data with --max_length "
-                    f"{phase.max_length}."
-                )
-
-    def _require_data(self, step: int) -> None:
-        """Waits for the rows of the phase after `step`; those of later phases may come later."""
-        ends = itertools.accumulate(phase.num_steps for phase in self.config.phases)
-        lengths = [
-            phase.max_length
-            for phase, end in zip(self.config.phases, ends, strict=True)
-            if end > step
-        ]
-        for length in lengths[:1]:
-            self._data.require(length)
-        self._data.require_in_background(lengths[1:])
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json in the workdir.
-
-        The entry "distillation" also contains a hash of the teacher's weights; this entry is None
-        if there is no teacher.
-        """
-        identity = identity_of(self.config, self.teacher)
-        weights = identity.pop("teacher_weights", None)
-        distillation = identity["distillation"] | {"teacher_weights": weights}
-        return identity | {"distillation": distillation if weights else None}
-
-    @property
-    def data_fingerprint(self) -> str:
-        """A hash of the metadata of the prepared data."""
-        return hashlib.sha256(self.metadata.to_json().encode()).hexdigest()
-
-    def initial_params(self) -> Any:
-        """Returns the parameters to start from; None: the run starts from random parameters.
-
-        The parameters are those of the model that --init names, or those copied from the teacher.
-        The first call drops them to free memory; later calls return None.
-        """
-        initial, self.initial = self.initial, None
-        if initial is None:
-            return None
-        source = self.config.init or self.config.distillation.teacher
-        for part in initial.absent:
-            hosts.say(f"{source} has no {part}: it is initialised at random")
-        return with_training_parts(initial.params, self.program.model, self.config.seed)
-
-    def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields the global batches of a phase on the devices, from batch `first_batch` on.
-
-        The batches of a phase are counted from 0.
-        """
-        phase = self.config.phases[phase_index]
-        self._data.require(phase.max_length)
-        host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
-        batches = train_batches(
-            row_sources(self.config.data, "train", phase.max_length),
-            *self._format(phase),
-            seed=self.config.seed,
-            phase=phase_index,
-            batch_size=phase.batch_size,
-            first_row=first_batch * phase.batch_size,
-            host_rows=host_rows,
-            num_threads=self.config.reader_threads,
-        )
-        for batch in batches:
-            yield self._to_devices(batch, host_rows, phase.batch_size)
-
-    def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
-        """Returns the position in the data: {"phase": index, "row": index within the phase}.
-
-        The row is the first one of the batch `next_batch`.
-        """
-        row = next_batch * self.config.phases[phase_index].batch_size
-        return {"phase": phase_index, "row": row}
-
-    def eval_and_save_every(self) -> tuple[int, int]:
-        """Returns (steps between evaluations, steps between checkpoints)."""
-        return self.config.eval_every, self.config.save_every
-
-    def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
-        """Returns those differences from the saved config that prevent the run from resuming.
-
-        `changed` describes each difference. The phases may differ if the rows and learning rates of
-        all finished steps stay the same; if not, the returned list ends with the reason.
-        """
-        refused = [change for change in changed if not change.startswith("phases.")]
-        if len(refused) < len(changed):
-            try:
-                before = tuple(Phase(**phase) for phase in saved["phases"])
-            except (TypeError, ValueError):  # written by a version with other fields
-                return changed
-            reason = difference_before(self.config.optimizer, before, self.config.phases, step)
-            refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
-        return refused
-
-    def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
-        """Returns the masking settings and the row format (length, padding) of `phase`."""
-        max_sequences = self.metadata.max_sequences
-        masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
-        return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
-
-    def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
-        """Returns {"eval/...": value}, the mean losses and metrics over held-out rows.
-
-        "eval/unigram_entropy" is the entropy, in nats, of the token frequencies in these rows: the
-        lowest loss that a model without context could have. The held-out rows have the length of
-        the rows in the phase; the result is {} if the data has no held-out rows of this length. In
-        a mixture, the means are over rows drawn by the weights, and "eval/..._loss_NAME" are the
-        losses of each source.
-        """
-        held_out = self._held_out_of(phase)
-        if held_out is None:
-            return {}
-        constants = self.constants()
-        means = held_out.evaluate(
-            lambda params, batch: self._eval_step(params, batch, *constants),
-            params,
-            lambda rows: interruptible(self._eval_batches(rows, phase), self.stop),
-        )
-        return {f"eval/{key}": value for key, value in means.items()}
-
-    def compile_evaluation(self, params: Any, phase: Phase) -> bool:
-        """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
-
-        Always returns True: later evaluations of the phase need no compilation.
-        """
-        if held_out := self._held_out_of(phase):
-            for batch in itertools.islice(self._eval_batches(held_out.rows[0], phase), 1):
-                jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
-        return True
-
-    def _held_out_of(self, phase: Phase) -> HeldOutSources | None:
-        """Returns the held-out rows for `phase`; None if there are none."""
-        held_out = self.metadata.splits.get("eval")
-        if held_out is None or not held_out.lengths[str(phase.max_length)].records:
-            return None
-        if phase not in self._held_out:
-            self._data.require(phase.max_length)
-            self._held_out[phase] = HeldOutSources(
-                row_sources(self.config.data, "eval", phase.max_length),
-                *self._format(phase),
-                seed=self.config.seed,
-                max_rows=self.config.eval_rows,
-            )
-        return self._held_out[phase]
-
-    def _eval_batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
-        rows = phase.batch_size // phase.accumulation_steps
-        host_rows = sharding.host_rows(self.program.rows, rows)
-        for batch in held_out.batches(rows, host_rows):
-            yield self._to_devices(batch, host_rows, rows)
-
-    def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int) -> Any:
-        return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
-
-    def flops_per_row(self, phase: Phase) -> float:
-        """Returns the FLOP (floating-point operations) per row of an update.
-
-        In rows of several sequences, attention is counted only within each sequence.
-        """
-        packed = self.metadata.max_sequences > 1
-        attended = self.metadata.attended(phase.max_length) if packed else None
-        return self.program.flops_per_row(phase, attended)
-
-    def flops_per_step(self, phase: Phase) -> float:
-        """Returns the FLOP (floating-point operations) of one update, over all rows of a batch."""
-        return self.flops_per_row(phase) * phase.batch_size
-
-
-def _check_places(config: PretrainConfig) -> None:
-    if not config.data or not config.workdir or not config.phases:
-        raise ValueError(
-            f"The config lacks data, workdir or phases (data={config.data!r}, "
-            f"workdir={config.workdir!r}, {len(config.phases)} phases): give --config, --data and "
-            "--workdir."
-        )
+from bertjax.weights import load_model
 
 
 def pretrain(config: PretrainConfig) -> Path:
@@ -366,6 +50,7 @@ def pretrain(config: PretrainConfig) -> Path:
         opened(config.workdir, direct=True) as workdir,
         goodput.recorded(),
     ):
+        hosts.on_first(lambda: create_repository_of(config))
         while True:
             hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
             run = hosts.on_all(lambda: PretrainingRun(config, workdir))
@@ -375,18 +60,17 @@ def pretrain(config: PretrainConfig) -> Path:
             hosts.on_first(workdir.publish)
             hosts.on_all(workdir.refresh)
         with activity.doing(activity.SAVING):
-            params = hosts.fetch(state.params, run.program.mesh)
-            head = str(run.config.head)
-            hosts.on_first(
-                lambda: _write_model(
-                    run.workdir, params, run.config.model, run.tokenizer, head, run.num_steps
-                )
-            )
+            run.write_model(state)
     return place(run.workdir.address) / run.workdir.model.name
 
 
-def export(workdir: str | Path) -> Path:
+def export(workdir: str | Path, push_to_hub: str | None = None) -> Path:
     """Exports the model of a run's newest checkpoint, even while the run is in progress.
+
+    Args:
+        workdir: the workdir of the run.
+        push_to_hub: a repository OWNER/NAME on the Hub, to whose branch step-N the model of step N
+            is uploaded; None: it is not uploaded.
 
     Returns:
         The path of the model directory.
@@ -399,21 +83,14 @@ def export(workdir: str | Path) -> Path:
         raise FileNotFoundError(f"There is no run in {workdir}: give the --workdir of a run.")
     # The run in a bucket may be in progress, so that only a copy of its files is opened here.
     run, step = Workdir(Path(local_copy(workdir))), int(loaded.source.config["step"])
-    _write_model(run, loaded.params, loaded.config, loaded.tokenizer, loaded.head, step)
+    parts = (loaded.params, loaded.config, loaded.tokenizer, loaded.head)
+    write_model(run, run.model, *parts, step)
+    if push_to_hub is not None:
+        create_repository(push_to_hub)
+        push_folder(run.model, push_to_hub, branch=f"step-{step}")
     if not is_remote(workdir):
         return run.model
     target = place(workdir) / run.model.name
     upload(run.model, os.fspath(target))
     print(f"the model was uploaded to {target}")
     return target
-
-
-def _write_model(
-    workdir: Workdir, params: Any, model: BertConfig, tokenizer: Tokenizer, head: str, step: int
-) -> None:
-    """Writes the model directory, with a model card that states the number of training steps."""
-    check_finite(params, f"The model of step {step}")
-    facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
-    card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)
-    save_hf(workdir.model, params, model, tokenizer, head=head, card=card)
-    print(f"model of step {step:,} written to {workdir.address}/{workdir.model.name}")

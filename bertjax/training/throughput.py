@@ -25,13 +25,13 @@ from bertjax.devices.compilation_cache import no_compilation_cache
 from bertjax.devices.flops import peak_flops
 from bertjax.devices.roofline import Roofline, forward_products
 from bertjax.training.loop import fit
-from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import (
     PretrainingProgram,
     max_predictions,
     random_rows,
     with_head,
 )
+from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.training.step import with_seed
 
 ROUNDS = 5

@@ -280,6 +280,10 @@ class Run(abc.ABC):
         if target is not None:
             raise RolledBack(f"rolled back to step {target}")
 
+    def after_step(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        """Is called after each step and its checkpoint; subclasses may use the state."""
+        del step, state, metrics
+
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state to export: here, the last `state`; subclasses may choose the best."""
         del checkpointer

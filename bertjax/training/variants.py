@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.cloud.copies import local_copy
+from bertjax.cloud.hub_files import is_hub_dataset, local_split
+from bertjax.cloud.hub_push import push_folder
 from bertjax.config import FinetuneConfig, defaults_of
 from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
@@ -36,6 +38,7 @@ from bertjax.training.finetuning import (
     load_for_task,
     reinitialized,
 )
+from bertjax.training.hub_pushes import create_repository_of
 from bertjax.training.metric_files import read_lines
 from bertjax.training.rollback import RolledBack
 from bertjax.training.scores import (
@@ -144,6 +147,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with scratch_folder() as folder:
         workdirs = [variant.workdir for _, variant in runs]
+        hosts.on_first(lambda: create_repository_of(config))
         task, loaded, data, teacher = hosts.on_all(
             lambda: _load(runs[0][1], options, folder, workdirs)
         )
@@ -158,6 +162,9 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
         hosts.on_first(lambda: _publish(workdir, best, scores, config.submission))
     if hosts.is_first():
         print_scores(scores, task)
+    repository = config.push_to_hub
+    if repository is not None:
+        hosts.on_first(lambda: push_folder(workdir / "model", repository))
     return FinetuneResult(scores, best, workdir / "model")
 
 
@@ -265,7 +272,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
         **{
-            split: str(local_copy(path))
+            split: str(local_split(path) if is_hub_dataset(path) else local_copy(path))
             for split in ("train", "dev", "test")
             if (path := getattr(config, split)) is not None
         },

@@ -26,6 +26,7 @@ from bertjax.devices import hosts
 from bertjax.files import explaining, set_aside
 from bertjax.lock import Lock
 from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write_run
+from bertjax.training.hub_pushes import PENDING
 from bertjax.training.metric_files import read_lines
 from bertjax.training.mirror import LIST_FILE, Mirror
 
@@ -41,14 +42,14 @@ MAY_CHANGE = (
     "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
     "eval_rows save_every keep_checkpoints reader_threads peak_tflops submission train dev test "
     "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps "
-    "rollback_steps deterministic overwrite stall_seconds"
+    "rollback_steps deterministic overwrite stall_seconds push_to_hub push_every hub_private"
 ).split()
 
 
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
     *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
-    *(DAMAGED, ROLLED_BACK, *GOODPUT),
+    *(DAMAGED, ROLLED_BACK, PENDING, *GOODPUT),
 )
 
 

@@ -17,7 +17,7 @@ from bertjax.interruption import Interrupted
 from bertjax.tokenization import train_wordpiece
 from bertjax.training import fit_phases as module
 from bertjax.training.checkpoint import Checkpointer
-from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.weights import load_model, save_hf
 
 

@@ -13,8 +13,8 @@ from bertjax.data.batches.batch import layout, pad_to, stack
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
 from bertjax.training.objective import make_loss_fn
-from bertjax.training.pretraining import PretrainingRun
 from bertjax.training.pretraining_program import max_predictions
+from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.weights import init_params
 
 

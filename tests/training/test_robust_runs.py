@@ -22,7 +22,7 @@ from bertjax.interruption import Interrupted
 from bertjax.training import fit_phases, pretraining
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.loss_history import HISTORY, empty_history, is_spike, recorded
-from bertjax.training.pretraining import PretrainingRun
+from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.training.skipped_updates import NotFinite, check_finite
 
 STEPS = 16

@@ -10,7 +10,9 @@ from itertools import islice, takewhile
 from typing import Any
 
 from bertjax.cloud.copies import local_copy
+from bertjax.cloud.hub_files import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.text import pydocs, sources, tables
+from bertjax.data.text.ahead import ahead
 from bertjax.data.text.documents import Document, Layout, bounded_documents, looks_wrapped
 from bertjax.data.text.lines import read_lines
 from bertjax.data.text.sentences import split_sentences
@@ -59,7 +61,9 @@ class Corpus:
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):
         if not inputs:
-            raise ValueError("No --input: use paths, globs, a directory, tfds:NAME or pydocs.")
+            raise ValueError(
+                "No --input: use paths, globs, a directory, tfds:NAME, hf:OWNER/NAME or pydocs."
+            )
         self.options = options or ReadOptions()
         self.identity: list[list] = []
         self.counts: Counter = Counter()
@@ -80,6 +84,12 @@ class Corpus:
             self._readers.append((full_name, source))
             self.identity.append([full_name, len(source)])
             self.total_bytes = None
+        elif is_hub_dataset(name):
+            dataset = open_dataset(name)
+            self._readers.append(("hub", dataset))
+            self.identity += [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
+            if self.total_bytes is not None:
+                self.total_bytes += sum(file.size for file in dataset.files)
         else:
             files = sources.find_files(str(local_copy(name)))
             self._readers += [("file", file) for file in files]
@@ -101,7 +111,9 @@ class Corpus:
         """
         for kind, reader in self._readers:
             if kind == "file":
-                yield from self._file(reader)
+                yield from self._file(reader, self.options.text_field)
+            elif kind == "hub":
+                yield from self._hub(reader)
             elif kind == PYDOCS:
                 for text in pydocs.read_pydocs(reader):
                     yield from bounded_documents(text.split("\n"), "paragraphs")
@@ -109,7 +121,19 @@ class Corpus:
                 for text in tables.read_tfds(kind, reader, self.options.text_field):
                     yield from self._from_text(text)
 
-    def _file(self, file: InputFile) -> Iterator[Document]:
+    def _hub(self, dataset: HubDataset) -> Iterator[Document]:
+        """Reads the files of a dataset on the Hub; the next one is downloaded meanwhile."""
+        field = self.options.text_field
+        for path in ahead(download(file) for file in dataset.files):
+            file = InputFile(str(path), path.stat().st_size)
+            if path.suffix == ".parquet" and field == ReadOptions.text_field:
+                guess = tables.guess_text_column(file.path)
+                if guess not in (None, field):
+                    print(f"{dataset.name}: the text is read from the column {guess!r}", flush=True)
+                    field = guess
+            yield from self._file(file, field)
+
+    def _file(self, file: InputFile, text_field: str) -> Iterator[Document]:
         is_parquet = False
         if file.size:  # a pipe has no size, and can be opened only once
             with open(file.path, "rb") as opened:
@@ -118,7 +142,7 @@ class Corpus:
             for name, stream in sources.open_texts(file.path, self._bytes):
                 yield from self._text_file(name, stream)
             return
-        for text in tables.read_parquet(file.path, self.options.text_field):
+        for text in tables.read_parquet(file.path, text_field):
             yield from self._from_text(text)
         self._bytes.count += file.size
 

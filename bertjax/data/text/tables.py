@@ -15,6 +15,8 @@ from bertjax.files import brief, did_you_mean
 # Only one batch of rows is in memory at a time.
 ROWS_PER_READ = 256
 TFDS_PREFIX = "tfds:"
+# Names of the column with the documents in datasets on the Hugging Face Hub.
+USUAL_TEXT_COLUMNS = ("text", "content", "document", "body", "article", "raw_content")
 # Maximum size of the strings and lists in the footer of a Parquet file, which describes its data.
 MAX_FOOTER_BYTES = 1 << 24
 
@@ -27,14 +29,8 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
     Raises:
         ValueError: the file has no text column named `text_field`, or is damaged.
     """
-    import pyarrow
-
     with open_parquet(path) as file:
-        texts = [
-            field.name
-            for field in file.schema_arrow
-            if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
-        ]
+        texts = _text_columns(file)
         if text_field not in texts:
             raise ValueError(
                 f"{path} has no text column {text_field!r}. Its text columns: {brief(texts)}. "
@@ -42,6 +38,31 @@ def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
             )
         for rows in parquet_batches(path, file, [text_field]):
             yield from (row[text_field] for row in rows)
+
+
+def guess_text_column(path: str) -> str | None:
+    """Returns the text column that most likely holds the documents of a Parquet file.
+
+    It is the first of USUAL_TEXT_COLUMNS that the file has, else its only text column; None if
+    there are several other text columns, or none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    with open_parquet(path) as file:
+        texts = _text_columns(file)
+    usual = [name for name in USUAL_TEXT_COLUMNS if name in texts]
+    return usual[0] if usual else texts[0] if len(texts) == 1 else None
+
+
+def _text_columns(file: Any) -> list[str]:
+    import pyarrow
+
+    return [
+        field.name
+        for field in file.schema_arrow
+        if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
+    ]
 
 
 def open_parquet(path: str) -> Any:

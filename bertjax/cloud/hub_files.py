@@ -1,0 +1,299 @@
+"""Files of datasets on the Hugging Face Hub, `hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]`.
+
+A dataset is pinned to the commit that its revision has when it is opened. Its files are downloaded
+one by one into the Hub's local cache, where an interrupted download continues.
+"""
+
+import contextlib
+import fnmatch
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.cloud.addresses import repeated
+from bertjax.files import brief, cache_folder, did_you_mean
+
+HUB_PREFIX = "hf:"
+MAIN, CONVERTED = "main", "refs/convert/parquet"
+DEFAULT_CONFIG, DEFAULT_SPLIT = "default", "train"
+# Formats of files in the order in which they are looked for.
+PARQUET = re.compile(r"\.parquet$")
+TEXT = re.compile(r"\.(jsonl?|ndjson|txt)(\.(gz|bz2|xz|zst))?$")
+_NAME = re.compile(
+    r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^:]+))?(:(?P<config>[^:]*)(:(?P<split>[^:]+))?)?"
+)
+# Files of a split are named SPLIT-00000-of-00002, SPLIT/0000 or SPLIT, below a folder or none.
+_PART = re.compile(
+    r"(?:(?P<folder>.+)/)?(?:partial-)?(?P<split>\w+?)(?:-\d+-of-\d+\S*|/[^/]+)?\.[\w.]+"
+)
+_SPLITS = ("train", "validation", "test", "dev", "valid", "eval", "unsupervised")
+# Status codes that another attempt may change.
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
+
+
+class HubFile(NamedTuple):
+    """A file of a dataset: the repository, the commit, its path there and its size in bytes."""
+
+    repository: str
+    commit: str
+    path: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """What messages call the file."""
+        return f"{HUB_PREFIX}{self.repository}/{self.path}"
+
+
+class HubDataset(NamedTuple):
+    """A split of a dataset on the Hub: its name without split, its commit, and its files."""
+
+    name: str
+    commit: str
+    config: str
+    split: str
+    files: list[HubFile]
+
+
+def is_hub_dataset(name: Any) -> bool:
+    """Whether `name` is that of a dataset on the Hub, which begins with hf:."""
+    return isinstance(name, str) and name.startswith(HUB_PREFIX)
+
+
+def open_dataset(name: str) -> HubDataset:
+    """Looks up the files of a split of a dataset on the Hub, without downloading them.
+
+    The files are the Parquet files of the repository, else those that the Hub converted (branch
+    refs/convert/parquet), else JSON lines and texts. Which files belong to which configuration and
+    split is said by the `configs` of the dataset's card, else by their names.
+
+    Args:
+        name: hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]. Without a configuration, there must be only
+            one, or one that is called "default"; the split is "train" unless one is given.
+
+    Raises:
+        FileNotFoundError: there is no such dataset or revision.
+        OSError: the Hub cannot be reached.
+        PermissionError: the dataset is gated or private.
+        ValueError: the name is malformed, or there is no such configuration or split.
+    """
+    match = _NAME.fullmatch(name.removeprefix(HUB_PREFIX))
+    if match is None:
+        raise ValueError(
+            f"{name} is not the name of a dataset on the Hub: write hf:OWNER/NAME, "
+            "hf:OWNER/NAME:CONFIG or hf:OWNER/NAME:CONFIG:SPLIT, with @REVISION after NAME to read "
+            "a certain branch, tag or commit."
+        )
+    repository = match["repository"]
+    info, splits = _splits(repository, match["revision"])
+    config = _choose(match["config"], splits, f"{HUB_PREFIX}{repository}", "configuration")
+    files = splits[config]
+    split = _choose(match["split"] or DEFAULT_SPLIT, files, f"{HUB_PREFIX}{repository}", "split")
+    name = f"{HUB_PREFIX}{repository}@{info.sha[:12]}:{config}"
+    return HubDataset(name, info.sha, config, split, files[split])
+
+
+def _splits(
+    repository: str, revision: str | None
+) -> tuple[Any, dict[str, dict[str, list[HubFile]]]]:
+    """Returns (information about the repository, {config: {split: files}})."""
+    for branch in (revision or MAIN, CONVERTED):
+        try:
+            info = _info(repository, branch)
+        except FileNotFoundError:
+            if branch != CONVERTED:
+                raise
+            break
+        if found := _by_split(info, repository, PARQUET):
+            return info, found
+        if revision is not None:
+            break
+    info = _info(repository, revision or MAIN)
+    if found := _by_split(info, repository, TEXT):
+        return info, found
+    names = [file.rfilename for file in info.siblings or ()]
+    raise ValueError(
+        f"{HUB_PREFIX}{repository} has neither Parquet files nor JSON lines or texts, only "
+        f"{brief(names)}: download the dataset, convert it to one of these formats, and give its "
+        "files."
+    )
+
+
+def _info(repository: str, revision: str) -> Any:
+    import huggingface_hub  # a slow import
+
+    what = f"{HUB_PREFIX}{repository}"
+
+    def ask() -> Any:
+        with explained_hub(what, "dataset", revision):
+            return huggingface_hub.HfApi().dataset_info(
+                repository, revision=revision, files_metadata=True
+            )
+
+    return repeated(ask, what)
+
+
+def _by_split(
+    info: Any, repository: str, suffix: re.Pattern[str]
+) -> dict[str, dict[str, list[HubFile]]]:
+    """Returns {config: {split: files}} of the files with a suffix, in the order of their names."""
+    files = [
+        HubFile(repository, info.sha, file.rfilename, int(file.size or 0))
+        for file in sorted(info.siblings or (), key=lambda file: file.rfilename)
+        if suffix.search(file.rfilename)
+    ]
+    if not files:
+        return {}
+    card = info.card_data.get("configs") if info.card_data is not None else None
+    return (_by_card(card, files) if card else {}) or _by_name(files)
+
+
+def _by_card(configs: Any, files: list[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
+    """Sorts files by the `configs` of a dataset's card, whose patterns are globs of paths."""
+    found: dict[str, dict[str, list[HubFile]]] = {}
+    for config in configs:
+        data_files = config.get("data_files", ())
+        if isinstance(data_files, str):
+            data_files = [{"split": DEFAULT_SPLIT, "path": data_files}]
+        for entry in data_files:
+            entry = {"split": DEFAULT_SPLIT, "path": entry} if isinstance(entry, str) else entry
+            patterns = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
+            matching = [
+                file for file in files if any(fnmatch.fnmatch(file.path, p) for p in patterns)
+            ]
+            if matching:
+                splits = found.setdefault(config.get("config_name", DEFAULT_CONFIG), {})
+                splits.setdefault(entry["split"], []).extend(matching)
+    return found
+
+
+def _by_name(files: Iterable[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
+    """Sorts files by their names; those that name no split are of the split "train"."""
+    found: dict[str, dict[str, list[HubFile]]] = {}
+    for file in files:
+        match = _PART.fullmatch(file.path)
+        split = match["split"] if match else ""
+        folder = (match and match["folder"]) or ""
+        if split not in _SPLITS and not re.search(r"-\d+-of-\d+", file.path):
+            split, folder = DEFAULT_SPLIT, file.path.rpartition("/")[0]
+        config = folder if folder not in ("", "data") else DEFAULT_CONFIG
+        found.setdefault(config, {}).setdefault(split, []).append(file)
+    return found
+
+
+def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> str:
+    """Returns the configuration or split that is asked for, or the only one there is."""
+    if asked:
+        if asked in known:
+            return asked
+        raise ValueError(
+            f"{where} has no {what} {asked!r}. {did_you_mean(asked, known)}Known: "
+            f"{', '.join(known)}. The name is hf:OWNER/NAME:CONFIG:SPLIT."
+        )
+    if len(known) == 1 or DEFAULT_CONFIG in known:
+        return DEFAULT_CONFIG if DEFAULT_CONFIG in known else next(iter(known))
+    raise ValueError(
+        f"{where} has {len(known)} configurations: name one, such as {where}:{next(iter(known))}. "
+        f"Known: {', '.join(known)}."
+    )
+
+
+def download(file: HubFile) -> Path:
+    """Downloads a file into the local cache of the Hub, unless it is there; returns its path.
+
+    Raises:
+        OSError: the file cannot be downloaded, after several attempts.
+        PermissionError: the dataset is gated or private.
+    """
+    import huggingface_hub
+
+    def fetch() -> Path:
+        with explained_hub(file.name, "dataset", file.commit):
+            return Path(
+                huggingface_hub.hf_hub_download(
+                    file.repository, file.path, repo_type="dataset", revision=file.commit
+                )
+            )
+
+    return repeated(fetch, file.name)
+
+
+def local_split(name: str) -> Path:
+    """Downloads a split of a dataset; returns its file, or a folder of several files.
+
+    Args:
+        name: the dataset, as `open_dataset` accepts.
+
+    Raises:
+        FileNotFoundError, OSError, PermissionError, ValueError: as `open_dataset` and `download`.
+    """
+    dataset = open_dataset(name)
+    paths = [download(file) for file in dataset.files]
+    if len(paths) == 1:
+        return paths[0]
+    mark = hashlib.sha256(f"{dataset.name}:{dataset.split}".encode()).hexdigest()[:16]
+    folder = cache_folder() / "hub" / mark
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, path in enumerate(paths):
+        link = folder / f"{number:05d}-{path.name}"
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(path)
+    return folder
+
+
+class TemporaryFailure(OSError):
+    """Raised for a request to the Hub that failed, but may succeed when it is repeated."""
+
+
+@contextlib.contextmanager
+def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
+    """Converts exceptions of huggingface_hub to errors with a clear message.
+
+    Args:
+        what: what the `with` block reads or writes, to be named in messages.
+        kind: "dataset" or "model".
+        revision: the branch, tag or commit.
+
+    Raises:
+        FileNotFoundError: there is no such repository, revision or file.
+        OSError: the Hub cannot be reached.
+        PermissionError: the repository is gated or private.
+        TemporaryFailure: the request failed, and may be repeated.
+    """
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{what} is gated: accept its conditions on its page on the Hub, then log in with `hf "
+            "auth login` or set HF_TOKEN to a token that may read it."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"The Hub has no {kind} {what}, or it is private: check the name; for a private "
+            f"{kind}, log in with `hf auth login` or set HF_TOKEN."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise FileNotFoundError(
+            f"{what} has no revision {revision!r}: check the branch, tag or commit."
+        ) from error
+    except errors.OfflineModeIsEnabled as error:
+        raise FileNotFoundError(
+            f"{what} is not in the local cache, and HF_HUB_OFFLINE is set: unset it, or download "
+            "the files on a machine with a network."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in _TEMPORARY:
+            raise TemporaryFailure(f"the Hub answered with status {status}") from error
+        if status in (401, 403):
+            raise PermissionError(
+                f"{what} may not be accessed with this token (status {status}): log in with `hf "
+                f"auth login`, or set HF_TOKEN to a token with rights to this {kind}."
+            ) from error
+        raise FileNotFoundError(f"{what} is not accessible: {brief(error, 300)}") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise TemporaryFailure(brief(error.__cause__ or error, 200)) from error

@@ -1,0 +1,195 @@
+"""Datasets of the Hugging Face Hub as input equal the same files on a disk, and fail clearly."""
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertjax.cloud import addresses
+from bertjax.cloud.hub_files import CONVERTED, download, local_split, open_dataset
+from bertjax.config import FinetuneConfig
+from bertjax.data.text.corpus import Corpus, ReadOptions
+from bertjax.prepare import prepare
+from bertjax.tasks.registry import make_task
+from bertjax.training.variants import task_options
+from tests.hub_server import TOKEN, unique
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.01)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def parquet(**columns):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, row_group_size=50)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def texts(sentences):
+    return [" ".join(sentences[start : start + 8]) for start in range(0, 400, 4)]
+
+
+@pytest.fixture
+def files(texts):
+    """The files of a dataset of two training shards, as `datasets` names them."""
+    return {
+        "data/train-00000-of-00002.parquet": parquet(text=texts[:60]),
+        "data/train-00001-of-00002.parquet": parquet(text=texts[60:]),
+        "data/test-00000-of-00001.parquet": parquet(text=texts[:2]),
+        "README.md": b"# A corpus",
+    }
+
+
+def documents(*inputs, **options):
+    return list(Corpus(inputs, ReadOptions(**options)).documents())
+
+
+def write(files, folder):
+    for name, content in files.items():
+        if "train" in name:
+            path = folder / name.replace("/", "_")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    return str(folder)
+
+
+def test_prepared_data_equals_that_of_the_same_files(hub, files, tokenizer, tmp_path):
+    name = unique()
+    hub.dataset(name, files)
+    tokenizer.save(tmp_path / "tokenizer")
+    fields = {"tokenizer": str(tmp_path / "tokenizer"), "max_length": (16,), "num_processes": 1}
+    prepare(input=(write(files, tmp_path / "files"),), output=str(tmp_path / "local"), **fields)
+    # Requests fail, and a download is cut in the middle.
+    hub.fail.update(info=1, resolve=2)
+    hub.cut.update(resolve=2)
+    prepare(input=(f"hf:{name}",), output=str(tmp_path / "hub"), **fields)
+    shards = sorted(path.name for path in (tmp_path / "local").glob("*.array_record"))
+    assert shards
+    for shard in shards:
+        assert (tmp_path / "hub" / shard).read_bytes() == (tmp_path / "local" / shard).read_bytes()
+    # The commit is part of what the data was prepared from: a changed dataset is other data.
+    sent = hub.sent
+    prepare(input=(f"hf:{name}",), output=str(tmp_path / "hub"), **fields)
+    assert hub.sent - sent < 5000  # nothing is downloaded again
+    commit = hub.repositories[f"datasets/{name}"].heads["main"]
+    hub.repositories[f"datasets/{name}"].commit("main", files | {"data/train-00002.parquet": b""})
+    with pytest.raises(ValueError, match="--overwrite"):
+        prepare(input=(f"hf:{name}",), output=str(tmp_path / "hub"), **fields)
+    prepare(input=(f"hf:{name}@{commit}",), output=str(tmp_path / "hub"), **fields)
+
+
+def test_a_cut_download_continues_where_it_stopped(hub, files):
+    name, content = unique(), bytes(range(256)) * 40_000
+    hub.dataset(name, files | {"data/train-00000-of-00002.parquet": content})
+    hub.cut.update(resolve=1)
+    dataset = open_dataset(f"hf:{name}")
+    assert download(dataset.files[0]).read_bytes() == content
+    assert hub.sent < 1.6 * len(content)
+
+
+def test_formats_configurations_and_splits(hub, files, texts):
+    name = unique()
+    hub.dataset(name, files)
+    expected = documents(f"hf:{name}")
+    assert len(expected) == len(texts)
+    assert len(documents(f"hf:{name}:default:test")) == 2
+    # Only the branch that the Hub converts has Parquet files.
+    name, lines = unique(), "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    repository = hub.dataset(name, {"all.jsonl": lines.encode()})
+    assert [d.text for d in documents(f"hf:{name}")] == [d.text for d in expected]
+    repository.commit(CONVERTED, {"default/train/0000.parquet": parquet(text=texts[:3])})
+    assert len(documents(f"hf:{name}")) == 3
+    # Several configurations, by folders and by the card.
+    name = unique()
+    shards = {f"{c}/train-00000-of-00001.parquet": parquet(text=[c] * 2) for c in ("en", "de")}
+    hub.dataset(name, shards)
+    assert {d.text.strip() for d in documents(f"hf:{name}:de")} == {"de"}
+    english = open_dataset(f"hf:{name}:en:train")
+    assert [file.path for file in english.files] == ["en/train-00000-of-00001.parquet"]
+    with pytest.raises(ValueError, match="has 2 configurations: name one, such as hf:.*:de"):
+        open_dataset(f"hf:{name}")
+    name = unique()
+    data_files = [{"split": "train", "path": "x/*.parquet"}]
+    card = {"configs": [{"config_name": "main", "data_files": data_files}]}
+    hub.dataset(name, {"x/b.parquet": parquet(text=["b"]), "y.parquet": b""}, card=card)
+    assert [file.path for file in open_dataset(f"hf:{name}").files] == ["x/b.parquet"]
+
+
+def test_the_text_column_is_named_or_guessed(hub, texts, capsys):
+    name = unique()
+    hub.dataset(name, {"train.parquet": parquet(url=texts[:2], content=texts[2:4], n=[1, 2])})
+    assert documents(f"hf:{name}")[0].text.strip() == texts[2]
+    assert "the text is read from the column 'content'" in capsys.readouterr().out
+    assert documents(f"hf:{name}", text_field="url")[0].text.strip() == texts[0]
+    with pytest.raises(ValueError, match="no text column 'body'.*url.*--text_field"):
+        documents(f"hf:{name}", text_field="body")
+    hub.dataset(name, {"train.parquet": parquet(n=[1, 2])})
+    with pytest.raises(ValueError, match="no text column 'text'"):
+        documents(f"hf:{name}")
+
+
+def test_finetuning_reads_the_examples_of_the_same_files(hub, sentences, tmp_path):
+    features = {"label": {"names": ["bad", "good"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    shards = {}
+    for number in range(2):
+        table = pa.table({"text": sentences[number * 20 :][:20], "label": [0, 1] * 10})
+        buffer = io.BytesIO()
+        pq.write_table(table.replace_schema_metadata(metadata), buffer)
+        shards[f"data/train-0000{number}-of-00002.parquet"] = buffer.getvalue()
+    shards["data/test-00000-of-00001.parquet"] = shards["data/train-00001-of-00002.parquet"]
+    name = unique()
+    hub.dataset(name, shards)
+    local = write(shards, tmp_path / "files")
+    examples = []
+    for train, dev in (
+        (local, f"{local}/data_train-00001-of-00002.parquet"),
+        (f"hf:{name}", f"hf:{name}:default:test"),
+    ):
+        config = FinetuneConfig(task="classify", train=train, dev=dev)
+        source = make_task("classify", task_options(config)).source
+        examples.append([(e.text, e.label) for s in source.splits for e in source.examples(s)])
+    assert examples[0] == examples[1] and len(examples[0]) == 60
+    assert local_split(f"hf:{name}").is_dir()  # of links to the files
+
+
+def test_what_cannot_be_read_is_said(hub, files, monkeypatch):
+    name = unique()
+    with pytest.raises(FileNotFoundError, match="has no dataset .*check the name"):
+        open_dataset(f"hf:{name}")
+    hub.dataset(name, files, gated=True)
+    with pytest.raises(PermissionError, match="is gated: accept its conditions.*hf auth login"):
+        open_dataset(f"hf:{name}")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert open_dataset(f"hf:{name}").split == "train"
+    for bad, message in {
+        f"{name}:default:trian": "no split 'trian'. Did you mean 'train'",
+        f"{name}:english": "no configuration 'english'",
+        "corpus": "write hf:OWNER/NAME",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            open_dataset(f"hf:{bad}")
+    with pytest.raises(FileNotFoundError, match="no revision 'v9'"):
+        open_dataset(f"hf:{name}@v9")
+    hub.dataset(name, {"audio.wav": b"RIFF"})
+    with pytest.raises(ValueError, match="neither Parquet files nor JSON lines"):
+        open_dataset(f"hf:{name}")
+    hub.fail.update(info=100)
+    with pytest.raises(OSError, match=r"could not be read in 5 attempts.*503.*check the network"):
+        open_dataset(f"hf:{name}")
+
+
+def test_without_a_network_the_error_says_so(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(OSError, match="in 5 attempts.*check the network"):
+        open_dataset("hf:me/corpus")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(FileNotFoundError, match="HF_HUB_OFFLINE is set: unset it"):
+        open_dataset("hf:me/corpus")
