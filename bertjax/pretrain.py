@@ -47,15 +47,15 @@ def run(config: PretrainConfig) -> None:
     pretraining.pretrain(config)
 
 
-def export(workdir: str, push_to_hub: str | None = None) -> None:
+def export(workdir: str, push_to_hub: str | None = None, *, hub_private: bool = False) -> None:
     """Writes the model of the newest checkpoint to the Hugging Face directory `workdir`/model.
 
     If `push_to_hub` is a repository OWNER/NAME on the Hub, the model is uploaded to its branch
-    step-N, where N is the step of the checkpoint.
+    step-N, where N is the step of the checkpoint; `hub_private` makes a new repository private.
     """
     from bertjax.training import pretraining
 
-    pretraining.export(workdir, push_to_hub)
+    pretraining.export(workdir, push_to_hub, hub_private=hub_private)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def start() -> None:
         activity.of_command()
         config, flags = parse(argv)
-        export(config.workdir, config.push_to_hub) if flags.export else run(config)
+        if not flags.export:
+            return run(config)
+        export(config.workdir, config.push_to_hub, hub_private=config.hub_private)
 
     return command_line.run_reporting_errors(start, command_line.MEMORY_REMEDY)
 

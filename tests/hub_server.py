@@ -118,6 +118,10 @@ class Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(pattern, path)
             if match:
                 self.hub.requests[kind] += 1
+                if self.hub.cut[kind] > 0 and kind != "resolve":
+                    self.hub.cut[kind] -= 1
+                    self.close_connection = True
+                    return self.connection.shutdown(2)
                 if self.hub.fail[kind] > 0:
                     self.hub.fail[kind] -= 1
                     return self.answer({"error": "unavailable"}, 503)
@@ -131,8 +135,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(401, "", "Invalid credentials")
         return self.answer({"name": "me", "type": "user", "auth": {"accessToken": {}}})
 
-    def validate(self, _):
+    def validate_yaml(self, _):
         return self.answer({"errors": [], "warnings": []})
+
+    def auth_check(self, _, kind, name):
+        if self.repository(kind, name) is None:
+            return None
+        if name.partition("/")[0] != "me":
+            return self.refuse(403, "", "Forbidden: write access is needed")
+        return self.answer({})
 
     def info(self, _, kind, name, revision="main"):
         repository = self.repository(kind, name)
@@ -265,8 +276,9 @@ class Handler(BaseHTTPRequestHandler):
 _API = r"api/(?P<kind>models|datasets)/(?P<name>[^/]+/[^/]+)"
 ROUTES = [
     ("whoami", r"api/whoami-v2", Handler.whoami),
-    ("validate", r"api/validate-yaml", Handler.validate),
+    ("validate", r"api/validate-yaml", Handler.validate_yaml),
     ("create", r"api/repos/create", Handler.create),
+    ("auth", _API + r"/auth-check/write", Handler.auth_check),
     ("tree", _API + r"/tree/(?P<revision>.+?)/?", Handler.tree),
     ("branch", _API + r"/branch/(?P<revision>.+)", Handler.branch),
     ("preupload", _API + r"/preupload/(?P<revision>.+)", Handler.preupload),

@@ -1,6 +1,5 @@
 """Models pushed to the Hugging Face Hub: equal to the directory, also after failed requests."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from bertjax.cloud import addresses
 from bertjax.cloud.hub_push import create_repository, push_folder
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.convert import ConvertConfig
-from tests.hub_server import TOKEN, unique
+from tests.hub_server import TOKEN, Repository, unique
 
 # huggingface_hub's own call of httpx.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -75,11 +74,22 @@ def test_a_push_that_fails_is_continued_by_the_same_command(hub, one_layer):
     assert hub.requests["store"] == stored  # the weights were there already
 
 
+def test_files_of_an_older_model_are_removed_and_others_remain(hub, one_layer, tmp_path):
+    name = unique("model")
+    create_repository(name)
+    old = {"tagger.safetensors": b"old", "photo.png": b"png", ".gitattributes": b"x"}
+    hub.repositories[f"models/{name}"].commit("main", old)
+    push_folder(one_layer, name)
+    assert on_hub(hub, name).keys() - contents(one_layer).keys() == {"photo.png", ".gitattributes"}
+
+
 def test_what_prevents_a_push_is_said_before_the_run(hub, monkeypatch):
     with pytest.raises(ValueError, match="write OWNER/NAME"):
         create_repository("model")
-    with pytest.raises(PermissionError, match="may not be accessed with this token.*hf auth login"):
-        create_repository("someone/model")
+    hub.repositories["models/other/model"] = Repository()
+    for taken in ("someone/model", "other/model"):
+        with pytest.raises(PermissionError, match="may not be accessed with this token.*hf auth"):
+            create_repository(taken)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(PermissionError, match="There is no token.*hf auth login"):
         create_repository("me/model")
@@ -139,10 +149,11 @@ def test_steps_that_could_not_be_pushed_are_pushed_later(
 ):
     name = unique("run")
     config = run_of(prepared, tmp_path / "run", name, one_layer_config)
-    hub.fail.update(branch=15)  # three pushes
+    hub.fail.update(branch=1000)
     pretrain.run(config)
     assert "warning: step-2 is not pushed" in capsys.readouterr().out
-    pretrain.run(dataclasses.replace(config))
+    hub.fail.clear()
+    pretrain.run(config)
     assert set(hub.repositories[f"models/{name}"].heads) == {"main", "step-2", "step-4"}
 
 

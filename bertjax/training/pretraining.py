@@ -50,7 +50,7 @@ def pretrain(config: PretrainConfig) -> Path:
         opened(config.workdir, direct=True) as workdir,
         goodput.recorded(),
     ):
-        hosts.on_first(lambda: create_repository_of(config))
+        hosts.on_first_patiently(lambda: create_repository_of(config))
         while True:
             hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
             run = hosts.on_all(lambda: PretrainingRun(config, workdir))
@@ -64,13 +64,16 @@ def pretrain(config: PretrainConfig) -> Path:
     return place(run.workdir.address) / run.workdir.model.name
 
 
-def export(workdir: str | Path, push_to_hub: str | None = None) -> Path:
+def export(
+    workdir: str | Path, push_to_hub: str | None = None, *, hub_private: bool = False
+) -> Path:
     """Exports the model of a run's newest checkpoint, even while the run is in progress.
 
     Args:
         workdir: the workdir of the run.
         push_to_hub: a repository OWNER/NAME on the Hub, to whose branch step-N the model of step N
             is uploaded; None: it is not uploaded.
+        hub_private: whether the repository is private if it must be created.
 
     Returns:
         The path of the model directory.
@@ -86,7 +89,7 @@ def export(workdir: str | Path, push_to_hub: str | None = None) -> Path:
     parts = (loaded.params, loaded.config, loaded.tokenizer, loaded.head)
     write_model(run, run.model, *parts, step)
     if push_to_hub is not None:
-        create_repository(push_to_hub)
+        create_repository(push_to_hub, private=hub_private)
         push_folder(run.model, push_to_hub, branch=f"step-{step}")
     if not is_remote(workdir):
         return run.model

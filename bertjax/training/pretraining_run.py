@@ -246,8 +246,8 @@ class PretrainingRun(Run):
             model = self.workdir.model
             self._write_model(model, params, self.num_steps)
             if self._pushes is not None and self.config.push_to_hub is not None:
-                push_folder(model, self.config.push_to_hub)
                 self._pushes.finish()
+                push_folder(model, self.config.push_to_hub)
 
         hosts.on_first(write)
 

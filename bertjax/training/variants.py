@@ -147,7 +147,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with scratch_folder() as folder:
         workdirs = [variant.workdir for _, variant in runs]
-        hosts.on_first(lambda: create_repository_of(config))
+        hosts.on_first_patiently(lambda: create_repository_of(config))
         task, loaded, data, teacher = hosts.on_all(
             lambda: _load(runs[0][1], options, folder, workdirs)
         )
@@ -164,7 +164,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
         print_scores(scores, task)
     repository = config.push_to_hub
     if repository is not None:
-        hosts.on_first(lambda: push_folder(workdir / "model", repository))
+        hosts.on_first_patiently(lambda: push_folder(workdir / "model", repository))
     return FinetuneResult(scores, best, workdir / "model")
 
 
