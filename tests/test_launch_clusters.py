@@ -138,7 +138,7 @@ def test_an_array_of_slurm_jobs_prepares_what_one_command_does(env, corpus, prep
     "launch/kubernetes.sh delete",
 )
 def test_pods_prepare_and_train_in_a_bucket_and_survive_an_eviction(
-    env, bucket, config, corpus, undisturbed, tmp_path
+    bucket, env, config, corpus, undisturbed, tmp_path
 ):
     pytest.importorskip("kubernetes_validate")
     if bucket.startswith("s3"):
