@@ -20,13 +20,13 @@ from tests.launch_commands import ROOT, executes, replaced
 
 pytestmark = pytest.mark.slow
 STAND_INS = Path(__file__).parent / "launch_stand_ins"
-STEPS, STOP_AFTER = 1500, 20
+STEPS, STOP_AFTER = 200, 20
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, tokenizer):
     file = tmp_path_factory.mktemp("config") / "config.py"
-    file.write_text(SMALL_RUN.format(vocab=tokenizer.vocab_size, steps=STEPS, save_every=500))
+    file.write_text(SMALL_RUN.format(vocab=tokenizer.vocab_size, steps=STEPS, save_every=40))
     return file
 
 
@@ -82,7 +82,9 @@ def steps_in(text):
 
 
 def prepared_rows(folder):
-    return {file.name: file.read_bytes() for file in folder.glob("*.array_record")}
+    rows = {file.name: file.read_bytes() for file in folder.glob("*.array_record")}
+    assert rows
+    return rows
 
 
 @executes("sbatch --nodes")
@@ -137,6 +139,7 @@ def test_an_array_of_slurm_jobs_prepares_what_one_command_does(env, corpus, prep
     "launch/kubernetes.sh watch",
     "launch/kubernetes.sh delete",
 )
+@pytest.mark.exhaustive
 def test_pods_prepare_and_train_in_a_bucket_and_survive_an_eviction(
     bucket, env, config, corpus, undisturbed, tmp_path
 ):
@@ -218,6 +221,7 @@ def test_a_job_whose_flags_are_wrong_fails_at_once(env, tmp_path):
 
 
 @executes("python -m bertjax.pretrain --config configs/pretrain/bert_base.py")
+@pytest.mark.exhaustive
 def test_processes_with_ranks_train_what_one_process_does(
     env, config, prepared, undisturbed, tmp_path
 ):
