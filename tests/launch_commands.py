@@ -13,7 +13,7 @@ class Command:
     """A command as a reader runs it.
 
     Attributes:
-        text: the command, with shell variables of its block replaced.
+        text: the command, with shell variables replaced.
         needs: the sentence of a comment "# Needs ..." that precedes it, in the same paragraph of
             the block; empty if there is none.
     """
@@ -24,9 +24,9 @@ class Command:
 
 def readme_commands() -> list[Command]:
     """Returns all commands in their order."""
-    commands = []
+    commands: list[Command] = []
+    variables: dict[str, str] = {}  # a reader runs all blocks in one shell
     for block in re.findall(r"```bash\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
-        variables: dict[str, str] = {}
         needs = ""
         for line in block.splitlines():
             if line.startswith("#") or not line.strip():
