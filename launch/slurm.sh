@@ -5,7 +5,7 @@
 #   launch/slurm.sh --dry_run FLAGS         print the command of the job without running it
 #
 # Options of sbatch (partition, account, time) precede the script. Two minutes before the time limit
-# the run saves a checkpoint, and the job is requeued to resume.
+# the run saves a checkpoint, and the job is requeued to resume. `scancel JOB` ends it for good.
 #SBATCH --job-name=bertjax
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
@@ -17,8 +17,10 @@
 #SBATCH --output=bertjax-%j.log
 set -euo pipefail
 
-# Each process sees all GPUs of its node and uses the one of its local rank.
-command=(srun --kill-on-bad-exit=1 python -m bertjax.pretrain)
+# Each process sees all GPUs of its node and uses the one of its local rank. After a stop, the first
+# process that ends with status 75 must not end the others, which may still be saving. If a process
+# fails, the others notice within a minute; --wait ends those that hang.
+command=(srun --kill-on-bad-exit=0 --wait=300 python -m bertjax.pretrain)
 if [ "${1-}" = --dry_run ]; then
   shift
   printf '%q ' "${command[@]}" "$@"

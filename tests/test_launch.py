@@ -106,19 +106,52 @@ def test_slurm_runs_one_process_a_gpu_and_prepares_in_parts():
     assert "start this script with sbatch" in dry("slurm.sh", *PRETRAIN, status=2)
 
 
+JOB = ["--name", "bert", "--image", "registry/bertjax", "--hosts", "4", "--dry_run"]
+
+
+def manifest(said: str) -> dict:
+    """Returns the job that kubernetes.sh printed, after Kubernetes's schemas accepted it."""
+    yaml = pytest.importorskip("yaml")
+    schemas = pytest.importorskip("kubernetes_validate")
+    service, job = yaml.safe_load_all(said.partition("kubectl apply")[0])
+    for content in (service, job):
+        schemas.validate(content, "1.31", strict=True)
+    return job["spec"]
+
+
 @pytest.mark.parametrize(
     ("command", "flags", "gpus"), [("pretrain", PRETRAIN, True), ("prepare", PREPARE, False)]
 )
 def test_kubernetes_gives_every_pod_its_rank(command, flags, gpus):
-    options = ["--name", "bert", "--image", "registry/bertjax", "--hosts", "4", "--dry_run"]
-    said = dry("kubernetes.sh", command, *options, "--", *flags)
-    assert "completions: 4" in said and "kubectl apply" in said
-    assert ("nvidia.com/gpu: 8" in said) == gpus
-    line = next(line for line in said.splitlines() if "python -m" in line)
+    said = dry("kubernetes.sh", command, *JOB, "--claim", "disk", "--", *flags)
+    job = manifest(said)
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    assert job["completions"] == job["parallelism"] == 4
+    assert container.get("resources") == ({"limits": {"nvidia.com/gpu": 8}} if gpus else None)
+    assert {"name": "shared", "mountPath": "/bertjax"} in container["volumeMounts"]
+    assert pod["volumes"][-1]["persistentVolumeClaim"]["claimName"] == "disk"
+    (line,) = container["args"]
     rank = '--shard "$JOB_COMPLETION_INDEX/4"' if command == "prepare" else "bert-0.bert:8476"
     assert rank in line
     check_program(line)
-    assert "kubectl delete job,service bert" in dry("kubernetes.sh", "delete", *options)
+    assert "kubectl delete job,service bert" in dry("kubernetes.sh", "delete", *JOB)
+
+
+def test_pods_with_buckets_need_no_volume_but_an_account():
+    places = ["--config", "c", "--data", "gs://b/data", "--workdir=gs://b/run"]
+    said = dry("kubernetes.sh", "pretrain", *JOB, "--service_account", "trainer", "--", *places)
+    pod = manifest(said)["template"]["spec"]
+    assert pod["serviceAccountName"] == "trainer"
+    assert [list(volume) for volume in pod["volumes"]] == [["name", "emptyDir"]]
+
+
+@pytest.mark.parametrize(
+    "flags", [["--data", "gs://b/data", "--workdir", "run"], ["--output=data"], ["--data", "d"]]
+)
+def test_what_would_be_lost_with_a_pod_is_refused(flags):
+    said = dry("kubernetes.sh", "pretrain", *JOB, "--", *flags, status=2)
+    assert "use a bucket" in said and "--claim" in said
 
 
 def test_a_name_that_kubernetes_would_refuse_is_refused():
