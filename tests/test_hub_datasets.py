@@ -2,7 +2,11 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -193,3 +197,45 @@ def test_without_a_network_the_error_says_so(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(FileNotFoundError, match="HF_HUB_OFFLINE is set: unset it"):
         open_dataset("hf:me/corpus")
+
+
+MEASURED = """
+import resource, sys
+from bertjax.prepare import prepare
+prepare(
+    input=(sys.argv[1],), tokenizer=sys.argv[2], output=sys.argv[3], max_length=(64,),
+    num_processes=1,
+)
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_memory_does_not_grow_with_the_dataset(hub, sentences, tokenizer, tmp_path):
+    """5 and 50 MB of text in files of 5 MB, prepared from the Hub and, the larger, from files."""
+    tokenizer.save(tmp_path / "tokenizer")
+    rng = np.random.default_rng(0)
+    peaks = {}
+    for megabytes in (5, 50):
+        files = {}
+        for number in range(megabytes // 5):
+            texts, size = [], 0
+            while size < 5_000_000:
+                texts.append(" ".join(sentences[i] for i in rng.integers(0, 400, 40)))
+                size += len(texts[-1])
+            name = f"data/train-{number:05d}-of-{megabytes // 5:05d}.parquet"
+            files[name] = parquet(text=texts)
+        name = unique()
+        hub.dataset(name, files)
+        for kind, source in (("hub", f"hf:{name}"), ("files", write(files, tmp_path / name))):
+            output = tmp_path / f"{kind}{megabytes}"
+            done = subprocess.run(
+                [sys.executable, "-c", MEASURED, source, str(tmp_path / "tokenizer"), str(output)],
+                env=os.environ, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            peaks[kind, megabytes] = int(done.stdout.split("peak")[1])
+        for shard in (tmp_path / f"files{megabytes}").glob("*.array_record"):
+            assert (tmp_path / f"hub{megabytes}" / shard.name).read_bytes() == shard.read_bytes()
+    print("peak RSS, MB", peaks)
+    assert peaks["hub", 50] < peaks["hub", 5] + 100

@@ -25,7 +25,7 @@ class FinetuneConfig(TrainingConfig):
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite evals_per_epoch select_by log_every stall_seconds submission "
-        "push_to_hub hub_private",
+        "push_to_hub hub_private track track_project",
     }
 
     task: str = ""
@@ -45,7 +45,9 @@ class FinetuneConfig(TrainingConfig):
     train: str | None = None
     """classify, regress, tag, qa and choice, which require it: file with the train split, or a
     folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
-    compressed; None: the train split of a benchmark task, which accepts no other."""
+    compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
+    hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]; None: the train split of a benchmark task, which
+    accepts no other."""
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
     --train. Benchmark tasks have their own dev split and do not accept it."""

@@ -17,8 +17,8 @@ class TrainTokenizerConfig:
     }
 
     input: tuple[str, ...]
-    """Input text: files, directories, globs in quotes, tfds:NAME or pydocs, see bertjax.prepare;
-    the weights of a mixture are ignored."""
+    """Input text: files, directories, globs in quotes, hf:OWNER/NAME, tfds:NAME or pydocs, see
+    bertjax.prepare; the weights of a mixture are ignored."""
     output: str
     """New or empty directory to write the tokenizer to."""
     kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
@@ -71,12 +71,13 @@ class PrepareConfig:
 
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
-    in gz, bz2, xz, zst and tar), tfds:NAME[/CONFIG][:VERSION], or pydocs (the docstrings of Python
-    and installed packages); required unless --merge is set. With weights, as in
-    wiki=0.7,books=0.3 (or as several arguments), each input is a source of a mixture: in training,
-    exactly these shares of the rows are drawn from the sources, each of which has its own shuffled
-    epochs. Other weights for the same sources only change metadata.json. A file that exists is
-    always read as such, even if its name is x=1."""
+    in gz, bz2, xz, zst and tar), also in gs:// and s3:// buckets, a dataset of the Hugging Face Hub
+    (hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]), tfds:NAME[/CONFIG][:VERSION], or pydocs (the
+    docstrings of Python and installed packages); required unless --merge is set. With weights, as
+    in wiki=0.7,books=0.3 (or as several arguments), each input is a source of a mixture: in
+    training, exactly these shares of the rows are drawn from the sources, each of which has its
+    own shuffled epochs. Other weights for the same sources only change metadata.json. A file that
+    exists is always read as such, even if its name is x=1."""
     tokenizer: str = ""
     """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name; required
     unless --merge is set."""
@@ -115,7 +116,8 @@ class PrepareConfig:
     sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
     pydocs ignore the layout."""
     text_field: str = "text"
-    """Field or column that holds the text in JSON lines, Parquet and TFDS."""
+    """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
+    Hugging Face Hub has no column text, its usual name is guessed and printed."""
     errors: Literal["strict", "replace"] = "strict"
     """Bytes that are not UTF-8: strict stops with an error; replace reads U+FFFD instead."""
     tfds_data_dir: str | None = None

@@ -69,8 +69,8 @@ class PretrainConfig(TrainingConfig):
         "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir overwrite log_every stall_seconds eval_every eval_rows save_every "
-        "keep_checkpoints push_to_hub push_every hub_private",
+        "output": "workdir overwrite log_every track track_project stall_seconds eval_every "
+        "eval_rows save_every keep_checkpoints push_to_hub push_every hub_private",
     }
 
     data: str = ""

@@ -182,6 +182,11 @@ class TrainingConfig:
     """Create the repository of --push_to_hub as a private one, if it does not exist."""
     log_every: int = 100
     """Number of steps between log lines of metrics."""
+    track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
+    """Experiment trackers that show the metrics of the run (extras wandb, mlflow, trackio), as one
+    curve over all resumes; a tracker that fails does not stop the run; empty: none."""
+    track_project: str = "bertjax"
+    """Project of --track in which the run is shown, under the name of its workdir."""
     stall_seconds: int = 600
     """Number of seconds without progress (a step, a batch of an evaluation, the end of a
     compilation or of a save) after which the run prints where its threads stand and, in a run of

@@ -22,6 +22,7 @@ from bertjax.training.hub_pushes import create_repository_of
 from bertjax.training.mirror import upload
 from bertjax.training.pretraining_run import PretrainingRun, write_model
 from bertjax.training.rollback import RolledBack
+from bertjax.training.trackers import check_installed
 from bertjax.training.workdir import Workdir
 from bertjax.weights import load_model
 
@@ -50,6 +51,7 @@ def pretrain(config: PretrainConfig) -> Path:
         opened(config.workdir, direct=True) as workdir,
         goodput.recorded(),
     ):
+        hosts.on_first(lambda: check_installed(config.track))
         hosts.on_first_patiently(lambda: create_repository_of(config))
         while True:
             hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))

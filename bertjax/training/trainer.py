@@ -30,6 +30,7 @@ from bertjax.training.skipped_updates import NotFinite
 from bertjax.training.state import TrainState
 from bertjax.training.step import with_seed
 from bertjax.training.teacher import Teacher
+from bertjax.training.trackers import Tracking
 from bertjax.training.workdir import Workdir
 from bertjax.training.writers import MetricWriter
 
@@ -312,6 +313,7 @@ class Run(abc.ABC):
                 self.workdir.path,
                 step,
                 evaluation_due=due,
+                open_trackers=self._open_trackers,
                 publish=self.workdir.publish_if_possible,
             )
         logger = MetricLogger(
@@ -327,6 +329,12 @@ class Run(abc.ABC):
             return FitPhases(self, checkpointer, logger, stop, progress).fit(state, step)
         finally:
             logger.close()
+
+    def _open_trackers(self) -> list[Tracking]:
+        """Returns the experiment trackers of the run, which continue what they had before."""
+        training, path = self.training, self.workdir.path
+        config = json.loads(json.dumps(dataclasses.asdict(training), default=str))
+        return [Tracking(name, path, training.track_project, config) for name in training.track]
 
     def _summary(self, step: int) -> str:
         parameters = sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params))

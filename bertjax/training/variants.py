@@ -49,6 +49,7 @@ from bertjax.training.scores import (
     splits_of,
 )
 from bertjax.training.teacher import Teacher, load_task_teacher
+from bertjax.training.trackers import check_installed
 from bertjax.training.trainer import identity_of
 from bertjax.training.workdir import BAD_ROWS, Workdir
 from bertjax.weights import LoadedModel
@@ -147,6 +148,7 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with scratch_folder() as folder:
         workdirs = [variant.workdir for _, variant in runs]
+        hosts.on_first(lambda: check_installed(config.track))
         hosts.on_first_patiently(lambda: create_repository_of(config))
         task, loaded, data, teacher = hosts.on_all(
             lambda: _load(runs[0][1], options, folder, workdirs)

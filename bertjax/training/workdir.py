@@ -29,6 +29,7 @@ from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write
 from bertjax.training.hub_pushes import PENDING
 from bertjax.training.metric_files import read_lines
 from bertjax.training.mirror import LIST_FILE, Mirror
+from bertjax.training.trackers import TRACKED
 
 LOCK_FILE = "run.lock"
 ROLLED_BACK = "rolled_back"
@@ -42,14 +43,15 @@ MAY_CHANGE = (
     "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
     "eval_rows save_every keep_checkpoints reader_threads peak_tflops submission train dev test "
     "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps "
-    "rollback_steps deterministic overwrite stall_seconds push_to_hub push_every hub_private"
+    "rollback_steps deterministic overwrite stall_seconds push_to_hub push_every hub_private "
+    "track track_project"
 ).split()
 
 
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
     *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
-    *(DAMAGED, ROLLED_BACK, PENDING, *GOODPUT),
+    *(DAMAGED, ROLLED_BACK, PENDING, TRACKED, *GOODPUT),
 )
 
 
