@@ -88,6 +88,7 @@ def prepared_rows(folder):
 
 
 @executes("sbatch --nodes")
+@pytest.mark.exhaustive
 def test_slurm_requeues_a_job_that_nears_its_time_limit(
     env, config, prepared, undisturbed, tmp_path
 ):
