@@ -161,7 +161,7 @@ def test_every_command_runs(tmp_path, monkeypatch, sentences, written, tiny_conf
             skipped.append(command)
             continue
         program, _, flags = command.partition(" ")
-        if "hf:" in flags or "--push_to_hub" in flags:  # see test_hub_datasets, test_hub_pushes
+        if "hf:" in flags or "--push_to_hub" in flags:  # see test_hub_inputs, test_hub_pushes
             importlib.import_module(f"bertjax.{program}").parse(shlex.split(flags))
             continue
         small = next((more for start, more in SMALL.items() if command.startswith(start)), "")
