@@ -17,6 +17,7 @@ from typing import Any
 
 from bertjax.devices import activity, hosts
 from bertjax.files import explaining
+from bertjax.training.metric_files import read_lines
 from bertjax.training.workdir import GOODPUT
 
 LEDGER, PRESENT = GOODPUT
@@ -112,6 +113,9 @@ def _settle(workdir: Path, step: int) -> None:
     """Moves the line of a process that was killed to the ledger; the run goes on from `step`."""
     try:
         line = json.loads((workdir / PRESENT).read_bytes())
+        # The process may have been killed between the line of a step in metrics.jsonl and this one.
+        logged = (entry["step"] for entry in read_lines(workdir / "metrics.jsonl").lines)
+        line["last_step"] = max(line["last_step"], *logged, 0)
         steps, seconds = _lost(line, step)
         line |= {
             "lost_steps": line["lost_steps"] + steps,
