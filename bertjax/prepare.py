@@ -106,7 +106,9 @@ def _run(config: PrepareConfig, directory: Path) -> "Metadata | None":
         from bertjax.prepare import _prepare_part as prepare_part
 
         run_parts(
-            functools.partial(prepare_part, config),
+            functools.partial(
+                prepare_part, dataclasses.replace(config, input=corpus.pinned_inputs)
+            ),
             config.parts,
             runner=config.runner,
             options=config.runner_options,

@@ -5,8 +5,8 @@ one by one into the Hub's local cache, where an interrupted download continues.
 """
 
 import contextlib
-import fnmatch
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,10 +24,13 @@ TEXT = re.compile(r"\.(jsonl?|ndjson|txt)(\.(gz|bz2|xz|zst))?$")
 _NAME = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^:]+))?(:(?P<config>[^:]*)(:(?P<split>[^:]+))?)?"
 )
-# Files of a split are named SPLIT-00000-of-00002, SPLIT/0000 or SPLIT, below a folder or none.
-_PART = re.compile(
-    r"(?:(?P<folder>.+)/)?(?:partial-)?(?P<split>\w+?)(?:-\d+-of-\d+\S*|/[^/]+)?\.[\w.]+"
+# The Hub writes the files that it converts to CONFIG/SPLIT/0000.parquet. Of a large split, it
+# converts only the first gigabytes, to partial-SPLIT; many files are in SPLIT-part0 and so on.
+_CONVERTED_FILE = re.compile(
+    r"(?P<config>.+)/(?P<partial>partial-)?(?P<split>[^/]+?)(-part\d+)?/\d{4,}\.parquet"
 )
+# Other files of a split are named SPLIT-00000-of-00002 or SPLIT, or are in a folder SPLIT.
+_PART = re.compile(r"(?P<split>\w+?)(?P<of>-\d+-of-\d+\S*)?\.[\w.]+")
 _SPLITS = ("train", "validation", "test", "dev", "valid", "eval", "unsupervised")
 # Status codes that another attempt may change.
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
@@ -48,13 +51,21 @@ class HubFile(NamedTuple):
 
 
 class HubDataset(NamedTuple):
-    """A split of a dataset on the Hub: its name without split, its commit, and its files."""
+    """A split of a dataset on the Hub: its name without split, its commit, and its files.
+
+    `name` and `pinned` contain the commit, so that they always name the same files.
+    """
 
     name: str
     commit: str
     config: str
     split: str
     files: list[HubFile]
+
+    @property
+    def pinned(self) -> str:
+        """The name of the split, as `open_dataset` accepts."""
+        return f"{self.name}:{self.split}"
 
 
 def is_hub_dataset(name: Any) -> bool:
@@ -91,7 +102,15 @@ def open_dataset(name: str) -> HubDataset:
     config = _choose(match["config"], splits, f"{HUB_PREFIX}{repository}", "configuration")
     files = splits[config]
     split = _choose(match["split"] or DEFAULT_SPLIT, files, f"{HUB_PREFIX}{repository}", "split")
-    name = f"{HUB_PREFIX}{repository}@{info.sha[:12]}:{config}"
+    if any((m := _CONVERTED_FILE.fullmatch(f.path)) and m["partial"] for f in files[split]):
+        print(
+            f"note: of {HUB_PREFIX}{repository}:{config}:{split}, the Hub has converted only the "
+            "first part to Parquet, which is all that is read. To read the whole split, download "
+            "the dataset and give its files.",
+            flush=True,
+        )
+    # The whole hash, because the Hub knows no abbreviations of commits.
+    name = f"{HUB_PREFIX}{repository}@{info.sha}:{config}"
     return HubDataset(name, info.sha, config, split, files[split])
 
 
@@ -151,36 +170,66 @@ def _by_split(
 
 
 def _by_card(configs: Any, files: list[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
-    """Sorts files by the `configs` of a dataset's card, whose patterns are globs of paths."""
+    """Sorts files by the `configs` of a dataset's card."""
     found: dict[str, dict[str, list[HubFile]]] = {}
     for config in configs:
-        data_files = config.get("data_files", ())
-        if isinstance(data_files, str):
-            data_files = [{"split": DEFAULT_SPLIT, "path": data_files}]
-        for entry in data_files:
-            entry = {"split": DEFAULT_SPLIT, "path": entry} if isinstance(entry, str) else entry
-            patterns = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
-            matching = [
-                file for file in files if any(fnmatch.fnmatch(file.path, p) for p in patterns)
-            ]
-            if matching:
-                splits = found.setdefault(config.get("config_name", DEFAULT_CONFIG), {})
-                splits.setdefault(entry["split"], []).extend(matching)
+        splits: dict[str, list[HubFile]] = {}
+        for split, patterns in _patterns(config.get("data_files") or ()):
+            globs = [_glob(pattern) for pattern in patterns]
+            matching = [file for file in files if any(glob.match(file.path) for glob in globs)]
+            splits.setdefault(split, []).extend(matching)
+        if "data_files" not in config and (folder := str(config.get("data_dir") or "").strip("/")):
+            inside = [file for file in files if file.path.startswith(f"{folder}/")]
+            for by_split in _by_name(inside).values():
+                for split, matching in by_split.items():
+                    splits.setdefault(split, []).extend(matching)
+        if splits := {split: matching for split, matching in splits.items() if matching}:
+            found[config.get("config_name", DEFAULT_CONFIG)] = splits
     return found
+
+
+def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yields (split, globs of paths) of each entry of `data_files`, a field of a card."""
+    if isinstance(data_files, str) or all(isinstance(entry, str) for entry in data_files):
+        data_files = [{"split": DEFAULT_SPLIT, "path": data_files}] if data_files else []
+    for entry in data_files:
+        path = entry["path"]
+        yield str(entry["split"]), [path] if isinstance(path, str) else list(path)
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    """Compiles a glob of paths, in which only ** matches slashes."""
+    from fsspec.utils import glob_translate
+
+    return re.compile(glob_translate(pattern))
 
 
 def _by_name(files: Iterable[HubFile]) -> dict[str, dict[str, list[HubFile]]]:
     """Sorts files by their names; those that name no split are of the split "train"."""
     found: dict[str, dict[str, list[HubFile]]] = {}
-    for file in files:
-        match = _PART.fullmatch(file.path)
-        split = match["split"] if match else ""
-        folder = (match and match["folder"]) or ""
-        if split not in _SPLITS and not re.search(r"-\d+-of-\d+", file.path):
-            split, folder = DEFAULT_SPLIT, file.path.rpartition("/")[0]
-        config = folder if folder not in ("", "data") else DEFAULT_CONFIG
+    files = list(files)
+    converted = [_CONVERTED_FILE.fullmatch(file.path) for file in files]
+    for file, match in zip(files, converted, strict=True):
+        if match is not None and None not in converted:
+            config, split = match["config"], match["split"]
+        else:
+            config, split = _config_and_split(file.path)
         found.setdefault(config, {}).setdefault(split, []).append(file)
     return found
+
+
+def _config_and_split(path: str) -> tuple[str, str]:
+    """Returns the configuration and the split that the path of a file names."""
+    *folders, name = path.split("/")
+    match = _PART.fullmatch(name)
+    if match and (match["of"] or match["split"] in _SPLITS):
+        split = match["split"]
+    elif folders and folders[-1] in _SPLITS:
+        split = folders.pop()
+    else:
+        split = DEFAULT_SPLIT
+    folder = "/".join(folders)
+    return (folder if folder not in ("", "data") else DEFAULT_CONFIG), split
 
 
 def _choose(asked: str | None, known: dict[str, Any], where: str, what: str) -> str:
@@ -238,8 +287,13 @@ def local_split(name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(paths):
         link = folder / f"{number:05d}-{path.name}"
-        with contextlib.suppress(FileExistsError):
-            link.symlink_to(path)
+        # A link of an earlier run leads nowhere if the cache of the Hub was deleted or moved. It is
+        # replaced at once, because other processes may read it.
+        if not link.is_file() or link.readlink() != path:
+            new = folder / f".{os.getpid()}-{link.name}"
+            new.unlink(missing_ok=True)
+            new.symlink_to(path)
+            new.replace(link)
     return folder
 
 
@@ -282,8 +336,8 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
         ) from error
     except errors.OfflineModeIsEnabled as error:
         raise FileNotFoundError(
-            f"{what} is not in the local cache, and HF_HUB_OFFLINE is set: unset it, or download "
-            "the files on a machine with a network."
+            f"{what} cannot be looked up, because HF_HUB_OFFLINE is set: unset it, or download the "
+            "files on a machine with a network and give their folder."
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code

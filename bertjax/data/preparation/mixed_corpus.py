@@ -54,6 +54,16 @@ class MixedCorpus:
         ]
 
     @property
+    def pinned_inputs(self) -> tuple[str, ...]:
+        """The inputs with their weights and with the commits of datasets on the Hub."""
+        if self._weighted is None:
+            return tuple(self._corpora[0].pinned_inputs)
+        return tuple(
+            f"{corpus.pinned_inputs[0]}={source.weight}"
+            for source, corpus in zip(self._weighted, self._corpora, strict=True)
+        )
+
+    @property
     def bytes_read(self) -> int:
         """Number of bytes read from disk so far, before decompression."""
         return sum(corpus.bytes_read for corpus in self._corpora)

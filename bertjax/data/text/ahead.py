@@ -14,13 +14,15 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
     The thread is a daemon: a process that ends does not wait for it. An exception of `items` is
     raised where its item would be.
     """
-    made: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
+    made: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+    taken = threading.Semaphore(0)
     unwanted = threading.Event()
 
     def make() -> None:
         try:
             for item in items:
                 made.put((True, item))
+                taken.acquire()
                 if unwanted.is_set():
                     return
             made.put((False, None))
@@ -35,8 +37,8 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
                 if value is not None:
                     raise value
                 return
+            taken.release()
             yield value
     finally:
         unwanted.set()
-        while not made.empty():
-            made.get_nowait()
+        taken.release()

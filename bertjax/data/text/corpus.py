@@ -52,6 +52,8 @@ class Corpus:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
             [name with version, number of examples] of a TensorFlow dataset, [name with version,
             None] of a Python package whose docstrings are read (`pydocs`).
+        pinned_inputs: the names of the inputs, which contain the commits of datasets on the Hub, so
+            that another process that opens these names reads the same files.
         total_bytes: size of the inputs on disk, in bytes; None if unknown.
         bytes_read: number of bytes read from disk so far.
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
@@ -66,14 +68,16 @@ class Corpus:
             )
         self.options = options or ReadOptions()
         self.identity: list[list] = []
+        self.pinned_inputs: list[str] = []
         self.counts: Counter = Counter()
         self._bytes = ByteCounter()
         self._readers: list[tuple[str, Any]] = []
         self.total_bytes: int | None = 0
         for name in inputs:
-            self._add(name)
+            self.pinned_inputs.append(self._add(name))
 
-    def _add(self, name: str) -> None:
+    def _add(self, name: str) -> str:
+        """Opens an input; returns its name with the commit if it is a dataset on the Hub."""
         if name == PYDOCS:
             roots = pydocs.package_roots()
             self._readers.append((PYDOCS, roots))
@@ -90,12 +94,14 @@ class Corpus:
             self.identity += [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
             if self.total_bytes is not None:
                 self.total_bytes += sum(file.size for file in dataset.files)
+            return dataset.pinned
         else:
             files = sources.find_files(str(local_copy(name)))
             self._readers += [("file", file) for file in files]
             self.identity += [[file.path, file.size, sources.fingerprint(file)] for file in files]
             if self.total_bytes is not None:
                 self.total_bytes += sources.total_size(files)
+        return name
 
     @property
     def bytes_read(self) -> int:
