@@ -205,6 +205,7 @@ def test_of_twenty_requests_one_fails(bucket, config, cache, unreliable, monkeyp
     assert losses(read(remote.workdir, "metrics.jsonl")) == losses(metrics)
 
 
+@pytest.mark.parametrize("bucket_server", ["gs"], indirect=True)
 def test_a_finished_run_and_another_config(bucket, config, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)
@@ -222,6 +223,7 @@ def test_a_finished_run_and_another_config(bucket, config, capsys):
     assert f"{remote.workdir}: the earlier run was deleted" in out and "starting" in out
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_in_a_bucket_is_set_aside(bucket, config, capsys, cache):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "bertjax"
 ENTRY_POINTS = {
     *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan"),
-    "benchmark",
+    *("benchmark", "visualize"),
 }
 # What each part may import of ours, besides itself. An arrow only points down.
 MODEL_SIDE = {"config", "data", "tokenization", "files", "interruption"}

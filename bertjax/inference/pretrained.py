@@ -278,11 +278,16 @@ class Pretrained:
         loaded without a masked LM head, that head is now read from the files that the model was
         loaded from.
         """
+        return fill_mask(self.masked_lm, text, top_k)
+
+    @property
+    def masked_lm(self) -> LoadedModel:
+        """The model with its masked LM head, which is read from the model's files if necessary."""
         loaded = self.loaded
-        if "predictions" not in self.model.parts:
-            head, encoder = self._masked_lm, {"bert": loaded.params["bert"]}
-            loaded = head._replace(params=head.params | encoder, tokenizer=loaded.tokenizer)
-        return fill_mask(loaded, text, top_k)
+        if "predictions" in self.model.parts:
+            return loaded
+        head, encoder = self._masked_lm, {"bert": loaded.params["bert"]}
+        return head._replace(params=head.params | encoder, tokenizer=loaded.tokenizer)
 
     @functools.cached_property
     def _masked_lm(self) -> LoadedModel:

@@ -224,8 +224,8 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 ):
     original, batches = PretrainingRun._eval_batches, []
 
-    def slow(self, phase):
-        for batch in original(self, phase):
+    def slow(self, held_out, phase):
+        for batch in original(self, held_out, phase):
             batches.append(batch)
             evaluated = len(batches) - 1  # the first batch is that of `compile_evaluation`
             if evaluated == stop_at // 4:
