@@ -3,7 +3,7 @@
 import contextlib
 import importlib.util
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bertjax.training.evaluate import add_sums, means
 from bertjax.training.state import TrainState
+from bertjax.training.tracking import Tracking
 from bertjax.training.writers import MetricWriter
 
 
@@ -29,6 +30,7 @@ class MetricLogger:
 
     Args:
         writer: writes the metric files; None on hosts other than the first.
+        trackers: get the same metrics.
         every: the number of steps between two log lines.
         num_steps: the number of steps of the whole run, for the progress bar.
         name: the name of the run, for the progress bar.
@@ -42,6 +44,7 @@ class MetricLogger:
         self,
         writer: MetricWriter | None,
         *,
+        trackers: Sequence[Tracking] = (),
         every: int,
         num_steps: int,
         step: int,
@@ -49,7 +52,7 @@ class MetricLogger:
         name: str = "pretraining",
         loss_weights: Mapping[str, float] | None = None,
     ):
-        self._loss_weights = loss_weights or {}
+        self._loss_weights, self._trackers = loss_weights or {}, trackers
         self._writer, self._every, self._num_steps = writer, every, num_steps
         self._sums = {key: tuple(value) for key, value in (pending or {}).items()}
         self._unread: list[dict[str, Any]] = []
@@ -131,10 +134,12 @@ class MetricLogger:
             self._writer.flush()
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Writes the metrics of a step, {name: number}, to the metric files and the terminal."""
+        """Writes the metrics of a step, {name: number}, to files, trackers and the terminal."""
         if self._writer is None:
             return
         self._writer.write(step, values)
+        for tracker in self._trackers:
+            tracker.write(step, values)
         numbers = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
         self._console.print(f"step {step}  {numbers}", highlight=False, soft_wrap=True)
 

@@ -25,7 +25,7 @@ LIST_FILE = ".uploaded.json"
 MODEL_FILE = "config.json"
 LAST_FILES = (CHECKSUMS, MODEL_FILE)
 # Ends of the names of files and folders that are not finished.
-_UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing")
+_UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing", "-journal")
 
 
 def mirror_folder(address: str, rank: int = 0) -> Path:

@@ -1,211 +1,256 @@
-"""Experiment trackers (Weights & Biases, MLflow, Trackio), which get the lines of metrics.jsonl.
+"""Runs in the experiment trackers Weights & Biases, MLflow and Trackio, behind one interface.
 
-A thread passes the lines on, so that no step waits for a tracker, and a tracker that fails never
-ends a run. `tracked.json` in the workdir holds the id of the tracker's run and the last line that
-it got: a resumed run continues the same run there, sends the lines that are missing, and does not
-send those again that it computes anew, because they are equal.
+The packages are optional (extras `wandb`, `mlflow`, `trackio`) and are imported when a run opens
+its tracker. The files that trackers write are in the folder `trackers` of the workdir.
 """
 
+import contextlib
 import importlib.util
-import json
-import math
 import os
-import queue
-import threading
+import sqlite3
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from bertjax.files import write_json
-from bertjax.training.metric_files import read_lines
+from bertjax.files import set_aside
 
-TRACKED = "tracked.json"
 # Seconds for which the end of a run waits for a tracker that does not answer.
 PATIENCE_SECONDS = 60.0
+# MLflow accepts at most 100 parameters per request, and 500 characters in their values before 2.8.
+_PARAMS_PER_REQUEST, _PARAM_LENGTH = 100, 500
+
+
+class Start(NamedTuple):
+    """What a tracker needs to create or continue a run.
+
+    Attributes:
+        run_id: the id, in the tracker, of the run to continue; None: a new run.
+        name: the name of a new run.
+        project: the project (MLflow: experiment) of the run.
+        config: the config of the run, as nested dictionaries of JSON values.
+        folder: an existing folder in the workdir for the files of the tracker.
+    """
+
+    run_id: str | None
+    name: str
+    project: str
+    config: dict[str, Any]
+    folder: Path
+
+
+class Position(NamedTuple):
+    """The last step of which a tracker has metrics, and their names; None: they are unknown."""
+
+    step: int
+    names: Sequence[str] | None
+
+
+NOTHING = Position(-1, ())
+
+
+class Line(NamedTuple):
+    """The metrics of a step, {name: finite number}; a step may have several lines."""
+
+    step: int
+    metrics: dict[str, float]
 
 
 class Tracker(Protocol):
-    """A run in an experiment tracker; `run_id` is its id there."""
+    """A run in an experiment tracker. All methods may raise any exception.
+
+    Attributes:
+        run_id: the id of the run, with which a later process continues it.
+        position: what the tracker already has of the run.
+    """
 
     run_id: str
+    position: Position
 
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Sends the metrics of a step; may raise any exception."""
+    def log(self, lines: Sequence[Line]) -> None:
+        """Sends lines, whose steps never decrease."""
 
-    def finish(self) -> None:
-        """Ends the process's part of the run; may raise any exception."""
+    def finish(self, complete: bool) -> None:
+        """Ends this process's part of the run, which is `complete` or was stopped."""
 
 
 class WandbTracker:
-    """A run of Weights & Biases; WANDB_MODE=offline keeps it in the workdir until `wandb sync`."""
+    """A run of Weights & Biases.
 
-    def __init__(self, run_id: str | None, workdir: Path, project: str, config: dict[str, Any]):
-        self._run = import_module("wandb").init(
-            project=project,
-            name=workdir.name,
-            id=run_id,
-            resume="allow" if run_id else None,
-            config=config,
-            dir=str(workdir),
+    The server knows how far a run is, and refuses lower steps. WANDB_MODE=offline writes to the
+    disk only; a killed process loses a part of that, so each process writes the whole run anew.
+    """
+
+    def __init__(self, start: Start):
+        wandb = import_module("wandb")
+        online = wandb.setup().settings.mode not in ("offline", "disabled", "dryrun")
+        # Without this check, `init` would ask for a key on the terminal.
+        if online and not wandb.login(prompt=False, verify=False):
+            raise ValueError(
+                "there is no API key: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline"
+            )
+        self._run = wandb.init(
+            project=start.project,
+            name=start.name,
+            id=start.run_id,
+            resume="allow" if online and start.run_id else None,
+            config=start.config,
+            dir=os.environ.get("WANDB_DIR") or str(start.folder),
+            reinit="create_new",  # an earlier run may still wait for the server
+            settings={"console": "off", "finish_timeout": PATIENCE_SECONDS},
         )
         self.run_id = str(self._run.id)
+        resumed = self._run.resumed and self._run.starting_step
+        self.position = Position(self._run.starting_step - 1, None) if resumed else NOTHING
 
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Sends the metrics of a step, asynchronously."""
-        self._run.log(metrics, step=step)
+    def log(self, lines: Sequence[Line]) -> None:
+        """Passes lines to the process of wandb, which sends them."""
+        for step, metrics in lines:
+            self._run.log(metrics, step=step)
 
-    def finish(self) -> None:
-        """Waits until all metrics have been sent."""
-        self._run.finish()
+    def finish(self, complete: bool) -> None:
+        """Waits until everything has been sent, for at most `PATIENCE_SECONDS`."""
+        self._run.finish(exit_code=0 if complete else 1)
 
 
 class MlflowTracker:
-    """A run of MLflow: at MLFLOW_TRACKING_URI, or else in `mlflow.db` in the workdir."""
+    """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`."""
 
-    def __init__(self, run_id: str | None, workdir: Path, project: str, config: dict[str, Any]):
-        local = f"sqlite:///{(workdir / 'mlflow.db').resolve()}"
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or local
-        self._client = import_module("mlflow").MlflowClient(tracking_uri=uri)
-        if run_id is None:
-            experiment = self._client.get_experiment_by_name(project)
-            if experiment is None:
-                experiment_id = self._client.create_experiment(project)
-            else:
-                experiment_id = experiment.experiment_id
-            run = self._client.create_run(experiment_id, run_name=workdir.name)
-            run_id = str(run.info.run_id)
-            for key, value in _flat(config).items():
-                self._client.log_param(run_id, key, str(value)[:500])
+    def __init__(self, start: Start):
+        uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not uri:
+            database = start.folder.resolve() / "mlflow.db"
+            _replace_damaged_database(database)
+            uri, artifacts = f"sqlite:///{database}", (database.parent / "mlruns").as_uri()
+        mlflow = import_module("mlflow")
+        self._metric = import_module("mlflow.entities").Metric
+        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        run = self._existing(start.run_id, mlflow.MlflowException) if start.run_id else None
+        if run is None:
+            run, self.position = self._created(start, artifacts), NOTHING
         else:
-            self._client.update_run(run_id, status="RUNNING")
-        self.run_id = run_id
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            self.position = self._position_of(run)
+        self.run_id = str(run.info.run_id)
 
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Sends the metrics of a step."""
+    def _existing(self, run_id: str, error_class: type[Exception]) -> Any:
+        """Returns the run, or None if the store has no such run (any more)."""
+        try:
+            run = self._client.get_run(run_id)
+        except error_class as error:
+            if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return run if run.info.lifecycle_stage == "active" else None
+
+    def _created(self, start: Start, artifacts: str | None) -> Any:
+        experiment = self._client.get_experiment_by_name(start.project)
+        if experiment is None:
+            number = self._client.create_experiment(start.project, artifact_location=artifacts)
+        else:
+            number = experiment.experiment_id
+        run = self._client.create_run(number, run_name=start.name)
+        parameter = import_module("mlflow.entities").Param
+        flat = _flat(start.config).items()
+        params = [parameter(key, str(value)[:_PARAM_LENGTH]) for key, value in flat]
+        for i in range(0, len(params), _PARAMS_PER_REQUEST):
+            part = params[i : i + _PARAMS_PER_REQUEST]
+            self._client.log_batch(run.info.run_id, params=part)
+        return run
+
+    def _position_of(self, run: Any) -> Position:
+        history = [
+            metric
+            for key in run.data.metrics
+            for metric in self._client.get_metric_history(run.info.run_id, key)
+        ]
+        last = max((metric.step for metric in history), default=-1)
+        return Position(last, [metric.key for metric in history if metric.step == last])
+
+    def log(self, lines: Sequence[Line]) -> None:
+        """Sends lines in one request."""
         now = int(time.time() * 1000)
-        metric = import_module("mlflow.entities").Metric
-        values = [metric(key, value, now, step) for key, value in metrics.items()]
-        self._client.log_batch(self.run_id, metrics=values)
+        metrics = [
+            self._metric(key, value, now, step)
+            for step, values in lines
+            for key, value in values.items()
+        ]
+        self._client.log_batch(self.run_id, metrics=metrics)
 
-    def finish(self) -> None:
-        """Marks the run as ended."""
-        self._client.set_terminated(self.run_id)
+    def finish(self, complete: bool) -> None:
+        """Marks the run as finished or, if it was stopped, as killed."""
+        self._client.set_terminated(self.run_id, status="FINISHED" if complete else "KILLED")
 
 
 class TrackioTracker:
-    """A run of Trackio, which keeps it on the local disk (TRACKIO_DIR)."""
+    """A run of Trackio: on the local disk (TRACKIO_DIR), or in a Space (TRACKIO_SPACE_ID)."""
 
-    def __init__(self, run_id: str | None, workdir: Path, project: str, config: dict[str, Any]):
-        # Trackio continues the run of the same name.
-        self.run_id = run_id or f"{workdir.name}-{int(time.time())}"
+    def __init__(self, start: Start):
+        # Trackio continues the run of the same name, so that the name must be unique.
+        self.run_id = start.run_id or f"{start.name}-{uuid.uuid4().hex[:6]}"
         self._run = import_module("trackio").init(
-            project=project, name=self.run_id, config=config, resume="allow", embed=False
+            project=start.project,
+            name=self.run_id,
+            config=start.config,
+            resume="allow",
+            embed=False,
         )
+        self.position = Position(self._run._next_step - 1, None)
 
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Sends the metrics of a step, asynchronously."""
-        self._run.log(metrics, step=step)
+    def log(self, lines: Sequence[Line]) -> None:
+        """Passes lines to the thread of Trackio, which stores them."""
+        for step, metrics in lines:
+            self._run.log(metrics, step=step)
 
-    def finish(self) -> None:
+    def finish(self, complete: bool) -> None:
         """Waits until all metrics have been stored."""
+        del complete
         self._run.finish()
 
 
-TRACKERS: dict[str, Callable[[str | None, Path, str, dict[str, Any]], Tracker]] = {
+TRACKERS: dict[str, Callable[[Start], Tracker]] = {
     "wandb": WandbTracker,
     "mlflow": MlflowTracker,
     "trackio": TrackioTracker,
 }
 
 
-def check_installed(names: tuple[str, ...]) -> None:
+def check_installed(names: Sequence[str]) -> None:
     """Checks, before a run begins, that the packages of trackers are installed.
 
     Raises:
         ImportError: a package is not installed.
     """
     for name in names:
-        if importlib.util.find_spec(name) is None:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ValueError:
+            spec = None
+        # A folder of this name, such as wandb's own in the current folder, has no origin.
+        if spec is None or spec.origin is None:
             raise ImportError(
                 f"--track {name} needs a package that is not installed: run pip install "
                 f"'bertjax[{name}]', or leave out --track."
             )
 
 
-class Tracking:
-    """Passes the lines of metrics.jsonl on to one tracker, in a thread.
+def _replace_damaged_database(path: Path) -> None:
+    """Sets a damaged SQLite file aside, such as a copy in a bucket made during a write.
 
-    Args:
-        name: the name of the tracker, one of TRACKERS.
-        workdir: the local folder of the run.
-        project: the project (MLflow: experiment) in which the run is shown.
-        config: the config of the run.
+    The run is then sent anew, from metrics.jsonl.
     """
-
-    def __init__(self, name: str, workdir: Path, project: str, config: dict[str, Any]):
-        self._name, self._workdir, self._project, self._config = name, workdir, project, config
-        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._sent = _read(workdir).get(name, {})
-        for line in read_lines(workdir / "metrics.jsonl").lines:
-            self._lines.put(line)
-        self._thread = threading.Thread(target=self._send_all, name=f"tracks {name}", daemon=True)
-        self._thread.start()
-
-    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Sends the metrics of a step, which metrics.jsonl has, too."""
-        self._lines.put({"step": step, **metrics})
-
-    def save(self) -> None:
-        """Writes to the workdir which lines have been sent."""
-        sent = self._sent
-        if sent:
-            write_json(self._workdir / TRACKED, _read(self._workdir) | {self._name: sent})
-
-    def close(self) -> None:
-        """Waits, for at most a minute, until all lines have been sent."""
-        self._lines.put(None)
-        self._thread.join(PATIENCE_SECONDS)
-        self.save()
-
-    def _send_all(self) -> None:
-        try:
-            run_id = self._sent.get("id")
-            tracker = TRACKERS[self._name](run_id, self._workdir, self._project, self._config)
-            while (line := self._lines.get()) is not None:
-                self._send(tracker, line)
-            tracker.finish()
-        except Exception as error:  # of any kind: trackers are not part of the training
-            print(
-                f"warning: {self._name} does not get further metrics ({type(error).__name__}: "
-                f"{error}). metrics.jsonl has all of them; the next start of this run sends those "
-                "that are missing.",
-                flush=True,
-            )
-
-    def _send(self, tracker: Tracker, line: dict[str, Any]) -> None:
-        step = line["step"]
-        values = {
-            key: float(value)
-            for key, value in line.items()
-            if key != "step" and isinstance(value, int | float) and math.isfinite(value)
-        }
-        last = self._sent.get("step", -1)
-        known = self._sent.get("names", []) if step == last else []
-        if step < last or not values or values.keys() <= set(known):
-            return
-        tracker.log(step, values)
-        self._sent = {"id": tracker.run_id, "step": step, "names": [*known, *values]}
-
-
-def _read(workdir: Path) -> dict[str, Any]:
-    """Returns {name of a tracker: what it got last}; a damaged file counts as a missing one."""
+    if not path.is_file():
+        return
     try:
-        content = json.loads((workdir / TRACKED).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            (answer,) = database.execute("PRAGMA quick_check").fetchone()
+    except sqlite3.DatabaseError as error:
+        answer = str(error)
+    if answer != "ok":
+        print(f"{path} is damaged ({answer}); it was copied to {set_aside(path)}.", flush=True)
+        path.unlink()
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -30,7 +30,7 @@ from bertjax.training.skipped_updates import NotFinite
 from bertjax.training.state import TrainState
 from bertjax.training.step import with_seed
 from bertjax.training.teacher import Teacher
-from bertjax.training.trackers import Tracking
+from bertjax.training.tracking import Tracking, open_trackers
 from bertjax.training.workdir import Workdir
 from bertjax.training.writers import MetricWriter
 
@@ -71,6 +71,7 @@ class Run(abc.ABC):
         self.num_steps = sum(phase.num_steps for phase in phases)
         self.stop: StopSignal | None = None
         self._constants: tuple[dict[str, Any], ...] | None = None
+        self._trackers: list[Tracking] = []
 
     @property
     @abc.abstractmethod
@@ -237,7 +238,7 @@ class Run(abc.ABC):
             ValueError: the workdir belongs to another run.
         """
         self.claim_workdir()
-        checkpointer = None
+        checkpointer, is_complete = None, False
         try:
             checkpointer = Checkpointer(
                 self.workdir.checkpoints,
@@ -268,6 +269,9 @@ class Run(abc.ABC):
             if checkpointer is not None:
                 with activity.doing(activity.SAVING):
                     checkpointer.close()
+            # Trackers may wait for a server, so that the last checkpoint is finished before.
+            for tracker in self._trackers:
+                tracker.close(complete=is_complete)
             self.workdir.release()
 
     def _roll_back(self, error: NotFinite) -> None:
@@ -313,11 +317,12 @@ class Run(abc.ABC):
                 self.workdir.path,
                 step,
                 evaluation_due=due,
-                open_trackers=self._open_trackers,
                 publish=self.workdir.publish_if_possible,
             )
+            self._trackers = open_trackers(self.training, self.workdir.path, self.rollbacks.count)
         logger = MetricLogger(
             writer,
+            trackers=self._trackers,
             every=self.training.log_every,
             num_steps=self.num_steps,
             step=step,
@@ -329,12 +334,6 @@ class Run(abc.ABC):
             return FitPhases(self, checkpointer, logger, stop, progress).fit(state, step)
         finally:
             logger.close()
-
-    def _open_trackers(self) -> list[Tracking]:
-        """Returns the experiment trackers of the run, which continue what they had before."""
-        training, path = self.training, self.workdir.path
-        config = json.loads(json.dumps(dataclasses.asdict(training), default=str))
-        return [Tracking(name, path, training.track_project, config) for name in training.track]
 
     def _summary(self, step: int) -> str:
         parameters = sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params))

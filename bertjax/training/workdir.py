@@ -12,6 +12,7 @@
 `damaged/`: damaged checkpoints, which are not used any more.
 `rolled_back/`: checkpoints that a rollback has moved away from `checkpoints/`.
 `goodput.jsonl`, `.goodput.json`: where the time of the run's processes went.
+`trackers/`: the runs in experiment trackers that show this run, and files of the trackers.
 `hosts/`: files that show which hosts are waiting for other hosts when a run starts.
 """
 
@@ -29,7 +30,7 @@ from bertjax.run_file import RUN_FILE, holds_run, read_run, read_run_file, write
 from bertjax.training.hub_pushes import PENDING
 from bertjax.training.metric_files import read_lines
 from bertjax.training.mirror import LIST_FILE, Mirror
-from bertjax.training.trackers import TRACKED
+from bertjax.training.tracking import TRACKERS_FOLDER
 
 LOCK_FILE = "run.lock"
 ROLLED_BACK = "rolled_back"
@@ -51,7 +52,7 @@ MAY_CHANGE = (
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
     *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
-    *(DAMAGED, ROLLED_BACK, PENDING, TRACKED, *GOODPUT),
+    *(DAMAGED, ROLLED_BACK, PENDING, TRACKERS_FOLDER, *GOODPUT),
 )
 
 
@@ -176,6 +177,16 @@ class Workdir:
                 f"--workdir and give --init {self.address}."
             )
 
+    def _is_run_of(
+        self, config: Mapping[str, Any], data_fingerprint: str, checks: Mapping[str, Any]
+    ) -> bool:
+        """Whether the run has this config and data; the arguments are those of `claim`."""
+        try:
+            self.check(config, data_fingerprint, **checks)
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
+
     def _holds_something(self) -> bool:
         return any(
             entry.name not in ("hosts", LIST_FILE) and not entry.name.startswith(LOCK_FILE)
@@ -237,6 +248,8 @@ class Workdir:
                     if not overwrite:
                         raise
                     self._delete_results()
+            elif holds_run(self.path) and not self._is_run_of(config, data_fingerprint, checks):
+                remove_folder(self.path / TRACKERS_FOLDER)
             # If the phases of the run have changed, run.json stores the new phases from now on.
             write_run(self.path, config, data_fingerprint)
         except BaseException:

@@ -3,7 +3,7 @@
 import io
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from bertjax.training.metric_files import (
     scalar_event,
     to_line,
 )
-from bertjax.training.trackers import Tracking
 
 
 class MetricWriter:
@@ -34,8 +33,6 @@ class MetricWriter:
         evaluation_due: whether the run evaluates `step` again, because the checkpoint of `step` was
             saved without an evaluation; if so, logged metrics of an evaluation of `step` are
             removed as well.
-        open_trackers: opens the experiment trackers, which get the same metrics; it is called when
-            metrics.jsonl ends with `step`.
         publish: called at the end of each `flush`; uploads the files of a workdir in a bucket.
 
     Raises:
@@ -48,7 +45,6 @@ class MetricWriter:
         step: int,
         *,
         evaluation_due: bool = False,
-        open_trackers: Callable[[], Sequence[Tracking]] = tuple,
         publish: Callable[[], None] = lambda: None,
     ):
         self._publish = publish
@@ -60,7 +56,6 @@ class MetricWriter:
         self._events_path = new_event_file(directory, step)
         self._files = {path: _opened(path) for path in (self._path, self._events_path)}
         self._append(self._events_path, first_record())
-        self._trackers = open_trackers()
 
     def _append(self, path: Path, content: bytes) -> None:
         with explaining(path):
@@ -81,8 +76,6 @@ class MetricWriter:
             if isinstance(value, int | float)
         ]
         self._append(self._events_path, b"".join(events))
-        for tracker in self._trackers:
-            tracker.write(step, metrics)
 
     def flush(self) -> None:
         """Syncs both metric files to the disk; must be called before each checkpoint is saved.
@@ -93,14 +86,10 @@ class MetricWriter:
         for path, file in self._files.items():
             with explaining(path):
                 os.fsync(file.fileno())
-        for tracker in self._trackers:
-            tracker.save()
         self._publish()
 
     def close(self) -> None:
-        """Closes both files, after the trackers got their lines."""
-        for tracker in self._trackers:
-            tracker.close()
+        """Closes both files."""
         for file in self._files.values():
             file.close()
 
