@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -420,3 +421,22 @@ def test_folders_of_the_cache(cache):
     assert mirror_folder("gs://b/run", 1) != mirror_folder("gs://b/run")
     assert mirror_folder("gs://b/run/") == cache / "bertjax" / "workdirs" / "gs" / "b" / "run"
     assert UPLOAD_SECONDS <= 60
+
+
+def test_a_lock_is_gone_after_its_release_even_during_a_beat(bucket, monkeypatch):
+    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(bucket_lock, "SETTLE_SECONDS", 0.0)
+    lock = BucketLock(f"{bucket}/run.lock", place="run", what="run", remedy="wait")
+    lock.take()
+    write, begun = lock._write, threading.Event()
+
+    def slowly():
+        begun.set()
+        time.sleep(0.3)
+        write()
+
+    monkeypatch.setattr(lock, "_write", slowly)
+    assert begun.wait(30)
+    lock.release()
+    time.sleep(0.5)  # a beat would have been written
+    assert "run.lock" not in names_in(bucket)

@@ -43,6 +43,9 @@ class BucketLock:
         self._file, self._place, self._what, self._remedy = file, place, what, remedy
         self._owner = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
         self._beat = 0
+        # A beat and the release exclude each other: a beat that is still being written would
+        # otherwise leave the lock file behind.
+        self._busy = threading.Lock()
         self._ended: threading.Event | None = None
         self._taken_by: str | None = None
 
@@ -87,7 +90,8 @@ class BucketLock:
         """Releases the lock and deletes the lock file; does nothing if the lock is not held."""
         if self._ended is None:
             return
-        self._ended.set()
+        with self._busy:
+            self._ended.set()
         self._ended = None
         with contextlib.suppress(Exception):  # then the lock ends after a minute
             other = self._read()
@@ -139,5 +143,6 @@ class BucketLock:
                 if other is not None and other["owner"] != self._owner:
                     self._taken_by = other["owner"]
                     return
-                if not ended.is_set():
-                    self._write()
+                with self._busy:
+                    if not ended.is_set():
+                        self._write()
