@@ -1,5 +1,7 @@
 """Local copies of buckets: equal to the bucket, continued, updated, and clear when they fail."""
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 
@@ -198,3 +200,17 @@ def test_a_list_that_is_damaged_is_made_again(folder, files, tmp_path):
     copy = local_copy(folder, tmp_path)
     (copy / LIST_FILE).write_text("[")
     assert contents(local_copy(folder, tmp_path)) == files
+
+
+def test_buckets_are_accessed_without_tensorflow_where_it_is_installed(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("raise AssertionError('imported')")
+    code = (
+        "import importlib.util, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from bertjax.cloud.addresses import place\n"
+        "assert importlib.util.find_spec('tensorflow')\n"
+        "backends = {type(place(f'{s}://b/x')._backend).__name__ for s in ('gs', 's3')}\n"
+        "assert backends == {'_FileSystemSpecBackend'}, backends"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

@@ -13,6 +13,10 @@ from bertjax.files import is_remote
 
 Result = TypeVar("Result")
 
+# Where TensorFlow is installed, etils would import it for gs:// and have no s3://. The variable is
+# read once, at the first use of etils in a process, which may be that of another library.
+os.environ.setdefault("EPATH_USE_TF", "false")
+
 # Attempts for one request, and the seconds before the second one, which double each time.
 ATTEMPTS = 5
 FIRST_WAIT = 1.0
