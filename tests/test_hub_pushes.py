@@ -152,6 +152,7 @@ def test_steps_that_could_not_be_pushed_are_pushed_later(
     hub.fail.update(branch=1000)
     pretrain.run(config)
     assert "warning: step-2 is not pushed" in capsys.readouterr().out
+    (tmp_path / "run" / "push" / "step-3.writing").mkdir()  # of a process that was killed
     hub.fail.clear()
     pretrain.run(config)
     assert set(hub.repositories[f"models/{name}"].heads) == {"main", "step-2", "step-4"}

@@ -95,7 +95,7 @@ def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
     try:
         repeated(push, f"{repository} (branch {branch})", "written")
     except OSError as error:
-        raise type(error)(
+        raise OSError(
             f"{error} The model is in {folder}; bertjax convert {folder} NEW_FOLDER --push_to_hub "
             f"{repository} pushes it, too."
         ) from error

@@ -48,10 +48,11 @@ class HubPushes:
         self._push_all()
 
     def _push_all(self) -> None:
-        folders = self._folder.glob("step-*")
-        for folder in sorted(folders, key=lambda path: int(path.name.partition("-")[2])):
-            if not (folder / "model.safetensors").is_file():
-                continue  # still being written
+        # Others are folders that are still being written, or were when a process was killed.
+        steps = [
+            int(path.name[5:]) for path in self._folder.glob("step-*") if path.name[5:].isdigit()
+        ]
+        for folder in map(self.folder_of, sorted(steps)):
             try:
                 push_folder(folder, self._repository, branch=folder.name)
             except OSError as error:

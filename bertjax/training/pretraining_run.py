@@ -234,22 +234,29 @@ class PretrainingRun(Run):
             return
         with activity.doing(activity.SAVING):
             params = hosts.fetch(state.params, self.program.mesh)
-            if self._pushes is not None:
+
+            def write() -> None:
+                assert self._pushes is not None
                 self._write_model(self._pushes.folder_of(step), params, step)
                 self._pushes.start()
+
+            hosts.on_first(write)
 
     def write_model(self, state: TrainState) -> None:
         """Writes the model directory of the finished run, and pushes it if that is asked for."""
         params = hosts.fetch(state.params, self.program.mesh)
 
-        def write() -> None:
-            model = self.workdir.model
-            self._write_model(model, params, self.num_steps)
-            if self._pushes is not None and self.config.push_to_hub is not None:
-                self._pushes.finish()
-                push_folder(model, self.config.push_to_hub)
+        model, repository = self.workdir.model, self.config.push_to_hub
+        hosts.on_first(lambda: self._write_model(model, params, self.num_steps))
+        if repository is None:
+            return
 
-        hosts.on_first(write)
+        def push() -> None:
+            assert self._pushes is not None
+            self._pushes.finish()
+            push_folder(model, repository)
+
+        hosts.on_first_patiently(push)
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
         head, model = str(self.config.head), self.config.model
