@@ -155,3 +155,15 @@ def unreliable(bucket_server):
         pytest.skip("the server of S3 has no faults")
     yield lambda share: faults.write_text(str(share))
     faults.write_text("0")
+
+
+def upload(folder, address):
+    """Copies the files of a folder to an address in a bucket, and returns the address."""
+    import fsspec
+
+    system = fsspec.filesystem(address.partition(":")[0])
+    for file in folder.rglob("*"):
+        if file.is_file():
+            target = f"{address}/{file.relative_to(folder).as_posix()}"
+            system.pipe_file(target.partition("://")[2], file.read_bytes())
+    return address

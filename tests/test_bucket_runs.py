@@ -15,6 +15,7 @@ from bertjax.cloud.copies import local_copy
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.predict import PredictConfig
 from bertjax.tokenization import load_tokenizer
+from tests import bucket_servers
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +27,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def upload(bucket):
-    def upload_folder(folder, name):
-        system = fsspec.filesystem(bucket.partition(":")[0])
-        for file in folder.rglob("*"):
-            if file.is_file():
-                target = f"{bucket}/{name}/{file.relative_to(folder).as_posix()}"
-                system.pipe_file(target.partition("://")[2], file.read_bytes())
-        return f"{bucket}/{name}"
-
-    return upload_folder
+    return lambda folder, name: bucket_servers.upload(folder, f"{bucket}/{name}")
 
 
 def test_pretraining_reads_data_and_model_from_a_bucket(

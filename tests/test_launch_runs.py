@@ -15,6 +15,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.bucket_servers import upload
 from tests.launch_commands import ROOT, executes, replaced
 
 STAND_INS = Path(__file__).parent / "launch_stand_ins"
@@ -42,11 +43,7 @@ def cloud(bucket, prepared, tmp_path):
     """The environment of a user of Cloud TPUs, and the bucket with prepared data in it."""
     if bucket.startswith("s3"):
         pytest.skip("Cloud TPUs use gs://")
-    system = fsspec.filesystem("gs")
-    for file in prepared.rglob("*"):
-        if file.is_file():
-            target = f"{bucket}/data/{file.relative_to(prepared).as_posix()}"
-            system.pipe_file(target.partition("://")[2], file.read_bytes())
+    upload(prepared, f"{bucket}/data")
     (tmp_path / "cloud").mkdir()
     return os.environ | {
         "CLOUD": str(tmp_path / "cloud"),

@@ -101,7 +101,7 @@ def _split_glob(address: str) -> tuple[str, str]:
 
 
 def _matching(names: list[str], glob: str) -> set[str]:
-    """Returns the names that match a glob, and those in folders that match it."""
+    """Returns the names that match a glob, in which only ** matches slashes."""
     from fsspec.utils import glob_translate
 
     pattern = re.compile(glob_translate(glob))

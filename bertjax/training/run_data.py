@@ -56,8 +56,7 @@ class RunData:
         if self._ready is None or length in self._ready:
             return
         names = {shard.file for shard in self.metadata.shards([length])}
-        if names:  # else the list of files to copy would be that of no shards
-            local_copy(self._address, self._cache, choose=lambda _: names)
+        local_copy(self._address, self._cache, choose=lambda _: names)
         open_prepared(self.directory, [length])
         _verify(self.directory, self.metadata, [length])
         self._ready.add(length)
@@ -67,13 +66,12 @@ class RunData:
 
         If it fails, the message is printed, and `require` tries again when the rows are needed.
         """
-        missing = [n for n in dict.fromkeys(lengths) if self._ready is not None]
-        if not missing:
+        if self._ready is None or not lengths:
             return
 
         def copy() -> None:
             try:
-                for length in missing:
+                for length in lengths:
                     self.require(length)
             except Exception as error:
                 print(f"warning: rows of a later phase are not copied yet ({error})", flush=True)

@@ -9,16 +9,12 @@ import pytest
 from bertjax.cloud import addresses, copies
 from bertjax.data.metadata import shard_paths
 from bertjax.training.run_data import RunData
+from tests.bucket_servers import upload
 
 
 @pytest.fixture
 def address(bucket, prepared):
-    system = fsspec.filesystem(bucket.partition(":")[0])
-    for file in prepared.rglob("*"):
-        if file.is_file():
-            target = f"{bucket}/data/{file.relative_to(prepared).as_posix()}"
-            system.pipe_file(target.partition("://")[2], file.read_bytes())
-    return f"{bucket}/data"
+    return upload(prepared, f"{bucket}/data")
 
 
 def contents(directory, split, length):
