@@ -83,6 +83,18 @@ def test_files_of_an_older_model_are_removed_and_others_remain(hub, one_layer, t
     assert on_hub(hub, name).keys() - contents(one_layer).keys() == {"photo.png", ".gitattributes"}
 
 
+def test_a_gated_model_and_a_missing_one_are_told_apart(hub, one_layer, monkeypatch):
+    name = unique("model")
+    hub.repositories[f"models/{name}"] = Repository(contents(one_layer), gated=True)
+    assert bertjax.load_pretrained(name).config.num_hidden_layers == 1
+    monkeypatch.delenv("HF_TOKEN")
+    hub.repositories[f"models/{name}-large"] = Repository(contents(one_layer), gated=True)
+    with pytest.raises(PermissionError, match="is gated: accept its conditions.*hf auth login"):
+        bertjax.load_pretrained(f"{name}-large")
+    with pytest.raises(FileNotFoundError, match="the hub returned no model of that name"):
+        bertjax.load_pretrained("me/absent")
+
+
 def test_what_prevents_a_push_is_said_before_the_run(hub, monkeypatch):
     with pytest.raises(ValueError, match="write OWNER/NAME"):
         create_repository("model")

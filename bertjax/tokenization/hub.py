@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from bertjax.cloud.hub_files import MAIN, explained_hub
+
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -18,7 +20,7 @@ def fetch(
     patterns: Sequence[str],
     *,
     kind: Literal["model", "dataset"] = "model",
-    revision: str = "main",
+    revision: str = MAIN,
     remedy: str = "",
 ) -> Path:
     """Downloads files of a model or dataset on the hub; returns the local folder with the files.
@@ -33,19 +35,22 @@ def fetch(
 
     Raises:
         FileNotFoundError: the model or dataset is neither on the hub nor in the local cache.
+        PermissionError: the model or dataset is gated, or the token has no right to read it.
     """
     import huggingface_hub  # a slow import, and most models are local
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                name, repo_type=kind, revision=revision, allow_patterns=list(patterns)
+        with explained_hub(name, kind, revision):
+            return Path(
+                huggingface_hub.snapshot_download(
+                    name, repo_type=kind, revision=revision, allow_patterns=list(patterns)
+                )
             )
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
         raise FileNotFoundError(
             f"{name!r} is not a local directory, and the hub returned no {kind} of that name "
-            f"({type(error).__name__}). Check the name, the network and HF_HUB_OFFLINE; {kind}s "
-            f"downloaded before are read from the cache.{remedy}"
+            f"({type(error.__cause__ or error).__name__}). Check the name, the network and "
+            f"HF_HUB_OFFLINE; {kind}s downloaded before are read from the cache.{remedy}"
         ) from error
