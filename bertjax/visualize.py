@@ -1,7 +1,6 @@
 """Shows the attention of a model on a text as one HTML file: `python -m bertjax.visualize`."""
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,27 +43,18 @@ def run(config: VisualizeConfig) -> None:
     from bertjax.files import write_text
     from bertjax.inference.attention_data import attention_data
     from bertjax.inference.pretrained import load_pretrained
+    from bertjax.pages.templates import fill
 
     data = attention_data(load_pretrained(config.model), config.text, config.pair)
     parts = Path(config.model).resolve().parts if Path(config.model).exists() else (config.model,)
     # The model of a run is in its folder `model`, whose name says nothing.
     name = "/".join(parts[-2:]) if parts[-1] == "model" else parts[-1]
-    page = to_page(data | {"model": name})
+    page = fill("attention.html", data | {"model": name})
     write_text(Path(config.output), page)
     print(
         f"{data['layers']} layers of {data['heads']} heads, {len(data['tokens'])} tokens: written "
         f"to {config.output} ({len(page.encode()) / 1e6:.1f} MB), which any browser opens"
     )
-
-
-def to_page(data: dict) -> str:
-    """Returns the page with `data`, a result of `attention_data` with the name of the "model"."""
-    from importlib.resources import files
-
-    template = (files("bertjax.inference") / "attention_page.html").read_text(encoding="utf-8")
-    # A text may contain "</script>", which would end the element that holds the data.
-    content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return template.replace("/*DATA*/", content)
 
 
 def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:

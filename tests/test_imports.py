@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "bertjax"
 ENTRY_POINTS = {
     *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan"),
-    *("benchmark", "visualize"),
+    *("benchmark", "visualize", "report", "quickstart"),
 }
 # What each part may import of ours, besides itself. An arrow only points down.
 MODEL_SIDE = {"config", "data", "tokenization", "files", "interruption"}
@@ -22,6 +22,7 @@ ALLOWED = {
     "checkpoint_files": {"files", "file_checksums", "cloud"},
     "run_file": {"files"},
     "lock": set(),
+    "pages": set(),
     "cloud": {"files", "lock"},
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
@@ -33,10 +34,10 @@ ALLOWED = {
     "devices": {"model", "config", "files", "interruption"},
     "weights": {"model", "tokenization", "config", "files", "cloud"}
     | {"checkpoint_files", "file_checksums", "run_file"},
-    "inference": {"weights", "devices", "tasks", "model"}
+    "inference": {"weights", "devices", "tasks", "model", "pages"}
     | {"lock", "scratch", "file_checksums"}
     | MODEL_SIDE,
-    "training": {"inference", "weights", "devices", "tasks", "model"}
+    "training": {"inference", "weights", "devices", "tasks", "model", "pages"}
     | {"lock", "scratch", "checkpoint_files", "file_checksums", "run_file", "cloud"}
     | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,

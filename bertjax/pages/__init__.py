@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: templates, their common style, and the function that fills them."""

@@ -1,0 +1,26 @@
+"""Fills the HTML templates of this package, so that a page needs no other file and no network."""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+
+def fill(template: str, data: Any) -> str:
+    """Returns a page of HTML with its style and its data.
+
+    Args:
+        template: name of a template in this package, such as "attention.html". It has the
+            placeholders /*STYLE*/ in a <style> element, for `style.css`, and /*DATA*/ in a
+            <script type="application/json"> element, for `data`.
+        data: what `json` can write, without NaN and infinities, which JSON does not have.
+
+    Raises:
+        ValueError: `data` has a number that is not finite.
+    """
+    # A text may contain "</script>", which would end the element that holds the data.
+    content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return _read(template).replace("/*STYLE*/", _read("style.css")).replace("/*DATA*/", content)
+
+
+def _read(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
