@@ -1,11 +1,11 @@
-"""The commands in the code blocks of launch/README.md."""
+"""The commands in the code blocks of docs/clusters.md."""
 
 import dataclasses
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "launch" / "README.md"
+PAGE = ROOT / "docs" / "clusters.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Command:
     needs: str = ""
 
 
-def readme_commands() -> list[Command]:
+def page_commands() -> list[Command]:
     """Returns all commands in their order."""
     commands: list[Command] = []
     variables: dict[str, str] = {}  # a reader runs all blocks in one shell
-    for block in re.findall(r"```bash\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
+    for block in re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         needs = ""
         for line in block.splitlines():
             if line.startswith("#") or not line.strip():
@@ -42,7 +42,7 @@ def readme_commands() -> list[Command]:
 
 
 def executes(*starts: str):
-    """Marks a test that executes the commands of launch/README.md that start with `starts`."""
+    """Marks a test that executes the commands of docs/clusters.md that start with `starts`."""
 
     def mark(test):
         test.executes = starts
@@ -53,7 +53,7 @@ def executes(*starts: str):
 
 def replaced(start: str, changes: dict[str, str]) -> str:
     """Returns the one command that starts with `start`, with every key of `changes` replaced."""
-    (text,) = [command.text for command in readme_commands() if command.text.startswith(start)]
+    (text,) = [command.text for command in page_commands() if command.text.startswith(start)]
     for old, new in changes.items():
         assert old in text, (old, text)
         text = text.replace(old, new)

@@ -1,4 +1,4 @@
-"""The commands for SLURM and Kubernetes of launch/README.md are executed on this machine.
+"""The commands for SLURM and Kubernetes of docs/clusters.md are executed on this machine.
 
 `sbatch`, `srun`, `scontrol` and `kubectl` are programs in `launch_stand_ins`, first on PATH.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch_commands import ROOT, readme_commands
+from tests.launch_commands import ROOT, page_commands
 
 DOCKERFILE = ROOT / "launch" / "Dockerfile"
 
@@ -35,7 +35,7 @@ def test_the_commands_for_docker_name_what_exists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])
     names = {text.partition("=")[0] for name, text in instructions() if name == "ARG"}
-    build = next(c.text for c in readme_commands() if c.text.startswith("docker build"))
+    build = next(c.text for c in page_commands() if c.text.startswith("docker build"))
     words = shlex.split(build)
     assert ROOT / words[words.index("--file") + 1] == DOCKERFILE
     name, _, value = words[words.index("--build-arg") + 1].partition("=")

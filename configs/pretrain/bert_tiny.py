@@ -3,8 +3,8 @@
     python -m bertjax.prepare --input 'text/*' --tokenizer DIR --max_length 64 128 --output D
     python -m bertjax.pretrain --config configs/pretrain/bert_tiny.py --data D --workdir W
 
-The README shows the loss curve on 146 MB of Wikipedia. 90 % of the steps are on short rows, as in
-the paper; initializer_range is above 0.02, which suits a hidden size of 768.
+docs/results.md shows the loss curve on 146 MB of Wikipedia. 90 % of the steps are on short rows, as
+in the paper; initializer_range is above 0.02, which suits a hidden size of 768.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config

@@ -1,4 +1,4 @@
-"""Every command of launch/README.md is executed by a test, or says what it needs.
+"""Every command of docs/clusters.md is executed by a test, or says what it needs.
 
 A command below a comment "# Needs ..." is only checked: its flags are parsed.
 """
@@ -11,7 +11,7 @@ import tomllib
 import pytest
 
 from tests import test_launch_clusters, test_launch_runs
-from tests.launch_commands import ROOT, executes, readme_commands, replaced
+from tests.launch_commands import ROOT, executes, page_commands, replaced
 
 SMALL = (
     "--model.num_hidden_layers 1 --model.hidden_size 16 --model.num_attention_heads 2 "
@@ -79,7 +79,7 @@ def executed():
     ]
 
 
-@pytest.mark.parametrize("command", readme_commands(), ids=lambda command: command.text[:60])
+@pytest.mark.parametrize("command", page_commands(), ids=lambda command: command.text[:60])
 def test_every_command_is_executed_or_says_what_it_needs(command):
     tests = [start for start in executed() if command.text.startswith(start)]
     if command.needs:
@@ -89,14 +89,14 @@ def test_every_command_is_executed_or_says_what_it_needs(command):
         assert len(tests) == 1, f"no test executes it, or several do: {tests}"
 
 
-def test_no_test_executes_what_the_readme_no_longer_has():
-    texts = [command.text for command in readme_commands()]
+def test_no_test_executes_what_the_page_no_longer_has():
+    texts = [command.text for command in page_commands()]
     for start in executed():
         assert len([text for text in texts if text.startswith(start)]) == 1, start
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in readme_commands() if c.needs], ids=lambda command: command.text[:60]
+    "command", [c for c in page_commands() if c.needs], ids=lambda command: command.text[:60]
 )
 def test_what_is_not_executed_is_understood(command, monkeypatch):
     monkeypatch.chdir(ROOT)
