@@ -25,9 +25,9 @@ class VisualizeConfig:
     """Text to look at; a [MASK] in it is filled."""
     pair: Annotated[str | None, tyro.conf.Positional] = None
     """Second text of a pair; None: --text is a single text."""
-    model: str
+    model: str = "bertjax:tiny"
     """Model: a directory, the workdir of a pretraining or of a finished fine-tuning, a TF1
-    checkpoint or a hub name."""
+    checkpoint or a hub name; bertjax:tiny is a small model that comes with bertjax."""
     output: str = "attention.html"
     """HTML file to write, which needs neither a network nor other files."""
 

@@ -23,16 +23,17 @@ ALLOWED = {
     "run_file": {"files"},
     "lock": set(),
     "pages": set(),
+    "shipped": {"files"},
     "cloud": {"files", "lock"},
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
-    "tokenization": {"files", "cloud"},
+    "tokenization": {"files", "cloud", "shipped"},
     "data": {"tokenization", "files", "lock", "cloud"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files", "scratch"},
     "model": {"config"},
     "devices": {"model", "config", "files", "interruption"},
-    "weights": {"model", "tokenization", "config", "files", "cloud"}
+    "weights": {"model", "tokenization", "config", "files", "cloud", "shipped"}
     | {"checkpoint_files", "file_checksums", "run_file"},
     "inference": {"weights", "devices", "tasks", "model", "pages"}
     | {"lock", "scratch", "file_checksums"}

@@ -6,6 +6,7 @@ from typing import Any
 
 from bertjax.cloud.copies import local_copy
 from bertjax.files import brief, explained, read_json
+from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
@@ -108,7 +109,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     vocabulary files.
 
     Args:
-        path: the directory or file, or the name of a model on the hub.
+        path: the directory or file, the name of a model on the hub, or `bertjax:NAME` for a model
+            that comes with bertjax.
         do_lower_case: whether to lower-case text; None: the setting in the files. If the files
             lack this setting, ALBERT's tokenizer lower-cases text, and a WordPiece tokenizer
             lower-cases text unless over 1 % of its tokens contain a capital letter
@@ -120,7 +122,7 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
             each other, or `do_lower_case` is True for a tokenizer that keeps capital letters.
     """
-    path = local_copy(path)
+    path = shipped_model(path) or local_copy(path)
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
         path = fetch(str(path), TOKENIZER_FILES)
     source = _find(Path(path))

@@ -1,4 +1,4 @@
-"""Loads models from model directories, workdirs of runs, TF1 checkpoints and the hub."""
+"""Loads models from directories, workdirs of runs, TF1 checkpoints, the hub and the package."""
 
 import contextlib
 import dataclasses
@@ -19,6 +19,7 @@ from bertjax.files import brief, did_you_mean, is_remote, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 from bertjax.run_file import holds_run, read_run
+from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
@@ -83,8 +84,8 @@ class LoadedModel(NamedTuple):
 def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
 
-    If `path` is a file `.bin` or `.safetensors`, the weights are read from this file, and all else
-    from its directory.
+    `bertjax:NAME` is a model that comes with bertjax, such as `bertjax:tiny`. If `path` is a file
+    `.bin` or `.safetensors`, the weights are read from this file, and all else from its directory.
 
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
@@ -96,6 +97,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
             f"The model is {brief(repr(path), 60)}: give a directory, a checkpoint, or the name of "
             "a model on the hub."
         )
+    path = shipped_model(path) or path
     path, address = local_copy(path, choose=without_older_checkpoints), path
     place = Path(path)
     if is_remote(address) and damaged_steps(place / CHECKPOINTS):
@@ -123,7 +125,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     raise FileNotFoundError(
         f"No model at {path}: expected a directory with config.json and weights "
         "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
-        "TF1 checkpoint beside its bert_config.json, or a name on the hub."
+        "TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny."
     )
 
 
