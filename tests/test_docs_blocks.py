@@ -14,7 +14,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -252,9 +251,10 @@ def run_command(statement):
 
 
 def run_shell(statement):
-    """Runs what is not a command of bertjax: programs of Python and tools of the shell."""
-    python = shlex.quote(sys.executable)
-    statement = re.sub(r"^python ", f"{python} ", statement)
+    """Runs what is not a command of bertjax: programs of Python, and tools of the shell."""
+    if program := re.fullmatch(r"python - <<'EOF'\n(.*)\nEOF", statement, re.DOTALL):
+        exec(program[1], {"__name__": "__main__"})
+        return
     subprocess.run(["bash", "-ec", statement], check=True, timeout=100)
 
 
