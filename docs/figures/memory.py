@@ -21,9 +21,9 @@ LABELS = {
 
 
 def compute() -> dict:
-    """Returns the bars, [model, remat policy, kernel, GB of temporaries], for 64 rows of 512 tokens.
+    """Returns the bars for 64 rows of 512 tokens, and the GB that JAX reserves on an H200.
 
-    Also the memory in GB that JAX reserves for itself on an H200.
+    A bar is [model, remat policy, attention kernel, GB of temporaries].
     """
     bars = []
     for line in RESULTS.read_text(encoding="utf-8").splitlines():
