@@ -82,6 +82,8 @@ def differences(folder, config, head) -> dict[str, float]:
             difference = difference[real] if value.shape[:2] == real.shape else difference
         largest[name] = float(np.abs(difference).max())
     assert len(largest) >= 3
+    shown = " ".join(f"{name} {value:.1e}" for name, value in largest.items())
+    print(architecture(config, head), config.num_hidden_layers, "layers:", shown)  # by pytest -s
     return largest
 
 
@@ -139,7 +141,6 @@ def test_base_and_large_equal_transformers(size, atol, head, tmp_path, tokenizer
     folder = written(tmp_path / "m", config, head, tokenizer, spread=0.0)
     found = differences(folder, config, head)
     (folder / "model.safetensors").unlink()  # pytest would keep 13 GB of them
-    print(size, head, {name: f"{value:.1e}" for name, value in found.items()})  # shown by -s
     assert max(found.values()) < atol, found
 
 
