@@ -44,13 +44,26 @@ def test_pages_link_to_other_files_by_their_address_on_github(page):
             assert not link.startswith(("/", "../")), f"{link}: link to {REPOSITORY}blob/main/..."
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_within_the_documentation_have_a_target(page):
-    for link in links(page):
-        if "://" in link or link.startswith("mailto:"):
-            continue
+def test_links_of_the_readme_have_a_target():
+    """Those of the pages are checked by MkDocs, which does not know the README."""
+    for link in links(ROOT / "README.md"):
         name, _, anchor = link.partition("#")
-        target = page.parent / name if name else page
-        assert target.exists(), link
-        if anchor and target.suffix == ".md":
-            assert anchor in anchors(target), link
+        if "://" not in link and name:
+            target = ROOT / name
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_tests_that_pages_name_exist():
+    """Pages say which test guarantees what: by the name of a test, or by its file or folder."""
+    sources = {file: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py")}
+    functions = set(re.findall(r"^def (test_\w+)\(", "\n".join(sources.values()), re.MULTILINE))
+    named = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`(test_\w+)`", text):
+            assert name in functions, f"{page.name}: {name}"
+            named += 1
+        for path in re.findall(r"`(tests/[\w/.]+)`", text):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+    assert named >= 50
