@@ -8,6 +8,7 @@ import bertjax
 from bertjax.files import did_you_mean
 
 COMMANDS = {
+    "quickstart": "Train a small BERT in minutes, and show each command on the way.",
     "train_tokenizer": "Learn a WordPiece, BPE or unigram vocabulary from text.",
     "prepare": "Turn text into rows of token ids on disk, ready for pretraining.",
     "pretrain": "Pretrain an encoder, on one device or many.",

@@ -5,7 +5,13 @@ for FILE in the current folder, then among the config files of the package. The 
 `bertjax.config` does not import jax.
 """
 
-from bertjax.config.config_file import config_from, defaults_of, differences, load_config_file
+from bertjax.config.config_file import (
+    config_from,
+    config_names,
+    defaults_of,
+    differences,
+    load_config_file,
+)
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
@@ -28,6 +34,7 @@ __all__ = [
     "TrainTokenizerConfig",
     "TrainingConfig",
     "config_from",
+    "config_names",
     "defaults_of",
     "differences",
     "load_config_file",

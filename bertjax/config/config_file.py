@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib.machinery
 import importlib.util
 import json
 import re
@@ -19,23 +20,32 @@ from bertjax.files import did_you_mean
 Config = TypeVar("Config")
 
 
+# The folder, in configs/, of the configs of each class.
+_FOLDERS: dict[type[Any], str] = {PretrainConfig: "pretrain", FinetuneConfig: "finetune"}
+
+
 def load_config_file(path: str | None, config_class: type[Config]) -> Config:
     """Executes the config file `path` and returns its `config`; without a path, `config_class()`.
 
+    `path` may also be the name of a config that comes with bertjax, such as "bert_base", or its
+    path in the repository, such as "configs/pretrain/bert_base.py".
+
     Raises:
         FileNotFoundError: the file is neither in the current folder nor in the package; the message
-            suggests the file with the most similar name.
+            suggests the config with the most similar name and lists all names.
         ValueError: the file does not define a `config` of the class `config_class`, or raises
             TypeError, for example because it sets an unknown field.
     """
     if not path:
         return config_class()
-    file = _find_config_file(path)
-    spec = importlib.util.spec_from_file_location("bertjax_run_config", file)
-    assert spec is not None and spec.loader is not None
+    file = _find_config_file(path, config_class)
+    # The name of a config file need not end in .py.
+    loader = importlib.machinery.SourceFileLoader("bertjax_run_config", str(file))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except TypeError as error:
         raise ValueError(f"{file}: {error}. {_nearest_field(str(error))}") from error
     if not isinstance(getattr(module, "config", None), config_class):
@@ -124,18 +134,38 @@ def _suggested(config_class: type[Any], name: str, value: Any) -> str:
     return _known_fields(config_class, name)
 
 
-def _find_config_file(path: str) -> Path:
+def config_names(config_class: type[Any]) -> list[str]:
+    """Returns the names of the configs of a class that come with bertjax, such as "bert_base"."""
+    folder = _config_folder() / _FOLDERS[config_class]
+    return sorted(file.stem for file in folder.glob("[!_]*.py"))
+
+
+def _config_folder() -> Path:
+    """Returns the folder of the configs: bertjax/configs if installed, else that of the checkout.
+
+    An editable installation has the configs beside the package, as its checkout has.
+    """
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def _find_config_file(path: str, config_class: type[Any]) -> Path:
     if Path(path).is_file():
         return Path(path)
-    packaged = importlib.util.find_spec("bertjax.configs")
-    roots = [Path(root) for root in (packaged and packaged.submodule_search_locations) or []]
+    folder, names = _config_folder(), config_names(config_class)
+    if path in names:
+        return folder / _FOLDERS[config_class] / f"{path}.py"
     relative = Path(path).relative_to("configs") if path.startswith("configs/") else Path(path)
-    for root in roots:
-        if (root / relative).is_file():
-            return root / relative
-    known = sorted(f"configs/{f.relative_to(r)}" for r in roots for f in r.glob("*/[!_]*.py"))
-    hint = did_you_mean(path, known)
-    raise FileNotFoundError(f"No config file {path!r}. {hint}Known: {', '.join(known)}.")
+    if (folder / relative).is_file():
+        return folder / relative
+    is_name = Path(path).name == path and not path.endswith(".py")
+    known = sorted(f"configs/{file.relative_to(folder)}" for file in folder.glob("*/[!_]*.py"))
+    hint = did_you_mean(path, names if is_name else known)
+    raise FileNotFoundError(
+        f"No config file {path!r}. {hint}Configs that come with bertjax: {', '.join(names)}; or "
+        "give the path of a Python file."
+    )
 
 
 def differences(

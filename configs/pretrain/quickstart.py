@@ -1,4 +1,4 @@
-"""A BERT of 2 layers on the documentation of Python, in minutes on a laptop: launch/quickstart.sh.
+"""A BERT of 2 layers on the documentation of Python, in minutes on a laptop: `bertjax quickstart`.
 
     python -m bertjax.pretrain --config configs/pretrain/quickstart.py --data D --workdir W
 

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from bertjax import pretrain
-from bertjax.config import FinetuneConfig, Phase, PretrainConfig, load_config_file
+from bertjax.config import (
+    FinetuneConfig,
+    Phase,
+    PretrainConfig,
+    config_names,
+    load_config_file,
+)
 from bertjax.model import BertConfig, named_config
 from bertjax.tasks import TASKS
 from bertjax.training.optimizer import make_schedule
@@ -55,6 +61,26 @@ def test_packaged_configs_are_found_from_any_folder(tmp_path, monkeypatch):
     assert (
         load_config_file("configs/pretrain/bert_tiny.py", PretrainConfig).model.hidden_size == 128
     )
+
+
+def test_a_config_that_comes_with_bertjax_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = load_config_file("configs/pretrain/bert_base.py", PretrainConfig)
+    assert load_config_file("bert_base", PretrainConfig) == base
+    assert load_config_file("rte", FinetuneConfig).task == "rte"
+    (tmp_path / "bert_base").write_text("from bertjax.config import PretrainConfig\n")
+    with pytest.raises(ValueError, match="defines no `config`"):
+        load_config_file("bert_base", PretrainConfig)  # a file of the user has precedence
+
+
+def test_the_names_of_configs_are_those_of_the_class():
+    assert config_names(PretrainConfig) == [path.stem for path in CONFIGS]
+    assert not {*config_names(PretrainConfig)} & {*config_names(FinetuneConfig)}
+    names = ", ".join(config_names(FinetuneConfig))
+    with pytest.raises(FileNotFoundError, match=f"Did you mean 'rte'.*with bertjax: {names};"):
+        load_config_file("rtee", FinetuneConfig)
+    with pytest.raises(FileNotFoundError, match="No config file 'rte'.*with bertjax: albert_base,"):
+        load_config_file("rte", PretrainConfig)
 
 
 @pytest.mark.parametrize(
