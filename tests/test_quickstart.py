@@ -1,5 +1,6 @@
 """`bertjax quickstart` shows commands that can be copied, runs and resumes them, and checks."""
 
+import importlib
 import json
 import shlex
 
@@ -58,7 +59,7 @@ def test_every_command_that_it_shows_is_understood(tmp_path, monkeypatch):
     for name, *flags in shown:
         if name != "--help":
             assert name in entry.COMMANDS
-            getattr(__import__(f"bertjax.{name}", fromlist=["parse"]), "parse")(flags)
+            importlib.import_module(f"bertjax.{name}").parse(flags)
 
 
 def test_the_first_step_that_fails_ends_it_with_its_status(tmp_path, monkeypatch, capsys):
