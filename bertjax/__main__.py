@@ -19,6 +19,7 @@ COMMANDS = {
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
     "plan": "Predict the memory and the least step time of a pretraining on TPUs not at hand.",
     "benchmark": "Measure the speed of a training step on this machine.",
+    "completion": "Print a script that completes commands and flags in bash, zsh or fish.",
 }
 
 

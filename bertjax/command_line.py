@@ -49,6 +49,23 @@ MEMORY_REMEDY = (
 _TRUTH = {"true": "True", "false": "False"}
 
 
+# A command's `parse`, given this very list as `argv`, raises `Declared` instead of parsing.
+DECLARED_ONLY: list[str] = []
+
+
+class Declared(Exception):
+    """Raised in place of parsing `DECLARED_ONLY`, to tell which flags a command has.
+
+    Attributes:
+        configs: the dataclasses, or instances of them, whose fields are the flags.
+        hidden: the names of the fields that have no flags.
+    """
+
+    def __init__(self, configs: Sequence[Any], hidden: Collection[str]):
+        super().__init__("The flags were asked for, and not parsed.")
+        self.configs, self.hidden = configs, hidden
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigFlags:
     """Base class of the flags of the commands that read a config file, named by `--config`."""
@@ -109,6 +126,8 @@ def _parse(
     description: str,
     hidden: Collection[str] = (),
 ) -> list[Any]:
+    if argv is DECLARED_ONLY:
+        raise Declared(configs, hidden)
     argv = arguments(argv)
     if "--version" in argv:
         print(f"bertjax {bertjax.__version__}")
@@ -186,12 +205,7 @@ def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
     ungrouped = [StructFieldSpec(name="version", type=bool, default=False, helptext=version)]
     grouped: dict[str, list[StructFieldSpec]] = {name: [] for name in GROUPS}
     for config, config_class in zip(configs, classes, strict=True):
-        default = MISSING_NONPROP if isinstance(config, type) else config
-        spec = ConstructorRegistry.get_struct_spec(
-            StructTypeInfo.make(config_class, default, in_union_context=False)
-        )
-        assert isinstance(spec, StructConstructorSpec)
-        for field in spec.fields:
+        for field in fields_of(config):
             group = group_of(config_class, field.name)
             if group is None:
                 ungrouped.append(field)
@@ -217,6 +231,17 @@ def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
         if fields
     ]
     return _group(instantiate, [*ungrouped, *groups])
+
+
+def fields_of(config: Any) -> Sequence[StructFieldSpec]:
+    """Returns the fields of a config dataclass or an instance of one, as tyro describes them."""
+    config_class = config if isinstance(config, type) else type(config)
+    default = MISSING_NONPROP if isinstance(config, type) else config
+    spec = ConstructorRegistry.get_struct_spec(
+        StructTypeInfo.make(config_class, default, in_union_context=False)
+    )
+    assert isinstance(spec, StructConstructorSpec)
+    return spec.fields
 
 
 def _boolean_names(configs: Sequence[Any]) -> set[str]:

@@ -19,7 +19,7 @@ import pytest
 import bertjax
 
 ROOT = Path(__file__).parent.parent
-# Templates, models and all else in the package that is no Python module: all of it must be installed.
+# Templates, models and all else in the package that is no Python module: all must be installed.
 DATA = {
     str(file.relative_to(ROOT))
     for file in (ROOT / "bertjax").rglob("*")

