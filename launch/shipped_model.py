@@ -5,6 +5,7 @@ Python and of the installed packages, so that nothing is downloaded. The folders
 in WORK. The model, with weights in float16 and its card, replaces bertjax/shipped/tiny.
 """
 
+import itertools
 import json
 import subprocess
 import sys
@@ -66,17 +67,16 @@ the tools work, and do not compare results with it.
 
 The text is `pydocs`: the docstrings and long comments of Python's standard library and of the
 packages that bertjax depends on, {train_tokens:,} tokens for training. The packages keep their
-licenses; the model contains no file of them. It was trained from random weights in {steps:,} steps
+licenses; the model contains no file of them. It was trained from random weights in {steps}
 with a quarter of the tokens masked, in bfloat16 on one CPU core, with bertjax {version}.
 
-| on {pairs:,} held-out pairs of at most {length} tokens, after the last step | |
+| on {pairs:,} held-out pairs of at most {length} tokens, at the end | |
 |---|---|
 | masked LM loss (nats) | {mlm_loss:.3f} |
 | unigram entropy of the same text, the least loss of a model that ignores context (nats) | {entropy:.3f} |
 | masked LM accuracy | {mlm_accuracy:.3f} |
 | next-sentence accuracy | {nsp_accuracy:.3f} |
 | share of the larger class of pairs | {majority:.3f} |
-| masked LM loss on rows of {first_length} tokens, after step {first_step:,} | {first_loss:.3f} (unigram entropy {first_entropy:.3f}) |
 """  # noqa: E501
 
 
@@ -127,11 +127,15 @@ def facts(work: Path) -> dict[str, object]:
     lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").open()]
     evaluations = [line for line in lines if "eval/mlm_loss" in line]
     phases = json.loads((work / "run" / "run.json").read_text())["config"]["phases"]
-    last = evaluations[-1]
-    first = next(line for line in evaluations if line["step"] == phases[0]["num_steps"])
+    last, planned = evaluations[-1], sum(phase["num_steps"] for phase in phases)
+    # The phase of the last evaluation: the first one that ends with it or later.
+    ends = itertools.accumulate(phase["num_steps"] for phase in phases)
+    length = next(
+        p["max_length"] for p, end in zip(phases, ends, strict=True) if end >= last["step"]
+    )
     splits = open_prepared(work / "data").splits
-    length = phases[-1]["max_length"]
-    held_out = splits["eval"].lengths[length]
+    held_out = splits["eval"].lengths[str(length)]
+    stopped = "" if last["step"] == planned else f", of {planned:,} planned ones,"
     return {
         "layers": config["num_hidden_layers"],
         "hidden": config["hidden_size"],
@@ -143,17 +147,13 @@ def facts(work: Path) -> dict[str, object]:
             for line in COMMANDS.strip().splitlines()
         ),
         "train_tokens": splits["train"].text_tokens,
-        "steps": last["step"],
+        "steps": f"{last['step']:,} steps{stopped}",
         "version": bertjax.__version__,
         "pairs": held_out.sequences,
         "length": length,
         "majority": max(held_out.labels.values()) / held_out.sequences,
         **{name: last[f"eval/{name}"] for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
         "entropy": last["eval/unigram_entropy"],
-        "first_length": phases[0]["max_length"],
-        "first_step": first["step"],
-        "first_loss": first["eval/mlm_loss"],
-        "first_entropy": first["eval/unigram_entropy"],
     }
 
 
