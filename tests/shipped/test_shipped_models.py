@@ -1,10 +1,13 @@
 """The model that comes with bertjax is small, whole, pretrained, and accepted by its name."""
 
+import re
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import bertjax
+from bertjax import convert
 from bertjax.shipped import shipped_model, shipped_names
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
@@ -41,6 +44,33 @@ def test_model_and_tokenizer_belong_together():
 def test_weights_are_stored_in_half_precision_without_overflow():
     for value in load_file(FOLDER / "model.safetensors").values():
         assert value.dtype == np.float16 and np.isfinite(value).all()
+
+
+def test_it_fills_masks_by_their_context():
+    """An untrained model, or the weights of another one, would not: the words fit the sentence."""
+    model = bertjax.load_pretrained("bertjax:tiny", head="masked_lm")
+    texts = "The file does not [MASK].", "Returns the [MASK] of the array."
+    first, second = ({word for word, _ in model.fill_mask(text)[0]} for text in texts)
+    assert second & {"shape", "length", "size", "number", "elements"}
+    assert not first & second
+
+
+def test_its_card_states_a_loss_that_needs_context():
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+
+    def measured(name):
+        return float(re.search(rf"^\| {name}.* \| ([\d.]+) \|$", card, re.MULTILINE)[1])
+
+    assert measured("masked LM loss") < measured("unigram entropy") - 1
+    assert measured("next-sentence accuracy") > measured("share of the larger class") + 0.05
+
+
+def test_a_conversion_keeps_its_weights(tmp_path):
+    assert convert.main(["bertjax:tiny", str(tmp_path / "copy")]) == 0
+    stored, copied = (load_file(f / "model.safetensors") for f in (FOLDER, tmp_path / "copy"))
+    assert stored.keys() == copied.keys()
+    for name, value in stored.items():
+        np.testing.assert_array_equal(value.astype(np.float32), copied[name])
 
 
 @pytest.mark.parity
