@@ -38,7 +38,7 @@ class ConvertConfig:
 
     src: Annotated[str, tyro.conf.Positional]
     """Model to read: a model directory, a .bin or .safetensors file beside its config.json, a hub
-    name, the workdir of a run or a TF1 checkpoint (needs the extra `tf`)."""
+    name, bertjax:tiny, the workdir of a run or a TF1 checkpoint (needs the extra `tf`)."""
     dst: Annotated[str, tyro.conf.Positional]
     """Output directory: a new directory, or the directory of an older model, which is replaced."""
     to: Literal["hf", "tf1"] = "hf"

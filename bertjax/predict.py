@@ -38,7 +38,7 @@ class PredictConfig:
 
     model: str
     """Model: a directory, the workdir of a pretraining or of a finished fine-tuning, a TF1
-    checkpoint or a hub name."""
+    checkpoint, a hub name, or bertjax:tiny, a small model that comes with bertjax."""
     input: str | None = None
     """File or folder of examples to predict, in a format of the model's task: CSV, TSV, JSON, JSON
     lines, Parquet, .txt with one text per line, SQuAD's JSON or, in tagging, CoNLL's columns (also

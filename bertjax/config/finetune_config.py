@@ -33,7 +33,7 @@ class FinetuneConfig(TrainingConfig):
     squad, squad2, swag or conll; or classify, regress, tag, qa or choice for files of your own."""
     init: str = "bert-base-uncased"
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of a run, a
-    TF1 checkpoint or a hub name."""
+    TF1 checkpoint, a hub name, or bertjax:tiny, a small model that comes with bertjax."""
     workdir: str = ""
     """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK."""
     data_dir: str | None = None

@@ -79,8 +79,8 @@ class PrepareConfig:
     own shuffled epochs. Other weights for the same sources only change metadata.json. A file that
     exists is always read as such, even if its name is x=1."""
     tokenizer: str = ""
-    """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, or a hub name; required
-    unless --merge is set."""
+    """Tokenizer: a tokenizer directory, a vocab.txt or tokenizer.json file, a hub name, or
+    bertjax:tiny, that of the model that comes with bertjax; required unless --merge is set."""
     output: str
     """Directory to which the training data are written, also in a bucket (gs://, needs the extra
     gcs): a new or empty directory, or that of an earlier run with the same settings, which is

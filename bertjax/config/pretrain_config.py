@@ -82,9 +82,9 @@ class PretrainConfig(TrainingConfig):
     interrupted continues, and later runs use it again; None: ~/.cache/bertjax/buckets."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
-    run, a TF1 checkpoint or a hub name; its architecture replaces all --model.* flags except
-    hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which are those of
-    this run; None: random weights."""
+    run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture replaces all --model.* flags
+    except hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which are those
+    of this run; None: random weights."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
