@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from bertjax import command_line
+from bertjax import command_line, progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,8 @@ def run(config: ConvertConfig) -> None:
 
     if config.push_to_hub is not None:
         create_repository(config.push_to_hub, private=config.hub_private)
-    loaded = load_model(config.src, None, tokenizer_required=False)
+    with progress.waiting("reading the weights"):
+        loaded = load_model(config.src, None, tokenizer_required=False)
     model = Pretrained(loaded)
     if loaded.tokenizer is None:
         if config.to == "tf1" or config.verify:
@@ -101,7 +102,8 @@ def run(config: ConvertConfig) -> None:
                 "Use --to hf."
             )
         config_json, vocab = loaded.config.to_dict(), loaded.tokenizer.tokens
-        save_tf1(config.dst, _google_tensors(loaded), config_json, vocab)
+        with progress.waiting("writing the TF1 checkpoint"):
+            save_tf1(config.dst, _google_tensors(loaded), config_json, vocab)
     print(f"{loaded.head}, {sum(x.size for x in jax.tree.leaves(loaded.params)):,} parameters")
     print(f"written to {config.dst}")
     if config.verify:
@@ -148,7 +150,8 @@ def verify(model: "Pretrained", written: Path) -> None:
             again = Pretrained(load_model(written, model.head))
             written = Path(folder) / "model"
             again.save(written)
-        differences = output_differences(model, written)
+        with progress.waiting("comparing the outputs with PyTorch's"):
+            differences = output_differences(model, written)
     for name, difference in differences.items():
         print(f"{name}: largest difference {difference:.2e}")
     worst = float(np.max([*differences.values()]))  # NaN if any is NaN

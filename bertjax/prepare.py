@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax import command_line
+from bertjax import command_line, progress
 from bertjax.cloud.addresses import explained, place
 from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import folder_written_locally, is_remote
@@ -32,7 +32,6 @@ _NOT_SETTINGS = (
     *("input", "output", "tokenizer", "num_processes", "shard", "merge", "overwrite"),
     *("runner", "parts", "runner_options"),
 )
-SECONDS_BETWEEN_LOG_LINES = 15
 # The fraction of unknown tokens above which a warning is printed; usual are less than 0.1 %.
 MANY_UNKNOWN = 0.01
 
@@ -238,51 +237,17 @@ def _prepare_chunks(config: PrepareConfig, corpus: "MixedCorpus") -> int:
 
 @contextlib.contextmanager
 def _progress(corpus: "MixedCorpus") -> Iterator[Any]:
-    """Yields a function `report(text_bytes)`, which is called when more text has been prepared.
+    """Yields a function `report(text_bytes)`, which shows that so much more text is prepared."""
+    begin, text_bytes = time.monotonic(), 0
+    with progress.progress("preparing", corpus.total_bytes, progress.BYTES) as state:
 
-    On a terminal, the function updates a progress bar; otherwise, it prints a log line at most
-    every `SECONDS_BETWEEN_LOG_LINES`. `text_bytes` is the size of the text since the last call.
-    """
-    begin = last = time.monotonic()
-    text_bytes = 0
-    if sys.stderr.isatty():
-        from rich import progress as rich_progress
-        from rich.console import Console
+        def report(size: int) -> None:
+            nonlocal text_bytes
+            text_bytes += size
+            speed = text_bytes / 1e6 / (time.monotonic() - begin)
+            state.update(corpus.bytes_read, f"{text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s")
 
-        columns = (
-            rich_progress.TextColumn("preparing"),
-            rich_progress.BarColumn(),
-            rich_progress.TaskProgressColumn(),
-            rich_progress.TextColumn("{task.fields[done]}"),
-            rich_progress.TimeRemainingColumn(),
-        )
-        with rich_progress.Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("", total=corpus.total_bytes, done="")
-
-            def report(size: int) -> None:
-                nonlocal text_bytes
-                text_bytes += size
-                speed = text_bytes / 1e6 / (time.monotonic() - begin)
-                done = f"{text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s"
-                bar.update(task, completed=corpus.bytes_read, done=done)
-
-            yield report
-        return
-
-    def report_line(size: int) -> None:
-        nonlocal text_bytes, last
-        text_bytes += size
-        now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LOG_LINES:
-            last = now
-            share = f", {corpus.bytes_read / corpus.total_bytes:.0%}" if corpus.total_bytes else ""
-            print(
-                f"prepared {text_bytes / 1e6:,.0f} MB of text{share}, "
-                f"{text_bytes / 1e6 / (now - begin):.1f} MB/s",
-                flush=True,
-            )
-
-    yield report_line
+        yield report
 
 
 def _print_summary(metadata: "Metadata", directory: Path) -> None:

@@ -2,11 +2,11 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax import command_line
+from bertjax import command_line, progress
 from bertjax.config import TrainTokenizerConfig
 
 if TYPE_CHECKING:
@@ -48,10 +48,9 @@ def run(config: TrainTokenizerConfig) -> None:
 
 
 def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
-    from bertjax.data.text.documents import sentences_of
     from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
 
-    texts = (text for document in corpus.documents() for text in sentences_of(document))
+    texts = _texts(corpus)
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "model_max_length": config.model_max_length,
@@ -63,6 +62,16 @@ def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
     if config.kind == "bpe":
         return train_bpe(texts, **common)
     return train_wordpiece(texts, do_lower_case=config.do_lower_case, **common)
+
+
+def _texts(corpus: "Corpus") -> Iterator[str]:
+    """Yields the texts of a corpus, and shows how much of it has been read."""
+    from bertjax.data.text.documents import sentences_of
+
+    with progress.progress("counting words", corpus.total_bytes, progress.BYTES) as state:
+        for document in corpus.documents():
+            state.update(corpus.bytes_read)
+            yield from sentences_of(document)
 
 
 def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:

@@ -23,26 +23,27 @@ ALLOWED = {
     "run_file": {"files"},
     "lock": set(),
     "pages": set(),
+    "progress": set(),
     "shipped": {"files"},
-    "cloud": {"files", "lock"},
+    "cloud": {"files", "lock", "progress"},
     "scratch": {"lock", "files"},
     "command_line": {"files", "interruption"},
     "completion_scripts": set(),
-    "tokenization": {"files", "cloud", "shipped"},
-    "data": {"tokenization", "files", "lock", "cloud"},
+    "tokenization": {"files", "cloud", "shipped", "progress"},
+    "data": {"tokenization", "files", "lock", "cloud", "progress"},
     "config": {"data", "files"},
     "tasks": {"data", "tokenization", "config", "files", "scratch"},
     "model": {"config"},
-    "devices": {"model", "config", "files", "interruption"},
+    "devices": {"model", "config", "files", "interruption", "progress"},
     "weights": {"model", "tokenization", "config", "files", "cloud", "shipped"}
-    | {"checkpoint_files", "file_checksums", "run_file"},
+    | {"checkpoint_files", "file_checksums", "run_file", "progress"},
     "inference": {"weights", "devices", "tasks", "model", "pages"}
-    | {"lock", "scratch", "file_checksums"}
+    | {"lock", "scratch", "file_checksums", "progress"}
     | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model", "pages"}
-    | {"lock", "scratch", "checkpoint_files", "file_checksums", "run_file", "cloud"}
+    | {"lock", "scratch", "checkpoint_files", "file_checksums", "run_file", "cloud", "progress"}
     | MODEL_SIDE,
-    "planning": {"training", "devices", "weights", "model"} | MODEL_SIDE,
+    "planning": {"training", "devices", "weights", "model", "progress"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API
     "__main__": {"files"},
 }

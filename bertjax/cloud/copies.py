@@ -6,20 +6,20 @@ copied, several at a time. A copy that was interrupted continues where it stoppe
 """
 
 import base64
-import contextlib
 import hashlib
 import json
 import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.cloud.addresses import explained, file_system, place, repeated
 from bertjax.files import cache_folder, is_remote, write_json
 from bertjax.lock import waiting_lock
+from bertjax.progress import BYTES, progress
 
 # Number of bytes in one request; a copy that stops is continued after the last whole request.
 BLOCK = 1 << 24
@@ -29,8 +29,6 @@ STREAMS = 8
 LIST_FILE = ".copied.json"
 LOCK_SUFFIX = ".lock"
 PART_SUFFIX = ".part"
-# Number of bytes from which the user is told that something is copied.
-SAID_FROM = 1 << 26
 
 
 class BucketFile(NamedTuple):
@@ -142,10 +140,8 @@ def _update(system: Any, files: list[BucketFile], folder: Path, address: str) ->
     done = _read_list(folder)
     todo = [file for file in files if not _is_current(file, folder, done)]
     total = sum(file.size for file in todo)
-    if total >= SAID_FROM:
-        print(f"copying {address} ({total / 1e9:,.2f} GB) to {folder}", flush=True)
-    with _progress(total) as advance:
-        _in_parallel(lambda file: _copy(system, file, folder, advance), todo)
+    with progress(f"copying {address}", total, BYTES, shown=bool(todo)) as state:
+        _in_parallel(lambda file: _copy(system, file, folder, state.advance), todo)
 
 
 def _local(file: BucketFile, folder: Path) -> Path:
@@ -220,25 +216,6 @@ def _in_parallel(function: Callable[[BucketFile], None], files: list[BucketFile]
         thread.join()
     if errors:
         raise errors[0]
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    """Yields a function that advances a progress bar by a number of bytes, on a terminal."""
-    from rich import progress
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if total < SAID_FROM or not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (
-        *(progress.TextColumn("copying"), progress.BarColumn(), progress.DownloadColumn()),
-        *(progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
-    )
-    with progress.Progress(*columns, console=console) as bar:
-        task = bar.add_task("copying", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def download(system: Any, file: BucketFile, local: Path, advance: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from bertjax.cloud.addresses import repeated
 from bertjax.files import brief, cache_folder, did_you_mean
+from bertjax.progress import BYTES, progress
 
 HUB_PREFIX = "hf:"
 MAIN, CONVERTED = "main", "refs/convert/parquet"
@@ -259,14 +260,48 @@ def download(file: HubFile) -> Path:
     import huggingface_hub
 
     def fetch() -> Path:
-        with explained_hub(file.name, "dataset", file.commit):
+        explained = explained_hub(file.name, "dataset", file.commit)
+        with explained, shown_download(file.name) as bar:
             return Path(
                 huggingface_hub.hf_hub_download(
-                    file.repository, file.path, repo_type="dataset", revision=file.commit
+                    file.repository,
+                    file.path,
+                    repo_type="dataset",
+                    revision=file.commit,
+                    tqdm_class=bar,
                 )
             )
 
     return repeated(fetch, file.name)
+
+
+@contextlib.contextmanager
+def shown_download(name: str) -> Iterator[Any]:
+    """Shows the progress of a download of `name` in the `with` block.
+
+    Yields a replacement for tqdm, which huggingface_hub takes as `tqdm_class` and reports to.
+    """
+    from tqdm.auto import tqdm  # huggingface_hub needs it
+
+    with progress(f"downloading {name}", unit=BYTES) as state:
+
+        class Bar(tqdm):
+            """A bar that draws nothing, but passes the numbers of bytes on."""
+
+            def __init__(self, *args: Any, **kwargs: Any):
+                self._counts_bytes = kwargs.get("unit") == "B"
+                self._bytes = float(kwargs.get("initial") or 0)
+                kwargs.pop("name", None)  # an argument of huggingface_hub's own class
+                super().__init__(*args, **{**kwargs, "disable": True})
+
+            def update(self, n: float | None = 1) -> None:
+                self._bytes += n or 0
+                # The bytes from the network and those written to the disk are counted by two bars.
+                if self._counts_bytes and self._bytes > state.done:
+                    state.update(self._bytes)
+                    state.total = self.total or None
+
+        yield Bar
 
 
 def local_split(name: str) -> Path:

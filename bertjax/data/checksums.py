@@ -7,22 +7,22 @@ machine reads all shards.
 
 import contextlib
 import hashlib
+import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.data.metadata import METADATA_FILE, Metadata, Shard
 from bertjax.data.storage import is_remote
 from bertjax.files import cache_folder, write_bytes
 from bertjax.lock import waiting_lock
+from bertjax.progress import BYTES, progress
 
 # Number of threads: hashlib releases the GIL, and more threads seldom read a disk faster.
 THREADS = 4
-# If at least this number of bytes must be verified, a line is printed before the shards are read.
-SAID_FROM = 1 << 30
 
 
 class Verification(NamedTuple):
@@ -96,13 +96,30 @@ class Remembered:
             yield
 
 
-def checksum(path: str | Path) -> str:
+class _Counted(io.FileIO):
+    """A file that reports how many bytes are read from it."""
+
+    def __init__(self, path: str | Path, advance: Callable[[int], None]):
+        super().__init__(path)
+        self._advance = advance
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer)
+        self._advance(count)
+        return count
+
+
+def checksum(path: str | Path, advance: Callable[[int], None] = lambda count: None) -> str:
     """Returns the SHA-256 of the local file `path` in hexadecimal digits.
+
+    Args:
+        path: the file.
+        advance: called with the number of bytes of each block that was read.
 
     Raises:
         OSError: the file cannot be read.
     """
-    with open(path, "rb") as file:
+    with _Counted(path, advance) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -111,17 +128,23 @@ def describe(path: Path, records: int) -> Shard:
     return Shard(file=path.name, records=records, size=path.stat().st_size, sha256=checksum(path))
 
 
-def is_intact(directory: str | Path, shard: Shard, remembered: Remembered | None = None) -> bool:
+def is_intact(
+    directory: str | Path,
+    shard: Shard,
+    remembered: Remembered | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> bool:
     """Returns whether the file of `shard` in `directory` has the size and SHA-256 in `shard`.
 
     Returns True without reading the file if `shard` has no SHA-256 or is in `remembered`, the list
-    of the shards that were verified before.
+    of the shards that were verified before. `advance` is called with the number of bytes of each
+    block that was read.
     """
     if shard.sha256 is None or (remembered is not None and shard in remembered):
         return True
     path = Path(directory) / shard.file
     try:
-        return path.stat().st_size == shard.size and checksum(path) == shard.sha256
+        return path.stat().st_size == shard.size and checksum(path, advance) == shard.sha256
     except OSError:
         return False
 
@@ -160,14 +183,11 @@ def verify_shards(
     with remembered.alone():
         todo = [shard for shard in shards if shard not in remembered]
         size = sum(shard.size or 0 for shard in todo)
-        if size >= SAID_FROM:
-            print(
-                f"verifying {len(todo)} shards of {directory} ({size / 1e9:,.1f} GB), once on this "
-                "machine",
-                flush=True,
+        what = f"verifying {len(todo)} shards of {directory}, once on this machine"
+        with progress(what, size, BYTES) as state, ThreadPoolExecutor(THREADS) as pool:
+            intact = list(
+                pool.map(lambda shard: is_intact(directory, shard, advance=state.advance), todo)
             )
-        with ThreadPoolExecutor(THREADS) as pool:
-            intact = list(pool.map(lambda shard: is_intact(directory, shard), todo))
         remembered.add(shard for shard, good in zip(todo, intact, strict=True) if good)
     damaged = [shard.file for shard, good in zip(todo, intact, strict=True) if not good]
     if damaged:

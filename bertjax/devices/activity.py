@@ -1,8 +1,9 @@
 """What this process of a run is doing now, since when, and how long it has done each activity.
 
 The time of a process is divided among activities without gaps: at each moment, it belongs to the
-innermost `doing` block. `bertjax.training.goodput` writes the times to a file, and
-`bertjax.devices.stall_watch` notices if there is no progress.
+innermost `doing` block. `bertjax.training.goodput` writes the times to a file,
+`bertjax.devices.stall_watch` notices if there is no progress, and `bertjax.training.terminal` says
+what the process is doing.
 """
 
 import contextlib
@@ -10,7 +11,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from bertjax import progress
 
 START_UP, COMPILING, RESTORING = "start-up", "compiling", "restoring"
 STEPPING, INPUT = "stepping", "waiting for input"
@@ -18,6 +21,14 @@ EVALUATING, SAVING = "evaluating", "saving"
 ACTIVITIES: tuple[str, ...] = (START_UP, COMPILING, RESTORING, STEPPING, INPUT, EVALUATING, SAVING)
 
 Item = TypeVar("Item")
+
+
+class Doing(NamedTuple):
+    """An activity that has not ended: what is being done, and since when, by `time.monotonic`."""
+
+    activity: str
+    what: str
+    since: float
 
 
 class Record:
@@ -38,13 +49,18 @@ class Record:
         self.step = self.count = 0
         self.progress_at = time.monotonic()
         self._since = self.progress_at - started
-        self._stack = [START_UP]
+        self._stack = [Doing(START_UP, START_UP, self._since)]
         self._seconds: dict[str, float] = dict.fromkeys(ACTIVITIES, 0.0)
 
     @property
     def activity(self) -> str:
         """The present activity."""
-        return self._stack[-1]
+        return self._stack[-1].activity
+
+    @property
+    def activities(self) -> tuple[Doing, ...]:
+        """The present activity, which is the last, and those that it interrupts."""
+        return tuple(self._stack)
 
     def seconds(self) -> dict[str, float]:
         """Returns {activity: seconds} until now; their sum is the time since `start`."""
@@ -53,10 +69,10 @@ class Record:
         return found
 
     @contextlib.contextmanager
-    def doing(self, activity: str) -> Iterator[None]:
-        """A context whose time belongs to `activity`, one of `ACTIVITIES`."""
+    def doing(self, activity: str, what: str = "") -> Iterator[None]:
+        """A context whose time belongs to `activity`, one of `ACTIVITIES`; `what` it does."""
         self._charge()
-        self._stack.append(activity)
+        self._stack.append(Doing(activity, what or activity, self._since))
         try:
             yield
         finally:
@@ -96,9 +112,23 @@ def begin() -> Record:
     return current
 
 
-def doing(activity: str) -> contextlib.AbstractContextManager[None]:
-    """A context whose time belongs to `activity`, one of `ACTIVITIES`."""
-    return current.doing(activity)
+def doing(activity: str, what: str = "") -> contextlib.AbstractContextManager[None]:
+    """A context whose time belongs to `activity`, one of `ACTIVITIES`.
+
+    `what` says in words what is being done; "": the name of the activity.
+    """
+    return current.doing(activity, what)
+
+
+@contextlib.contextmanager
+def compiling(what: str) -> Iterator[None]:
+    """A context whose time belongs to `COMPILING`; says so on stderr if it takes long.
+
+    `what` is the thing that is compiled, such as "the training step".
+    """
+    text = f"{COMPILING} {what}"
+    with doing(COMPILING, text), progress.waiting(text):
+        yield
 
 
 def progressed(step: int | None = None) -> None:

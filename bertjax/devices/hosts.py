@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from bertjax import progress
 from bertjax.config import DistributedConfig
 from bertjax.devices.sharding import replicated
 from bertjax.files import is_remote
@@ -76,6 +77,8 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
         arrived.set()
         if mark is not None:
             mark.remove()
+    if not is_first():
+        progress.hide()
 
 
 def _in_a_cluster() -> bool:

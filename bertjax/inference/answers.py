@@ -71,8 +71,14 @@ class Answers:
                 )
             line.pop("input", None)
             yield example, line
-        report = self._input is not None
-        for example, prediction in self._model(task, examples, report_problems=report):
+        pairs = self._model(
+            task,
+            examples,
+            report_problems=self._input is not None,
+            # A terminal that shows the predictions shows the progress.
+            shows_progress=self._output is not None or not sys.stdout.isatty(),
+        )
+        for example, prediction in pairs:
             given = {"input": dict(example.row)} if example.row and self._output else {}
             lines.write({"id": example.id, **given, **prediction})
             yield example, prediction

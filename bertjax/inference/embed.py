@@ -91,8 +91,13 @@ class Embedder:
             "device": jax.local_devices()[0].device_kind,
         }
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
+    def __call__(
+        self, texts: Sequence[str], advance: Callable[[int], None] = lambda count: None
+    ) -> np.ndarray:
+        """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts.
+
+        `advance` is called with the number of texts of each batch when it is finished.
+        """
         rows = self._loaded.tokenizer.encode_prompts(texts, self.max_length)
         self.truncated += sum(len(row) >= self.max_length for row in rows)
         vectors = np.empty((len(texts), self.size), np.float32)
@@ -111,6 +116,7 @@ class Embedder:
             members = list(piece.placements)
             places = [(place.row, place.slot) for place in piece.placements.values()]
             vectors[members] = np.asarray(values)[tuple(np.transpose(places))]
+            advance(len(members))
         return vectors
 
 

@@ -13,6 +13,7 @@ from bertjax.inference.partial_output import (
     continued,
     file_identity,
 )
+from bertjax.progress import progress
 from bertjax.tasks.sources.columns import Columns, find_columns
 from bertjax.tasks.sources.row_readers import open_text, place
 from bertjax.tasks.sources.table_files import NAMED_COLUMNS, TSV_SUFFIXES, Table, suffix_of
@@ -71,15 +72,18 @@ def embed_file(
         else:
             partial.replace(output)
 
-    with continued(
-        output, identity, lambda path: PartialVectors(path, embedder.size, is_npy), finish
-    ) as vectors:
+    with (
+        continued(
+            output, identity, lambda path: PartialVectors(path, embedder.size, is_npy), finish
+        ) as vectors,
+        progress("embedding", unit="texts") as state,
+    ):
         for texts in _windows(_texts(source, text_column)):
             # Only whole windows are kept, because the texts of a window are batched together.
             if done is None and count + len(texts) > vectors.done:
                 done = _start_at(vectors, count, output)
             if done is not None:
-                vectors.write(embedder(texts))
+                vectors.write(embedder(texts, state.advance))
             count += len(texts)
             empty += sum(not text.strip() for text in texts)
         if done is None:

@@ -72,6 +72,8 @@ class Predictor:
         self._batch_size = batch_size
         self._program = compiled_program(model, mesh)
         self.before_batch: Callable[[], None] = lambda: None
+        # Called with the number of features of each batch that is finished.
+        self.after_batch: Callable[[int], None] = lambda count: None
         self.truncated = TruncatedTexts(task, max_length)
 
     def __call__(
@@ -155,6 +157,7 @@ class Predictor:
 
         for piece, values in read_behind(start()):
             self._collect(outputs, features, piece, values)
+            self.after_batch(len(piece.placements))
         return iter(outputs)
 
     def _run(self, params: Any, batch: Batch) -> dict[str, jax.Array]:

@@ -239,7 +239,7 @@ class Pretrained:
         """
         model = TaskModel(self.loaded, max_length, batch_size)
         task, examples = from_texts(model.task, texts)
-        return [prediction for _, prediction in model(task, examples)]
+        return [prediction for _, prediction in model(task, examples, shows_progress=False)]
 
     def embed(
         self,

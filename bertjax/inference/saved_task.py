@@ -12,6 +12,7 @@ from bertjax.devices import sharding
 from bertjax.files import explained, read_json
 from bertjax.inference.inference_params import for_inference, inference_params
 from bertjax.inference.predictor import Predictor
+from bertjax.progress import progress
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.weights import LoadedModel, load_model
@@ -107,7 +108,12 @@ class TaskModel:
         self._params = inference_params(self._loaded.params, self._loaded.model)
 
     def __call__(
-        self, task: Task, examples: Iterable[Example], *, report_problems: bool = False
+        self,
+        task: Task,
+        examples: Iterable[Example],
+        *,
+        report_problems: bool = False,
+        shows_progress: bool = True,
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) for each of `examples`, in the same order.
 
@@ -121,6 +127,7 @@ class TaskModel:
             report_problems: whether the prediction for an example that cannot be read or encoded is
                 {"error": reason}; if False, such an example raises ValueError. See
                 `Predictor.__call__`.
+            shows_progress: whether the progress is shown on stderr, if there is much to predict.
         """
         predictor = Predictor(
             task,
@@ -130,7 +137,9 @@ class TaskModel:
             sharding.make_mesh(MeshConfig(data=1), jax.local_devices()[:1]),
             self._batch_size,
         )
-        yield from predictor(self._params, examples, report_problems=report_problems)
+        with progress("predicting", unit="sequences", shown=shows_progress) as state:
+            predictor.after_batch = state.advance
+            yield from predictor(self._params, examples, report_problems=report_problems)
         if message := predictor.truncated.message:
             longest = self._loaded.config.max_length
             print(f"{message}. The model reads up to {longest} tokens.", file=sys.stderr)

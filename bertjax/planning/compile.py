@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bertjax import progress
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation_cache import no_compilation_cache
@@ -197,7 +198,8 @@ def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ..
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, *constants)
     try:
-        with no_compilation_cache():  # local devices cannot load the program from the cache
+        # Local devices cannot load the program from the cache.
+        with no_compilation_cache(), progress.waiting("compiling the training step"):
             return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)

@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
+from bertjax import progress
 from bertjax.files import brief
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.counting import Report, count_words, repeated
@@ -169,7 +170,8 @@ def train_bpe(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    backend.train_from_iterator(repeated(words), trainer)
+    with progress.waiting("learning the vocabulary"):
+        backend.train_from_iterator(repeated(words), trainer)
     model = json.loads(backend.to_str())["model"]
     merges = [(first, second) for first, second in model["merges"]]
     return ByteLevelBPETokenizer(model["vocab"], merges, model_max_length=model_max_length)

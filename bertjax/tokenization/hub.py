@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bertjax.cloud.hub_files import MAIN, explained_hub
+from bertjax.cloud.hub_files import MAIN, explained_hub, shown_download
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -40,10 +40,14 @@ def fetch(
     import huggingface_hub  # a slow import, and most models are local
 
     try:
-        with explained_hub(name, kind, revision):
+        with explained_hub(name, kind, revision), shown_download(name) as bar:
             return Path(
                 huggingface_hub.snapshot_download(
-                    name, repo_type=kind, revision=revision, allow_patterns=list(patterns)
+                    name,
+                    repo_type=kind,
+                    revision=revision,
+                    allow_patterns=list(patterns),
+                    tqdm_class=bar,
                 )
             )
     except PermissionError:

@@ -16,6 +16,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from bertjax import progress
 from bertjax.files import MAX_JSON_BYTES, brief, read_bytes
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.bpe import ROBERTA
@@ -305,25 +306,26 @@ def train_unigram(
     written = io.BytesIO()
     special = ALBERT.special_tokens
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(f"{word}\t{words[word]}" for word in sorted(words)),
-            input_format="tsv",
-            model_writer=written,
-            model_type="unigram",
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            character_coverage=0.99995,
-            max_sentence_length=_LONGEST_WORD,
-            num_threads=_TRAINING_THREADS,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece=special.pad,
-            unk_piece=special.unk,
-            control_symbols=[special.cls, special.sep, special.mask],
-            minloglevel=2,
-        )
+        with progress.waiting("learning the vocabulary"):
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(f"{word}\t{words[word]}" for word in sorted(words)),
+                input_format="tsv",
+                model_writer=written,
+                model_type="unigram",
+                vocab_size=vocab_size,
+                hard_vocab_limit=False,
+                character_coverage=0.99995,
+                max_sentence_length=_LONGEST_WORD,
+                num_threads=_TRAINING_THREADS,
+                pad_id=0,
+                unk_id=1,
+                bos_id=-1,
+                eos_id=-1,
+                pad_piece=special.pad,
+                unk_piece=special.unk,
+                control_symbols=[special.cls, special.sep, special.mask],
+                minloglevel=2,
+            )
     except RuntimeError as error:
         raise ValueError(
             f"No unigram vocabulary of {vocab_size} entries can be learned from these texts "

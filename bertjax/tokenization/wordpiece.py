@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertjax import progress
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.counting import Report, count_words, repeated
 
@@ -189,7 +190,8 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    backend.train_from_iterator(repeated(words), trainer)
+    with progress.waiting("learning the vocabulary"):
+        backend.train_from_iterator(repeated(words), trainer)
     vocab = backend.get_vocab()
     return sorted(vocab, key=vocab.__getitem__)
 

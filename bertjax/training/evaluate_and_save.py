@@ -158,7 +158,7 @@ class EvaluateAndSave:
         self.is_compiled = True
         # A signal must not interrupt the replacement; the run stops after it.
         self._stop.nothing_to_lose = False
-        with activity.doing(activity.SAVING):
+        with activity.doing(activity.SAVING, "saving a checkpoint"):
             self._checkpointer.replace(step, state, *self._kept(step, evaluation))
         return True
 
@@ -174,7 +174,7 @@ class EvaluateAndSave:
 
         The method waits for a save in progress.
         """
-        with activity.doing(activity.SAVING):
+        with activity.doing(activity.SAVING, "saving a checkpoint"):
             return (self._checkpointer.latest_step or 0) == step
 
     def _is_best(self, evaluation: dict[str, float]) -> bool:
@@ -192,7 +192,7 @@ class EvaluateAndSave:
         return progress, {**evaluation, "phase": self._phase} if evaluation else {}
 
     def _save(self, step: int, state: TrainState, evaluation: dict[str, float] | None) -> None:
-        with activity.doing(activity.SAVING):
+        with activity.doing(activity.SAVING, "saving a checkpoint"):
             check_finite(state, f"The checkpoint of step {step}")
             self._logger.flush()
             self._checkpointer.save(step, state, *self._kept(step, evaluation))

@@ -125,7 +125,7 @@ class FitPhases:
         # If all steps so far are saved, a stop signal may end the process at once, even during
         # compilation.
         self._stop.nothing_to_lose = save.is_saved(step)
-        with activity.doing(activity.COMPILING):
+        with activity.compiling("the evaluation"):
             save.is_compiled |= run.compile_evaluation(state.params, phase)
         with activity.doing(activity.STEPPING):
             state, step = self._steps(index, state, step, start, save)

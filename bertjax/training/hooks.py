@@ -1,25 +1,18 @@
 """The training hook that logs metrics."""
 
 import contextlib
-import importlib.util
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bertjax.training.evaluate import add_sums, means
+from bertjax.training.loop import STEPS_AHEAD
 from bertjax.training.state import TrainState
+from bertjax.training.terminal import Terminal
 from bertjax.training.tracking import Tracking
 from bertjax.training.writers import MetricWriter
-
-
-def _shows_bars(console: Console) -> bool:
-    """Returns whether progress bars are visible: on a terminal or in a notebook with ipywidgets."""
-    widgets = importlib.util.find_spec("ipywidgets") is not None
-    return console.is_terminal or (console.is_jupyter and widgets)
 
 
 class MetricLogger:
@@ -32,12 +25,14 @@ class MetricLogger:
         writer: writes the metric files; None on hosts other than the first.
         trackers: get the same metrics.
         every: the number of steps between two log lines.
-        num_steps: the number of steps of the whole run, for the progress bar.
-        name: the name of the run, for the progress bar.
+        num_steps: the number of steps of the whole run.
+        name: the name of the run, for the terminal.
         step: the step at which the run starts or resumes.
         pending: the sums of metrics not yet logged, from a checkpoint; None: a new run.
         loss_weights: {name of a loss: its factor in the total loss}; if the train step returns no
             metric "loss", this metric is the sum of the losses times these factors. None: {}.
+        last_evaluation: the metrics of the last evaluation of a resumed run, which the terminal
+            compares the next one with; None: there is none.
     """
 
     def __init__(
@@ -51,6 +46,7 @@ class MetricLogger:
         pending: dict[str, Any] | None = None,
         name: str = "pretraining",
         loss_weights: Mapping[str, float] | None = None,
+        last_evaluation: Mapping[str, Any] | None = None,
     ):
         self._loss_weights, self._trackers = loss_weights or {}, trackers
         self._writer, self._every, self._num_steps = writer, every, num_steps
@@ -59,17 +55,13 @@ class MetricLogger:
         self._flops_per_step, self._peak_flops = 0.0, 1.0
         self._tokens, self._flops, self._steps, self._seconds = 0.0, 0.0, 0, 0.0
         self._since: float | None = None
-        self._console = Console(quiet=writer is None)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=writer is None or not _shows_bars(self._console),
+        self._terminal = Terminal(
+            name,
+            num_steps=num_steps,
+            step=step,
+            last_evaluation=last_evaluation,
+            quiet=writer is None,
         )
-        self._task = self._bar.add_task(name, total=num_steps, completed=step)
-        self._bar.start()
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
         """Sets the FLOP per step and the peak FLOP/s of all devices, from which the MFU follows.
@@ -96,7 +88,9 @@ class MetricLogger:
             self._flops += self._flops_per_step
         if step % self._every == 0 or step == self._num_steps:
             self._write(step)
-        self._bar.update(self._task, completed=step)
+        self._terminal.did_step(step)
+        if self._terminal.wants_values:
+            self._terminal.set_values(self._means_so_far())
 
     def _read(self) -> None:
         unread = jax.device_get(self._unread)
@@ -110,14 +104,24 @@ class MetricLogger:
         unread = jax.device_get([metrics["sums"] for metrics in self._unread])
         return add_sums([self._sums, *unread])
 
+    def _means(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Returns the means of `sums`, and their weighted sum "loss" if it is not one of them."""
+        values = means(dict(sums))
+        if "loss" not in values and values:
+            values["loss"] = sum(w * values.get(key, 0.0) for key, w in self._loss_weights.items())
+        return values
+
+    def _means_so_far(self) -> dict[str, float]:
+        """Returns the means since the last log line, of the steps that the device has finished."""
+        finished = jax.device_get([metrics["sums"] for metrics in self._unread[:-STEPS_AHEAD]])
+        return self._means(add_sums([self._sums, *finished]))
+
     def _write(self, step: int) -> None:
         last = jax.device_get(self._unread[-1])
         self._read()
         assert self._since is not None
         seconds = self._seconds + time.perf_counter() - self._since
-        values = means(self._sums)
-        if "loss" not in values and values:
-            values["loss"] = sum(w * values.get(key, 0.0) for key, w in self._loss_weights.items())
+        values = self._means(self._sums)
         values |= {key: float(last[key]) for key in ("learning_rate", "grad_norm")}
         if self._steps:
             values["tokens_per_second"] = self._tokens / seconds
@@ -140,8 +144,7 @@ class MetricLogger:
         self._writer.write(step, values)
         for tracker in self._trackers:
             tracker.write(step, values)
-        numbers = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
-        self._console.print(f"step {step}  {numbers}", highlight=False, soft_wrap=True)
+        self._terminal.show(step, values)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -153,7 +156,7 @@ class MetricLogger:
             self._since = time.perf_counter()
 
     def close(self) -> None:
-        """Stops the progress bar and closes the metric files."""
-        self._bar.stop()
+        """Ends the live line of the terminal and closes the metric files."""
+        self._terminal.close()
         if self._writer is not None:
             self._writer.close()

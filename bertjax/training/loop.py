@@ -37,7 +37,7 @@ def fit(
     in_flight: list[Any] = []
     first = True
     for batch in activity.waiting_for(batches if step < num_steps else ()):
-        with activity.doing(activity.COMPILING) if first else contextlib.nullcontext():
+        with activity.compiling("the training step") if first else contextlib.nullcontext():
             state, metrics = train_step(state, batch)
         first = False
         step += 1

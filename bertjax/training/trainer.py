@@ -250,7 +250,7 @@ class Run(abc.ABC):
                 state, step, is_complete = self._fit_phases(checkpointer, self.stop)
             self.stop = None
             if not is_complete:
-                with activity.doing(activity.SAVING):
+                with activity.doing(activity.SAVING, "saving the last checkpoint"):
                     checkpointer.close()
                 message = f"stopped after step {step} of {self.num_steps}"
                 raise Interrupted(message, on_all_hosts=True)
@@ -267,7 +267,7 @@ class Run(abc.ABC):
         finally:
             self.stop = None
             if checkpointer is not None:
-                with activity.doing(activity.SAVING):
+                with activity.doing(activity.SAVING, "saving the last checkpoint"):
                     checkpointer.close()
             # Trackers may wait for a server, so that the last checkpoint is finished before.
             for tracker in self._trackers:
@@ -329,11 +329,17 @@ class Run(abc.ABC):
             pending=progress.get("pending"),
             name=self.name,
             loss_weights=self.program.objective.loss_weights,
+            last_evaluation=self._last_evaluation() if writer is not None else None,
         )
         try:
             return FitPhases(self, checkpointer, logger, stop, progress).fit(state, step)
         finally:
             logger.close()
+
+    def _last_evaluation(self) -> dict[str, Any]:
+        """Returns the metrics of the last evaluation without "eval/"; {} if there is none."""
+        logged = self.workdir.last_evaluation() or {}
+        return {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
 
     def _summary(self, step: int) -> str:
         parameters = sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params))

@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.file_checksums import CHECKSUMS, find_damage, write_checksums
 from bertjax.files import brief, is_file_name, listed, read_json, replacing_folder
 from bertjax.model import HEADS, BertConfig
+from bertjax.progress import BYTES, progress
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_to_hf
@@ -218,7 +219,8 @@ def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -
     encoded += b" " * (-len(encoded) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
-        for _, value in names.to_hf(flat, config):
-            file.write(np.ascontiguousarray(value, "<f4").data)
+        with progress(f"writing {path.name}", start, BYTES) as state:
+            for _, value in names.to_hf(flat, config):
+                state.advance(file.write(np.ascontiguousarray(value, "<f4").data))
         file.flush()
         os.fsync(file.fileno())

@@ -21,6 +21,7 @@ from bertjax.data.metadata import Shard
 from bertjax.data.records import has_records, read_shard, write_shard
 from bertjax.data.storage import read_locally, written_locally
 from bertjax.files import write_text
+from bertjax.progress import BYTES, progress
 
 CHUNK_FOLDER = "chunks"
 # Shards have at least this size, except the last one, so that small data has few shards ...
@@ -70,11 +71,12 @@ def remove_damaged(directory: Path, remembered: Remembered) -> None:
 
     Shards in the list `remembered` of verified shards are not verified again.
     """
-    for name in _names(directory):
-        shard, _ = _parts(directory, name)
-        if shard is None or not is_intact(directory, shard, remembered):
-            _description(directory, name).unlink(missing_ok=True)
-            (directory / f"{name}.array_record").unlink(missing_ok=True)
+    with progress("verifying the shards that are already prepared", unit=BYTES) as state:
+        for name in _names(directory):
+            shard, _ = _parts(directory, name)
+            if shard is None or not is_intact(directory, shard, remembered, state.advance):
+                _description(directory, name).unlink(missing_ok=True)
+                (directory / f"{name}.array_record").unlink(missing_ok=True)
 
 
 def _names(directory: Path) -> list[str]:

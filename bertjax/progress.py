@@ -1,0 +1,239 @@
+"""Progress of long work on stderr: a bar on a terminal, a line now and then in a log file.
+
+Work that ends within `SILENT_SECONDS` shows nothing. A thread draws `UPDATES_PER_SECOND` times per
+second; the work itself only sets numbers, so that it is not slowed down.
+"""
+
+import contextlib
+import importlib.util
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SILENT_SECONDS = 1.0
+UPDATES_PER_SECOND = 8
+# A log file gets the first line after FIRST_LINE_SECONDS, and further ones after LINE_SECONDS each.
+FIRST_LINE_SECONDS, LINE_SECONDS = 10.0, 30.0
+BYTES = "bytes"
+
+Item = TypeVar("Item")
+
+# A terminal shows one live display at a time: this lock is held by the one that is shown.
+_terminal = threading.Lock()
+_is_hidden = False
+
+
+def hide() -> None:
+    """Shows no progress in this process from now on; for hosts other than the first."""
+    global _is_hidden
+    _is_hidden = True
+
+
+def shows_bars(console: "Console") -> bool:
+    """Returns whether `console` can show live output: on a terminal, or in a notebook that has
+    ipywidgets."""
+    widgets = importlib.util.find_spec("ipywidgets") is not None
+    return console.is_interactive or (console.is_jupyter and widgets)
+
+
+@contextlib.contextmanager
+def live_display() -> Iterator[bool]:
+    """Reserves the terminal for a live display; yields False if another one has reserved it."""
+    is_free = _terminal.acquire(blocking=False)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            _terminal.release()
+
+
+def duration(seconds: float) -> str:
+    """Returns a time as h:mm:ss, after a number of days if necessary."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+class Progress:
+    """The state of a piece of work.
+
+    Attributes:
+        what: what is being done, such as "counting words".
+        total: the amount of work in units; None: unknown.
+        done: the amount that is done.
+        unit: the name of the units, such as "texts" or `BYTES`.
+        note: text that is shown instead of the amount and the speed, if it is not empty.
+    """
+
+    def __init__(self, what: str, total: float | None = None, unit: str = ""):
+        self.what, self.total, self.unit = what, total, unit
+        self.done, self.note = 0.0, ""
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def advance(self, amount: float = 1) -> None:
+        """Adds `amount` to the work that is done; several threads may call this at a time."""
+        with self._lock:
+            self.done += amount
+
+    def update(self, done: float, note: str = "") -> None:
+        """Sets the amount of work that is done, and `note`."""
+        self.done, self.note = done, note
+
+    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yields `items`; each one that the caller has finished advances the work by 1."""
+        for item in items:
+            yield item
+            self.advance()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the beginning of the work."""
+        return time.monotonic() - self._began
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the work that is done; None if the total is unknown."""
+        return min(self.done / self.total, 1.0) if self.total else None
+
+    def amount(self) -> str:
+        """Returns the amount and the speed, such as "1,200 texts, 300 texts/s", or the note."""
+        if self.note or not self.done:
+            return self.note
+        speed = self.done / max(self.seconds, 1e-3)
+        if self.unit == BYTES:
+            of = f" of {_size(self.total)}" if self.total else ""
+            return f"{_size(self.done)}{of}, {_size(speed)}/s"
+        if not self.unit:
+            return ""
+        of = f" of {self.total:,.0f}" if self.total else ""
+        digits = 0 if speed >= 10 else 1
+        return f"{self.done:,.0f}{of} {self.unit}, {speed:,.{digits}f} {self.unit}/s"
+
+    def time_left(self) -> str:
+        """Returns the expected time until the end, such as "0:01:20 left"; "" if unknown."""
+        if not self.share or self.share == 1:
+            return ""
+        return f"{duration(self.seconds * (1 / self.share - 1))} left"
+
+    def line(self) -> str:
+        """Returns the state as a line of text."""
+        share = "" if self.share is None else f"{self.share:.0%}"
+        parts = [part for part in (share, self.amount(), self.time_left()) if part]
+        return f"{self.what}: {', '.join(parts or [duration(self.seconds)])}"
+
+    def summary(self) -> str:
+        """Returns a line of text about the finished work."""
+        amount = self.note or (f"{self.done:,.0f} {self.unit}" if self.unit else "")
+        if self.unit == BYTES and not self.note:
+            amount = _size(self.done)
+        return f"{self.what}: {amount + ' in ' if amount else ''}{duration(self.seconds)}"
+
+
+def _size(number: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if number >= factor:
+            return f"{number / factor:,.1f} {unit}"
+    return f"{number / 1e3:,.0f} kB"
+
+
+@contextlib.contextmanager
+def progress(
+    what: str, total: float | None = None, unit: str = "", *, shown: bool = True
+) -> Iterator[Progress]:
+    """Shows the progress of the work in the `with` block, which the block reports to the result.
+
+    Args:
+        what: what is being done, such as "counting words".
+        total: the amount of work in units; None: unknown.
+        unit: the name of the units, such as "texts" or `BYTES`; "": the amount is not shown.
+        shown: False: nothing is shown.
+    """
+    state = Progress(what, total, unit)
+    if _is_hidden or not shown:
+        yield state
+        return
+    display = _Display(state)
+    display.start()
+    try:
+        yield state
+    except BaseException:
+        display.finish()
+        raise
+    if display.finish():
+        print(state.summary(), file=sys.stderr, flush=True)
+
+
+def waiting(what: str) -> contextlib.AbstractContextManager[Progress]:
+    """Says `what` is being done in the `with` block, and for how long, if the block takes long."""
+    return progress(what)
+
+
+class _Display(threading.Thread):
+    """The thread that shows a `Progress`, from `SILENT_SECONDS` on until `finish` is called."""
+
+    def __init__(self, state: Progress):
+        super().__init__(daemon=True, name="progress")
+        self._state, self._ended = state, threading.Event()
+        self._has_shown = False
+
+    def finish(self) -> bool:
+        """Ends the display; returns whether it has shown anything."""
+        self._ended.set()
+        self.join()
+        return self._has_shown
+
+    def run(self) -> None:
+        if self._ended.wait(SILENT_SECONDS):
+            return
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        # A terminal that is closed while the work goes on must not end the work.
+        with contextlib.suppress(OSError, ValueError):
+            if not shows_bars(console):
+                self._lines()
+                return
+            with live_display() as is_free:
+                if is_free:
+                    self._bar(console)
+
+    def _lines(self) -> None:
+        wait = FIRST_LINE_SECONDS - SILENT_SECONDS
+        while not self._ended.wait(wait):
+            self._has_shown = True
+            print(self._state.line(), file=sys.stderr, flush=True)
+            wait = LINE_SECONDS
+
+    def _bar(self, console: "Console") -> None:
+        from rich import progress as rich_progress
+        from rich.table import Column
+
+        state = self._state
+        columns = (
+            rich_progress.BarColumn(24) if state.unit else rich_progress.SpinnerColumn(),
+            rich_progress.TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis"),
+            ),
+        )
+        # Where stdout is a file or a pipe, what is printed must get there as it is.
+        with rich_progress.Progress(
+            *columns,
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+        ) as bar:
+            task = bar.add_task(state.line(), total=state.total)
+            self._has_shown = True
+            while True:
+                done, total, line = state.done, state.total, state.line()
+                bar.update(task, completed=done, total=total, description=line, refresh=True)
+                if self._ended.wait(1 / UPDATES_PER_SECOND):
+                    return

@@ -1,0 +1,128 @@
+"""Plain names and short texts of metrics, for tables and log lines."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from bertjax.tasks.metrics import is_fraction
+
+# Parts of the names of metrics that are written otherwise.
+_WORDS = {
+    "mlm": "MLM", "nsp": "NSP", "sop": "SOP", "f1": "F1", "mae": "MAE", "rmse": "RMSE",
+    "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", "exact": "exact match",
+    "thresh": "threshold", "HasAns": "answerable", "NoAns": "unanswerable",
+}  # fmt: skip
+# The losses of a source of a mixture are named "mlm_loss_SOURCE".
+_OF_SOURCE = re.compile(r"(?P<metric>\w*?loss)_(?P<source>.+)")
+# Metrics that are the same in each evaluation, so that their change says nothing.
+_CONSTANT = ("unigram_entropy",)
+VALUE_WIDTH, CHANGE_WIDTH = 6, 8
+
+
+class Cell(NamedTuple):
+    """A metric of an evaluation: its plain name, its value, and the change of the value."""
+
+    label: str
+    value: str
+    change: str
+    value_width: int = VALUE_WIDTH
+    change_width: int = CHANGE_WIDTH
+
+
+def label(key: str) -> str:
+    """Returns the plain name of a metric: "MLM loss" for "mlm_loss"."""
+    match = _OF_SOURCE.fullmatch(key)
+    if match:
+        return f"{label(match['metric'])} ({match['source']})"
+    words = [_WORDS.get(word, word) for word in key.replace("/", "_").split("_")]
+    return " ".join(words)
+
+
+def _is_fraction(key: str) -> bool:
+    match = _OF_SOURCE.fullmatch(key)
+    return not match and not key.endswith("entropy") and is_fraction(key)
+
+
+def number(value: float) -> str:
+    """Returns a number with three decimals, or fewer digits if it is large."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1e5:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def learning_rate(value: float) -> str:
+    """Returns a learning rate in the scientific notation."""
+    return f"{value:.2e}"
+
+
+def value_text(key: str, value: float) -> str:
+    """Returns the value of a metric; fractions and correlations in per cent."""
+    return f"{100 * value:.1f}%" if _is_fraction(key) else number(value)
+
+
+def _change(key: str, value: float, before: float | None) -> str:
+    # NaN and infinity are null in metrics.jsonl.
+    if before is None or not math.isfinite(value - before):
+        return ""
+    change = value - before
+    text = f"{100 * change:+.1f}" if _is_fraction(key) else f"{change:+.3f}"
+    return f"({text})"
+
+
+def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cell]:
+    """Returns the cells of the metrics of an evaluation, compared with those of the last one.
+
+    The loss of each objective comes before its accuracy. Counts of examples are left out.
+    """
+    result = []
+    for key in _in_order(key for key in metrics if key.rpartition("_")[2] != "total"):
+        value = metrics[key]
+        if key in _CONSTANT:
+            result.append(
+                Cell(label(key), f"{value_text(key, value):>{VALUE_WIDTH}}", "", change_width=0)
+            )
+            continue
+        change = _change(key, value, before.get(key))
+        result.append(
+            Cell(
+                label(key),
+                f"{value_text(key, value):>{VALUE_WIDTH}}",
+                f"{change:>{CHANGE_WIDTH}}",
+            )
+        )
+    return result
+
+
+def _in_order(keys: Iterable[str]) -> list[str]:
+    """Sorts metrics: by objective in the order of appearance, losses first; sources at the end."""
+    keys = list(keys)
+    stems = [key.rpartition("_")[0] for key in keys]
+
+    def place(key: str) -> tuple[bool, int, bool]:
+        if _OF_SOURCE.fullmatch(key):
+            return True, keys.index(key), False
+        return False, stems.index(key.rpartition("_")[0]), not key.endswith("loss")
+
+    return sorted(keys, key=place)
+
+
+def main_accuracy(metrics: Mapping[str, float]) -> str | None:
+    """Returns the name of the accuracy to show of training; None if there is none."""
+    names = [key for key in metrics if key.endswith("accuracy")]
+    return min(names, key=lambda name: name not in ("accuracy", "mlm_accuracy"), default=None)
+
+
+def in_lines(widths: Sequence[int], room: int, gap: int = 2) -> list[list[int]]:
+    """Divides columns among lines of at most `room` characters; returns the indices per line."""
+    lines: list[list[int]] = [[]]
+    used = 0
+    for index, width in enumerate(widths):
+        if lines[-1] and used + width > room:
+            lines.append([])
+            used = 0
+        lines[-1].append(index)
+        used += width + gap
+    return lines

@@ -1,0 +1,260 @@
+"""What the terminal or the log file shows of a training run.
+
+On a terminal and in notebooks, one live line shows the present step, and each evaluation is a row
+of a table. In a log file, each entry of the metrics is a line of text, with columns of fixed width.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bertjax import progress
+from bertjax.devices import activity
+from bertjax.training.metric_labels import (
+    Cell,
+    cells,
+    in_lines,
+    label,
+    learning_rate,
+    main_accuracy,
+    number,
+    value_text,
+)
+
+# The width of the lines in a log file; longer evaluations are continued on further lines.
+LOG_WIDTH = 160
+# Activities that last less long are not shown; waiting for input is part of training for longer.
+SHOWN_SECONDS, INPUT_SECONDS = 0.5, 5.0
+# The live line before the first log line is updated so often, in seconds.
+VALUES_EVERY = 1.0
+BAR_WIDTH, LEAST_BAR_WIDTH = 20, 8
+
+
+class Terminal:
+    """Shows a run on stdout.
+
+    Args:
+        name: the name of the run.
+        num_steps: the number of steps of the run.
+        step: the step at which the run starts or resumes.
+        last_evaluation: the metrics of the last evaluation before, by name without "eval/".
+        quiet: whether nothing is shown; for hosts other than the first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        num_steps: int,
+        step: int,
+        last_evaluation: Mapping[str, float] | None = None,
+        quiet: bool = False,
+    ):
+        self._name, self._num_steps, self._step = name, num_steps, step
+        self._evaluation = dict(last_evaluation or {})
+        self._header: list[str] = []
+        self._values: dict[str, float] = {}
+        self._values_at = time.monotonic()
+        self._has_line = False
+        self._clock = _Clock(step)
+        self._console = Console(quiet=quiet)
+        self._stack = contextlib.ExitStack()
+        self._is_live = not quiet and progress.shows_bars(self._console)
+        if self._is_live and self._stack.enter_context(progress.live_display()):
+            live = Live(
+                console=self._console,
+                get_renderable=self._live_line,
+                refresh_per_second=progress.UPDATES_PER_SECOND,
+                transient=True,
+                # What is printed to a file or a pipe must get there.
+                redirect_stderr=sys.stderr.isatty(),
+            )
+            self._stack.enter_context(live)
+
+    def close(self) -> None:
+        """Ends the live line."""
+        self._stack.close()
+
+    def did_step(self, step: int) -> None:
+        """Moves the live line to `step`."""
+        self._step = step
+
+    @property
+    def wants_values(self) -> bool:
+        """Whether the live line needs the metrics so far, because none have been logged yet."""
+        due = time.monotonic() - self._values_at >= VALUES_EVERY
+        return self._is_live and not self._has_line and due
+
+    def set_values(self, values: Mapping[str, float]) -> None:
+        """Sets the training metrics, {name without "train/": value}, of the live line."""
+        if values:
+            self._values, self._values_at = dict(values), time.monotonic()
+
+    def show(self, step: int, values: Mapping[str, float]) -> None:
+        """Shows an entry of the metrics: of training, of an evaluation or of a skipped update."""
+        self._step = step
+        kind = next(iter(values), "").partition("/")[0]
+        metrics = {key.partition("/")[2]: value for key, value in values.items()}
+        if kind == "train":
+            self.set_values(metrics)
+            self._has_line = True
+            if not self._is_live:
+                self._print("  ".join([self._at(step), self._share(), *self._columns()]))
+        elif kind == "eval":
+            self._show_evaluation(step, metrics)
+        elif kind == "skipped":
+            self._print(_skipped(step, metrics))
+        else:
+            found = cells(metrics, {})
+            self._print("  ".join([self._at(step), *(f"{c.label} {c.value}" for c in found)]))
+
+    def _show_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        found = cells(metrics, self._evaluation)
+        self._evaluation = dict(metrics)
+        if self._is_live:
+            self._print_row(step, found)
+            return
+        begin = f"{self._at(step)}  held-out "
+        texts = [f"{cell.label} {cell.value} {cell.change}".rstrip() for cell in found]
+        widths = [len(cell.label) + 1 + cell.value_width + cell.change_width for cell in found]
+        for row in in_lines(widths, LOG_WIDTH - len(begin)):
+            self._print((begin + "  ".join(texts[n].ljust(widths[n]) for n in row)).rstrip())
+            begin = " " * len(begin)
+
+    def _print_row(self, step: int, row: list[Cell]) -> None:
+        """Prints a row of the table, after the header if it differs from the last one."""
+        first = max(len(f"{self._num_steps:,}"), len("step"))
+        widths = [max(len(c.label), c.value_width + 1 + c.change_width) for c in row]
+        lines = in_lines(widths, self._console.width - first - 2)
+        if [cell.label for cell in row] != self._header:
+            if not self._header:
+                self._print("Held-out metrics, with the change since the last evaluation:")
+            self._header = [cell.label for cell in row]
+            for number_, line in enumerate(lines):
+                texts = (f"{row[n].label:<{widths[n]}}" for n in line)
+                begin = ("" if number_ else "step").rjust(first)
+                self._print("  ".join([begin, *texts]).rstrip(), "bold")
+        for number_, line in enumerate(lines):
+            texts = (f"{row[n].value} {row[n].change}".ljust(widths[n]) for n in line)
+            begin = ("" if number_ else f"{step:,}").rjust(first)
+            self._print("  ".join([begin, *texts]).rstrip())
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def _at(self, step: int) -> str:
+        return f"step {step:>{len(f'{self._num_steps:,}')},} of {self._num_steps:,}"
+
+    def _share(self) -> str:
+        return f"{self._step / max(self._num_steps, 1):>4.0%}"
+
+    def _columns(self) -> list[str]:
+        """Returns the texts of the training metrics in a log file, each of a fixed width."""
+        values = self._values
+        accuracy = main_accuracy(values)
+        speed = values.get("tokens_per_second")
+        left = self._clock.seconds_left(self._step, self._num_steps)
+        columns = [f"loss {number(values.get('loss', float('nan'))):>7}"]
+        if accuracy is not None:
+            columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
+        if "learning_rate" in values:
+            columns.append(f"learning rate {learning_rate(values['learning_rate']):>8}")
+        columns.append(f"{'-' if speed is None else f'{speed:,.0f}':>9} tokens/s")
+        if self._step < self._num_steps:
+            columns.append(f"{'-' if left is None else progress.duration(left):>8} left")
+        return columns
+
+    def _live_line(self) -> Table:
+        total = f"{self._num_steps:,}"
+        position = f"{self._step:>{len(total)},}/{total}"
+        left = self._clock.seconds_left(self._step, self._num_steps)
+        doing = _present_activity()
+        if doing:
+            texts, short = doing, doing
+        else:
+            texts, short = ("  ".join(_live_texts(self._values, left, n)) for n in (False, True))
+        # The first of these that leaves room for the bar is shown; a narrow terminal has no bar.
+        named = f"{self._name} {position}"
+        for head, text in ((named, texts), (named, short), (position, short)):
+            room = self._console.width - len(head) - len(text) - 4
+            if room >= LEAST_BAR_WIDTH:
+                return _line(Text(head, "bold"), self._bar(min(room, BAR_WIDTH)), Text(text))
+        return _line(Text(position, "bold"), Text(short))
+
+    def _bar(self, width: int) -> ProgressBar:
+        return ProgressBar(self._num_steps, self._step, width=width)
+
+
+def _line(*parts: Text | ProgressBar) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in parts:
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_row(*parts)
+    return grid
+
+
+class _Clock:
+    """Estimates the time left from the times of the activities since the beginning of the run."""
+
+    TRAINING = (activity.STEPPING, activity.INPUT, activity.EVALUATING, activity.SAVING)
+
+    def __init__(self, step: int):
+        self._first_step, self._record = step, activity.current
+        self._before = self._training_seconds()
+
+    def _training_seconds(self) -> float:
+        seconds = self._record.seconds()
+        return sum(seconds[name] for name in self.TRAINING)
+
+    def seconds_left(self, step: int, num_steps: int) -> float | None:
+        """Returns the expected seconds from `step` to the end; None if unknown."""
+        # The first step includes the compilation.
+        steps = step - self._first_step - 1
+        seconds = self._training_seconds() - self._before
+        return seconds / steps * (num_steps - step) if steps > 0 and seconds > 0 else None
+
+
+def _present_activity() -> str:
+    """Returns what the process is doing, such as "evaluating... 12 s"; "" if it is training."""
+    doing = activity.current.activities[-1]
+    seconds = time.monotonic() - doing.since
+    if doing.activity in (activity.START_UP, activity.STEPPING):
+        return ""
+    least = INPUT_SECONDS if doing.activity == activity.INPUT else SHOWN_SECONDS
+    return f"{doing.what}... {seconds:.0f} s" if seconds >= least else ""
+
+
+def _live_texts(values: Mapping[str, float], left: float | None, short: bool) -> list[str]:
+    """Returns the texts of the live line after the bar; `short` ones fit 80 columns."""
+    texts = []
+    if "loss" in values:
+        texts.append(f"loss {number(values['loss'])}")
+    accuracy = main_accuracy(values)
+    if accuracy is not None:
+        name = "acc" if short else label(accuracy)
+        texts.append(f"{name} {value_text(accuracy, values[accuracy])}")
+    if "learning_rate" in values:
+        name = "lr" if short else "learning rate"
+        texts.append(f"{name} {learning_rate(values['learning_rate'])}")
+    if "tokens_per_second" in values:
+        speed = values["tokens_per_second"]
+        texts.append(f"{speed / 1e3:,.1f}k tok/s" if short else f"{speed:,.0f} tokens/s")
+    if left:
+        texts.append(f"{progress.duration(left)} left")
+    return texts
+
+
+def _skipped(step: int, metrics: Mapping[str, float]) -> str:
+    """Returns the message about a skipped update."""
+    return (
+        f"step {step:,}: the update was skipped ({metrics['in_a_row']:.0f} in a row): loss "
+        f"{metrics['loss']:.4g}, gradient norm {metrics['grad_norm']:.4g}, rows "
+        f"{metrics['first_row']:.0f} to {metrics['last_row']:.0f} of phase {metrics['phase']:.0f}"
+    )
