@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from bertjax.training.metric_labels import held_out_label
+
 
 class EarlyStopping:
     """Counts the consecutive evaluations in which a metric did not improve on its best value.
@@ -52,7 +54,7 @@ class EarlyStopping:
         if stops and not self._said:
             self._said = True
             print(
-                f"training ends early: {self._metric} has not improved on its best value in "
-                f"{self.state['stale']} evaluations (--patience {self._patience})"
+                f"training ends early: the {held_out_label(self._metric)} has not improved on its "
+                f"best value in {self.state['stale']} evaluations (--patience {self._patience})"
             )
         return stops

@@ -25,6 +25,7 @@ from bertjax.training.class_report import ClassReport
 from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.evaluate_and_save import check_stop
+from bertjax.training.metric_labels import held_out_label
 from bertjax.training.scores import (
     best_metric,
     model_facts,
@@ -270,7 +271,8 @@ class FinetuningRun(Run):
             self.evaluate(state.params)
         self.updates = int(state.step)
         if best is not None:
-            hosts.say(f"the model is that of step {best}, which has the best {self.best_metric}")
+            metric = held_out_label(self.best_metric)
+            hosts.say(f"the model is that of step {best}, which has the best {metric}")
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:

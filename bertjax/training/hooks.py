@@ -86,9 +86,9 @@ class MetricLogger:
         else:
             self._steps += 1
             self._flops += self._flops_per_step
+        self._terminal.did_step(step)
         if step % self._every == 0 or step == self._num_steps:
             self._write(step)
-        self._terminal.did_step(step)
         if self._terminal.wants_values:
             self._terminal.set_values(self._means_so_far())
 

@@ -17,17 +17,19 @@ _WORDS = {
 _OF_SOURCE = re.compile(r"(?P<metric>\w*?loss)_(?P<source>.+)")
 # Metrics that are the same in each evaluation, so that their change says nothing.
 _CONSTANT = ("unigram_entropy",)
-VALUE_WIDTH, CHANGE_WIDTH = 6, 8
+VALUE_WIDTH = 6
 
 
 class Cell(NamedTuple):
-    """A metric of an evaluation: its plain name, its value, and the change of the value."""
+    """A metric of an evaluation: its plain name, its value, and the change of the value.
+
+    `width` is the width of the column of the value and the change, whether there is one or not.
+    """
 
     label: str
     value: str
     change: str
-    value_width: int = VALUE_WIDTH
-    change_width: int = CHANGE_WIDTH
+    width: int
 
 
 def label(key: str) -> str:
@@ -37,6 +39,11 @@ def label(key: str) -> str:
         return f"{label(match['metric'])} ({match['source']})"
     words = [_WORDS.get(word, word) for word in key.replace("/", "_").split("_")]
     return " ".join(words)
+
+
+def held_out_label(name: str) -> str:
+    """Returns the plain name of a metric of an evaluation: "held-out F1" for "eval/f1"."""
+    return f"held-out {label(name.removeprefix('eval/'))}"
 
 
 def _is_fraction(key: str) -> bool:
@@ -77,23 +84,19 @@ def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cel
 
     The loss of each objective comes before its accuracy. Counts of examples are left out.
     """
-    result = []
-    for key in _in_order(key for key in metrics if key.rpartition("_")[2] != "total"):
-        value = metrics[key]
-        if key in _CONSTANT:
-            result.append(
-                Cell(label(key), f"{value_text(key, value):>{VALUE_WIDTH}}", "", change_width=0)
-            )
-            continue
-        change = _change(key, value, before.get(key))
-        result.append(
-            Cell(
-                label(key),
-                f"{value_text(key, value):>{VALUE_WIDTH}}",
-                f"{change:>{CHANGE_WIDTH}}",
-            )
-        )
-    return result
+    return [
+        _cell(key, metrics[key], before)
+        for key in _in_order(key for key in metrics if key.rpartition("_")[2] != "total")
+    ]
+
+
+def _cell(key: str, value: float, before: Mapping[str, float]) -> Cell:
+    text = f"{value_text(key, value):>{VALUE_WIDTH}}"
+    if key in _CONSTANT:
+        return Cell(label(key), text, "", VALUE_WIDTH)
+    room = len("(+12.3)") if _is_fraction(key) else len("(+1.234)")
+    change = _change(key, value, before.get(key))
+    return Cell(label(key), text, f"{change:>{room}}", VALUE_WIDTH + 1 + room)
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ On a terminal and in notebooks, one live line shows the present step, and each e
 of a table. In a log file, each entry of the metrics is a line of text, with columns of fixed width.
 """
 
+import collections
 import contextlib
 import sys
 import time
@@ -32,9 +33,11 @@ from bertjax.training.metric_labels import (
 LOG_WIDTH = 160
 # Activities that last less long are not shown; waiting for input is part of training for longer.
 SHOWN_SECONDS, INPUT_SECONDS = 0.5, 5.0
-# The live line before the first log line is updated so often, in seconds.
+# Seconds between the updates of the metrics in the live line before the first log line.
 VALUES_EVERY = 1.0
 BAR_WIDTH, LEAST_BAR_WIDTH = 20, 8
+# The time left is estimated from so many of the last steps.
+STEPS_TIMED = 100
 
 
 class Terminal:
@@ -63,7 +66,7 @@ class Terminal:
         self._values: dict[str, float] = {}
         self._values_at = time.monotonic()
         self._has_line = False
-        self._clock = _Clock(step)
+        self._clock = _Clock()
         self._console = Console(quiet=quiet)
         self._stack = contextlib.ExitStack()
         self._is_live = not quiet and progress.shows_bars(self._console)
@@ -85,6 +88,7 @@ class Terminal:
     def did_step(self, step: int) -> None:
         """Moves the live line to `step`."""
         self._step = step
+        self._clock.did_step(step)
 
     @property
     def wants_values(self) -> bool:
@@ -121,9 +125,9 @@ class Terminal:
         if self._is_live:
             self._print_row(step, found)
             return
-        begin = f"{self._at(step)}  held-out "
+        begin = f"{self._at(step).partition(' of ')[0]}  held-out "
         texts = [f"{cell.label} {cell.value} {cell.change}".rstrip() for cell in found]
-        widths = [len(cell.label) + 1 + cell.value_width + cell.change_width for cell in found]
+        widths = [len(cell.label) + 1 + cell.width for cell in found]
         for row in in_lines(widths, LOG_WIDTH - len(begin)):
             self._print((begin + "  ".join(texts[n].ljust(widths[n]) for n in row)).rstrip())
             begin = " " * len(begin)
@@ -131,7 +135,7 @@ class Terminal:
     def _print_row(self, step: int, row: list[Cell]) -> None:
         """Prints a row of the table, after the header if it differs from the last one."""
         first = max(len(f"{self._num_steps:,}"), len("step"))
-        widths = [max(len(c.label), c.value_width + 1 + c.change_width) for c in row]
+        widths = [max(len(cell.label), cell.width) for cell in row]
         lines = in_lines(widths, self._console.width - first - 2)
         if [cell.label for cell in row] != self._header:
             if not self._header:
@@ -160,7 +164,7 @@ class Terminal:
         values = self._values
         accuracy = main_accuracy(values)
         speed = values.get("tokens_per_second")
-        left = self._clock.seconds_left(self._step, self._num_steps)
+        left = self._clock.seconds_left(self._num_steps)
         columns = [f"loss {number(values.get('loss', float('nan'))):>7}"]
         if accuracy is not None:
             columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
@@ -174,7 +178,7 @@ class Terminal:
     def _live_line(self) -> Table:
         total = f"{self._num_steps:,}"
         position = f"{self._step:>{len(total)},}/{total}"
-        left = self._clock.seconds_left(self._step, self._num_steps)
+        left = self._clock.seconds_left(self._num_steps)
         doing = _present_activity()
         if doing:
             texts, short = doing, doing
@@ -186,7 +190,7 @@ class Terminal:
             room = self._console.width - len(head) - len(text) - 4
             if room >= LEAST_BAR_WIDTH:
                 return _line(Text(head, "bold"), self._bar(min(room, BAR_WIDTH)), Text(text))
-        return _line(Text(position, "bold"), Text(short))
+        return _line(Text.assemble((position, "bold"), f"  {short}"))
 
     def _bar(self, width: int) -> ProgressBar:
         return ProgressBar(self._num_steps, self._step, width=width)
@@ -201,24 +205,31 @@ def _line(*parts: Text | ProgressBar) -> Table:
 
 
 class _Clock:
-    """Estimates the time left from the times of the activities since the beginning of the run."""
+    """Estimates the time left from the times of the last steps and of all evaluations and saves."""
 
-    TRAINING = (activity.STEPPING, activity.INPUT, activity.EVALUATING, activity.SAVING)
+    def __init__(self):
+        self._steps: collections.deque[tuple[int, float]] = collections.deque(maxlen=STEPS_TIMED)
+        self._at = time.monotonic()
+        # A run of the same process may have had other evaluations before.
+        self._before = activity.current.seconds()
 
-    def __init__(self, step: int):
-        self._first_step, self._record = step, activity.current
-        self._before = self._training_seconds()
+    def did_step(self, step: int) -> None:
+        """Notes the time of a step."""
+        self._steps.append((step, self._seconds(activity.STEPPING, activity.INPUT)))
+        self._at = time.monotonic()
 
-    def _training_seconds(self) -> float:
-        seconds = self._record.seconds()
-        return sum(seconds[name] for name in self.TRAINING)
+    def _seconds(self, *activities: str) -> float:
+        seconds = activity.current.seconds()
+        return sum(seconds[name] - self._before[name] for name in activities)
 
-    def seconds_left(self, step: int, num_steps: int) -> float | None:
-        """Returns the expected seconds from `step` to the end; None if unknown."""
-        # The first step includes the compilation.
-        steps = step - self._first_step - 1
-        seconds = self._training_seconds() - self._before
-        return seconds / steps * (num_steps - step) if steps > 0 and seconds > 0 else None
+    def seconds_left(self, num_steps: int) -> float | None:
+        """Returns the expected seconds until the end; None if unknown."""
+        if len(self._steps) < 2:
+            return None
+        (first, begin), (last, end) = self._steps[0], self._steps[-1]
+        pauses = self._seconds(activity.EVALUATING, activity.SAVING) / end if end else 0.0
+        left = (end - begin) / max(last - first, 1) * (num_steps - last) * (1 + pauses)
+        return max(left - (time.monotonic() - self._at), 0.0)
 
 
 def _present_activity() -> str:
@@ -241,13 +252,15 @@ def _live_texts(values: Mapping[str, float], left: float | None, short: bool) ->
         name = "acc" if short else label(accuracy)
         texts.append(f"{name} {value_text(accuracy, values[accuracy])}")
     if "learning_rate" in values:
-        name = "lr" if short else "learning rate"
-        texts.append(f"{name} {learning_rate(values['learning_rate'])}")
+        rate = values["learning_rate"]
+        exact = f"learning rate {learning_rate(rate)}"
+        texts.append(f"lr {rate:.1e}".replace("e-0", "e-") if short else exact)
     if "tokens_per_second" in values:
         speed = values["tokens_per_second"]
-        texts.append(f"{speed / 1e3:,.1f}k tok/s" if short else f"{speed:,.0f} tokens/s")
+        texts.append(f"{speed / 1e3:,.0f}k tok/s" if short else f"{speed:,.0f} tokens/s")
     if left:
-        texts.append(f"{progress.duration(left)} left")
+        time_left = progress.duration(left)
+        texts.append(f"{time_left.removeprefix('0:') if short else time_left} left")
     return texts
 
 
