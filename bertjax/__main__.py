@@ -15,6 +15,7 @@ COMMANDS = {
     "finetune": "Fine-tune a model on a task or on files of your own.",
     "predict": "Predict with a fine-tuned model, fill masks, or compute embeddings.",
     "visualize": "Show attention, words and hidden states of a text as an HTML page.",
+    "report": "Show curves, scores and facts of one or more runs as an HTML page.",
     "score": "Compute the official metrics of a task from files of predictions.",
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
     "plan": "Predict the memory and the least step time of a pretraining on TPUs not at hand.",

@@ -1,6 +1,7 @@
 """Fills the HTML templates of this package, so that a page needs no other file and no network."""
 
 import json
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -11,7 +12,8 @@ def fill(template: str, data: Any) -> str:
     Args:
         template: name of a template in this package, such as "attention.html". It has the
             placeholders /*STYLE*/ in a <style> element, for `style.css`, and /*DATA*/ in a
-            <script type="application/json"> element, for `data`.
+            <script type="application/json"> element, for `data`; /*INCLUDE NAME*/ stands for the
+            file NAME of this package, such as a script.
         data: what `json` can write, without NaN and infinities, which JSON does not have.
 
     Raises:
@@ -19,8 +21,9 @@ def fill(template: str, data: Any) -> str:
     """
     # A text may contain "</script>", which would end the element that holds the data.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _read(template).replace("/*STYLE*/", _read("style.css")).replace("/*DATA*/", content)
+    page = re.sub(r"/\*INCLUDE (\S+)\*/", lambda match: _read(match[1]), _read(template))
+    return page.replace("/*STYLE*/", _read("style.css")).replace("/*DATA*/", content)
 
 
 def _read(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
+    return (files("bertjax.pages") / name).read_text(encoding="utf-8")

@@ -26,6 +26,7 @@ from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.evaluate_and_save import check_stop
 from bertjax.training.metric_labels import held_out_label
+from bertjax.training.prediction_summary import PredictionSummary
 from bertjax.training.scores import (
     best_metric,
     model_facts,
@@ -254,8 +255,12 @@ class FinetuningRun(Run):
             with explaining(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
-        self.reports[split] = ClassReport(self.task)
-        return self.task.score(self.reports[split].observe(predictions))
+        report = self.reports[split] = ClassReport(self.task)
+        summary = PredictionSummary(self.task)
+        scores = self.task.score(summary.observe(report.observe(predictions)))
+        if hosts.is_first():
+            summary.write(self.workdir.path / "predictions", split, scores, report)
+        return scores
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state of the checkpoint that is best by `best_metric` on the dev split.

@@ -11,7 +11,7 @@ from bertjax.training.evaluate import add_sums, means
 from bertjax.training.loop import STEPS_AHEAD
 from bertjax.training.state import TrainState
 from bertjax.training.terminal import Terminal
-from bertjax.training.tracking import Tracking
+from bertjax.training.tracking import Listener
 from bertjax.training.writers import MetricWriter
 
 
@@ -23,7 +23,7 @@ class MetricLogger:
 
     Args:
         writer: writes the metric files; None on hosts other than the first.
-        trackers: get the same metrics.
+        trackers: get the same metrics, such as experiment trackers and the report.
         every: the number of steps between two log lines.
         num_steps: the number of steps of the whole run.
         name: the name of the run, for the terminal.
@@ -39,7 +39,7 @@ class MetricLogger:
         self,
         writer: MetricWriter | None,
         *,
-        trackers: Sequence[Tracking] = (),
+        trackers: Sequence[Listener] = (),
         every: int,
         num_steps: int,
         step: int,

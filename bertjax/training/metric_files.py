@@ -67,16 +67,17 @@ def read_lines(path: Path) -> Lines:
     *whole, last = path.read_bytes().split(b"\n")
     lines, damaged = [], not _may_be_half_a_line(last)
     for text in whole:
-        line = _parsed(text)
+        line = parsed(text)
         if line is None:
             # A crash of the machine leaves NUL bytes where text was not written yet.
-            damaged, line = True, _parsed(text.strip(b"\0"))
+            damaged, line = True, parsed(text.strip(b"\0"))
         if line is not None:
             lines.append(line)
     return Lines(lines, damaged)
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
+def parsed(text: bytes) -> dict[str, Any] | None:
+    """Parses a line of metrics.jsonl; None if it is damaged."""
     try:
         line = json.loads(text.decode())
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from bertjax.devices import activity, host_watch, hosts
 from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.devices.determinism import use_deterministic_operations
 from bertjax.files import is_remote
-from bertjax.training import goodput
+from bertjax.training import goodput, report_writer
 from bertjax.training.bucket_workdir import connect, opened
 from bertjax.training.hub_pushes import create_repository_of
 from bertjax.training.mirror import upload
@@ -49,6 +49,7 @@ def pretrain(config: PretrainConfig) -> Path:
     with (
         host_watch.watching(config.stall_seconds),
         opened(config.workdir, direct=True) as workdir,
+        report_writer.reported(workdir.path),
         goodput.recorded(),
     ):
         hosts.on_first(lambda: check_installed(config.track))

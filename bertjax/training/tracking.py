@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bertjax.config import TrainingConfig
 from bertjax.files import write_json
@@ -28,6 +28,14 @@ TRACKERS_FOLDER = "trackers"
 STOPPED_PATIENCE_SECONDS = 10.0
 # MLflow accepts at most 1,000 metrics per request.
 LINES_PER_REQUEST = 40
+
+
+class Listener(Protocol):
+    """What gets the metrics of a run, such as a tracker or the report."""
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Receives the metrics of a step, which are in metrics.jsonl already."""
+        ...
 
 
 class Tracking:

@@ -19,7 +19,7 @@ from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import Tokenizer
-from bertjax.training import goodput
+from bertjax.training import goodput, report_writer
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.fit_phases import FitPhases
 from bertjax.training.hooks import MetricLogger
@@ -30,7 +30,7 @@ from bertjax.training.skipped_updates import NotFinite
 from bertjax.training.state import TrainState
 from bertjax.training.step import with_seed
 from bertjax.training.teacher import Teacher
-from bertjax.training.tracking import Tracking, open_trackers
+from bertjax.training.tracking import Listener, Tracking, open_trackers
 from bertjax.training.workdir import Workdir
 from bertjax.training.writers import MetricWriter
 
@@ -310,7 +310,7 @@ class Run(abc.ABC):
         goodput.begin(self.workdir.path, step)
         self.resume(progress)
         hosts.say(self._summary(step))
-        writer = None
+        writer, listeners = None, list[Listener]()
         if hosts.is_first():
             due = bool(progress.get("evaluation_due"))
             writer = MetricWriter(
@@ -320,9 +320,11 @@ class Run(abc.ABC):
                 publish=self.workdir.publish_if_possible,
             )
             self._trackers = open_trackers(self.training, self.workdir.path, self.rollbacks.count)
+            report = report_writer.begin(self.workdir.path, self.workdir.address, self._facts(step))
+            listeners += [*self._trackers, report]
         logger = MetricLogger(
             writer,
-            trackers=self._trackers,
+            trackers=listeners,
             every=self.training.log_every,
             num_steps=self.num_steps,
             step=step,
@@ -341,16 +343,30 @@ class Run(abc.ABC):
         logged = self.workdir.last_evaluation() or {}
         return {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
 
-    def _summary(self, step: int) -> str:
-        parameters = sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params))
-        shape = " x ".join(f"{axis}={size}" for axis, size in self.program.mesh.shape.items())
+    def _facts(self, step: int) -> dict[str, Any]:
+        """Returns what the report says about this process, which trains from `step`."""
         attention, requested = self.program.attention, self.training.attention
         ignored = requested not in ("auto", attention.kernel)
         warning = f"; warning: {requested} was requested" if ignored else ""
+        sizes = self.program.mesh.shape.items()
+        return {
+            "step": step,
+            "num_steps": self.num_steps,
+            "rollbacks": self.rollbacks.count,
+            "best_metric": self.best_metric,
+            "higher_is_better": self.higher_is_better,
+            "parameters": sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params)),
+            "dtype": self.training.dtype,
+            "mesh": " x ".join(f"{axis}={size}" for axis, size in sizes),
+            "attention": f"{attention.kernel} ({attention.reason}{warning})",
+        }
+
+    def _summary(self, step: int) -> str:
+        facts = self._facts(step)
         return (
-            f"{parameters:,} parameters, {self.training.dtype}, {jax.device_count()} "
-            f"{jax.devices()[0].device_kind} devices ({shape}) of {jax.process_count()} processes, "
-            f"attention kernel {attention.kernel} ({attention.reason}{warning}), "
+            f"{facts['parameters']:,} parameters, {facts['dtype']}, {jax.device_count()} "
+            f"{jax.devices()[0].device_kind} devices ({facts['mesh']}) of {jax.process_count()} "
+            f"processes, attention kernel {facts['attention']}, "
             f"{self.num_steps} steps; {f'resuming at step {step}' if step else 'starting'}"
         )
 

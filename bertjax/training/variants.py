@@ -29,7 +29,7 @@ from bertjax.tasks.sources.official_files import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
-from bertjax.training import goodput
+from bertjax.training import goodput, report_writer
 from bertjax.training.bucket_workdir import connect, opened
 from bertjax.training.data_summary import summary
 from bertjax.training.finetuning import (
@@ -134,6 +134,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
     with (
         host_watch.watching(config.stall_seconds),
         opened(config.workdir, direct=False) as workdir,
+        report_writer.reported(workdir.path),
         goodput.recorded(),
     ):
         result = _finetune(dataclasses.replace(config, workdir=str(workdir.path)))
@@ -241,6 +242,7 @@ def _train(
             break
     scores = run.write_results(state)
     if name:  # The run is one of several; its checkpoints are not needed again.
+        report_writer.end(workdir.path)
         hosts.on_first(lambda: shutil.rmtree(workdir.checkpoints, ignore_errors=True))
     return scores
 

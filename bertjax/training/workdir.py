@@ -12,6 +12,8 @@
 `damaged/`: damaged checkpoints, which are not used any more.
 `rolled_back/`: checkpoints that a rollback has moved away from `checkpoints/`.
 `goodput.jsonl`, `.goodput.json`: where the time of the run's processes went.
+`processes.jsonl`: the commands, hardware and versions of the run's processes.
+`report.html`: the report of the run, a page for any browser.
 `trackers/`: the runs in experiment trackers that show this run, and files of the trackers.
 `hosts/`: files that show which hosts are waiting for other hosts when a run starts.
 """
@@ -35,6 +37,8 @@ from bertjax.training.tracking import TRACKERS_FOLDER
 LOCK_FILE = "run.lock"
 ROLLED_BACK = "rolled_back"
 GOODPUT = ("goodput.jsonl", ".goodput.json")
+PROCESSES = "processes.jsonl"
+REPORT = "report.html"
 # The rows of the user's data files that a fine-tuning run leaves out.
 BAD_ROWS = "bad_rows.jsonl"
 
@@ -53,6 +57,7 @@ MAY_CHANGE = (
 RESULTS = (
     *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
     *(DAMAGED, ROLLED_BACK, PENDING, TRACKERS_FOLDER, *GOODPUT),
+    *(PROCESSES, REPORT),
 )
 
 

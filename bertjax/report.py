@@ -1,0 +1,118 @@
+"""Reports on one run or compares several as one HTML file: `python -m bertjax.report`."""
+
+import dataclasses
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+from bertjax import command_line
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Config of `bertjax.report`: the runs and the page."""
+
+    GROUPS: ClassVar[dict[str, str]] = {"data": "runs", "output": "output"}
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Workdirs of runs, in progress or not, on a disk or in a gs:// or s3:// bucket; of a workdir
+    with several runs (--seeds, --sweep), all of them. Several runs are drawn into the same
+    charts."""
+    output: str = "report.html"
+    """HTML file to write, which needs neither a network nor other files."""
+
+
+def run(config: ReportConfig) -> None:
+    """Writes the report of `config.runs`.
+
+    Raises:
+        FileNotFoundError: there is no run in one of the folders.
+        OSError: a bucket cannot be read, or the page cannot be written.
+        ValueError: no run is given, or a run has logged no metrics yet.
+    """
+    from bertjax.files import write_text
+    from bertjax.training.run_report import report_page, run_data
+
+    if not config.runs:
+        raise ValueError("No run is given: name the --workdir of one or more runs.")
+    folders = [entry for address in config.runs for entry in _runs_at(address)]
+    names = _names([address for address, _ in folders])
+    runs = [
+        run_data(folder, name=name, address=address)
+        for name, (address, folder) in zip(names, folders, strict=True)
+    ]
+    for one, (address, _) in zip(runs, folders, strict=True):
+        if not one["log_lines"]:
+            raise ValueError(
+                f"The run in {address} has logged no metrics yet: wait for its first log line, "
+                "which comes after --log_every steps, or leave this run out."
+            )
+        print(f"{address}: {one['status']['sentence']}")
+        for note in one["notes"]:
+            print(f"  {note}")
+    page = report_page(runs)
+    write_text(Path(config.output), page)
+    print(
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: written to {config.output} "
+        f"({len(page.encode()) / 1e6:.1f} MB), which any browser opens"
+    )
+
+
+def _runs_at(address: str) -> list[tuple[str, Path]]:
+    """Returns (address, local folder) of the run at `address`, or of the runs in its subfolders."""
+    from bertjax.cloud.copies import local_copy
+    from bertjax.files import is_remote
+    from bertjax.training.run_report import files_of_report, has_run
+
+    folder = Path(os.path.expanduser(address))
+    if is_remote(address):
+        folder = Path(local_copy(address, choose=files_of_report))
+    if has_run(folder):
+        return [(address, folder)]
+    inside = sorted(path for path in folder.glob("*/") if has_run(path)) if folder.is_dir() else []
+    if not inside:
+        problem = "it has no run.json and no metrics.jsonl" if folder.is_dir() else "there is none"
+        raise FileNotFoundError(
+            f"There is no run in {address} ({problem}): give the --workdir of a pretraining or a "
+            "fine-tuning run."
+        )
+    return [(f"{address.rstrip('/')}/{path.name}", path) for path in inside]
+
+
+def _names(addresses: Sequence[str]) -> list[str]:
+    """Returns a name for each run: the last parts of its address, as many as tell the runs apart.
+
+    Runs that are given twice have the same name.
+    """
+    parts = [os.path.abspath(x).split("/") if "://" not in x else x.split("/") for x in addresses]
+    parts = [[part for part in one if part] for one in parts]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-count:]) for one in parts]
+        if max(Counter(names).values()) == 1:
+            return names
+    return ["/".join(one[-1:]) for one in parts]
+
+
+def parse(argv: Sequence[str] | None = None) -> ReportConfig:
+    """Parses the command-line flags."""
+    return command_line.parse(
+        ReportConfig,
+        argv,
+        command="report",
+        description="Writes curves, scores and facts of one run as one HTML file, or compares "
+        "several runs.",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses the flags, writes the report and returns the exit status."""
+    return command_line.run_reporting_errors(lambda: run(parse(argv)), command_line.MEMORY_REMEDY)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

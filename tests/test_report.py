@@ -1,0 +1,298 @@
+"""The reports that runs write: every figure of the pages, as a browser shows them, is logged."""
+
+import csv
+import dataclasses
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import bertjax
+from bertjax import pretrain, report
+from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.training import report_writer
+from bertjax.training.metric_files import read_lines
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+def data_of(page):
+    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+
+
+@pytest.fixture(scope="module")
+def config(prepared, one_layer_config, tokenizer):
+    """60 steps, with three evaluations."""
+    return PretrainConfig(
+        data=str(prepared),
+        model=dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size),
+        phases=(Phase(num_steps=60, max_length=16, batch_size=8),),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=5),
+        log_every=5,
+        eval_every=20,
+        eval_rows=16,
+        save_every=60,
+        reader_threads=1,
+        peak_tflops=0.1,
+    )
+
+
+@pytest.fixture(scope="module")
+def pretrained(config, tmp_path_factory):
+    """A workdir, and all reports that were written while the run went on."""
+    folder, pages = tmp_path_factory.mktemp("pretraining") / "run", []
+    with pytest.MonkeyPatch.context() as patch:
+        write = report_writer.write_text
+        patch.setattr(
+            report_writer, "write_text", lambda *args: (pages.append(args[1]), write(*args))
+        )
+        pretrain.run(dataclasses.replace(config, workdir=str(folder)))
+    return folder, pages
+
+
+@pytest.fixture(scope="module")
+def tuned(one_layer, files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuning") / "run"
+    data = files["classify"]
+    bertjax.finetune(
+        FinetuneConfig(
+            **{"task": "classify", "train": data["train"], "dev": data["dev"]},
+            **{"init": str(one_layer), "workdir": str(folder), "max_length": 32},
+            **{"num_epochs": 2.0, "batch_size": 16, "log_every": 1},
+        )
+    )
+    return folder
+
+
+def test_a_run_writes_its_report_while_it_goes_on(pretrained):
+    folder, pages = pretrained
+    states = [data_of(page)["runs"][0]["status"] for page in pages]
+    # The first log line, three evaluations, and the end.
+    assert [status["step"] for status in states] == [5, 20, 40, 60, 60]
+    assert [status["state"] for status in states] == ["running"] * 4 + ["finished"]
+    assert states[1]["sentence"] == "Running: step 20 of 60 (33 %)."
+    assert (folder / "report.html").read_text() == pages[-1]
+    # While the run goes on, the page has exactly the lines that were logged by then.
+    logged = read_lines(folder / "metrics.jsonl").lines
+    early = data_of(pages[2])["runs"][0]
+    wanted = [line for line in logged if line["step"] <= 40 and "train/loss" in line]
+    assert early["train"]["train/loss"]["values"] == [line["train/loss"] for line in wanted]
+    assert early["eval"]["steps"] == [20, 40]
+    last = data_of(pages[-1])["runs"][0]
+    assert last["processes"][0]["ended"]["state"] == "finished" and not last["notes"]
+    (line,) = (folder / "goodput.jsonl").read_text().splitlines()
+    seconds = json.loads(line)["seconds"]
+    assert {key: last["ledger"]["seconds"][key] for key in seconds} == seconds
+
+
+def test_the_report_of_a_fine_tuning_has_the_files_of_its_predictions(tuned):
+    run = data_of((tuned / "report.html").read_text())["runs"][0]
+    scores = json.loads((tuned / "scores.json").read_text())
+    (split,) = run["splits"]
+    assert split["split"] == "dev" and run["scores"] == scores
+    assert {f"dev/{name}": value for name, value in split["scores"].items()} == scores
+    assert split["step"] == run["best"]["step"] and run["best"]["value"] == scores["dev/accuracy"]
+    rows = list(csv.reader((tuned / "predictions" / "dev.confusion.csv").read_text().splitlines()))
+    assert split["confusion"]["labels"] == rows[0][1:]
+    assert split["confusion"]["counts"] == [[int(n) for n in row[1:]] for row in rows[1:]]
+    assert split["classes"] == json.loads((tuned / "predictions" / "dev.report.json").read_text())
+    lines = (tuned / "predictions" / "dev.jsonl").read_text().splitlines()
+    predictions = {line["id"]: line for line in map(json.loads, lines)}
+    for mistake in split["mistakes"]:
+        line = predictions[mistake["id"]]
+        assert mistake["predicted"] == line["label"] != mistake["gold"] == line["input"]["label"]
+        assert mistake["probability"] == line["probabilities"][line["label"]]
+        assert mistake["text"] == line["input"]["text"]
+    assert split["wrong"] == sum(x["label"] != x["input"]["label"] for x in predictions.values())
+
+
+# Uses the page as a reader does, and writes what it shows to the document's title.
+HARNESS = """
+<script>
+const errors = [];
+addEventListener("error", (event) => errors.push(event.message));
+addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
+const timer = setInterval(() => {
+  if (document.body.dataset.ready !== "yes") return;
+  clearInterval(timer);
+  const seen = { errors, values: {}, width: document.documentElement.scrollWidth };
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  for (const chart of all("figure.chart")) {
+    const svg = chart.querySelector("svg");
+    const press = (key) => svg.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    press("Home");
+    for (let last = null; ; press("ArrowRight")) {
+      const step = chart.querySelector(".tip strong").textContent;
+      if (step === last) break;
+      last = step;
+      for (const row of chart.querySelectorAll(".tip .row")) {
+        const { metric, run, step, value } = row.dataset;
+        seen.values[`${run} ${metric} ${step}`] = [Number(value),
+          row.querySelector("b").textContent];
+      }
+    }
+    press("Escape");
+  }
+  seen.charts = all("figure.chart").map((chart) => chart.dataset.chart);
+  seen.paths = all(".plot path").some((path) => /NaN|Infinity/.test(path.getAttribute("d")));
+  const log = document.querySelector("button.small[aria-pressed]");
+  const drawn = () => log.closest("figure").querySelector("path").getAttribute("d");
+  const before = drawn();
+  log.click();
+  seen.log = log.getAttribute("aria-pressed");
+  seen.redrawn = before !== drawn();
+  const series = document.querySelector(".series");
+  series.click();
+  seen.hidden = series.getAttribute("aria-pressed");
+  seen.states = all("[data-state]").map((run) => run.querySelector(".said").textContent);
+  seen.scores = Object.fromEntries(all("[data-score]").map((cell) => [cell.dataset.score,
+    [Number(cell.dataset.value), cell.textContent]]));
+  seen.cells = all(".matrix td").map((cell) => Number(cell.firstChild.textContent));
+  seen.seconds = Object.fromEntries(all("[data-activity]").map((cell) => [cell.dataset.activity,
+    Number(cell.dataset.value)]));
+  document.querySelectorAll("details").forEach((one) => { one.open = true; });
+  const dark = document.documentElement.dataset.theme;
+  document.getElementById("theme").click();
+  seen.themes = dark !== document.documentElement.dataset.theme;
+  seen.text = document.querySelector("main").textContent;
+  seen.requests = performance.getEntriesByType("resource").length;
+  document.title = JSON.stringify(seen);
+}, 20);
+</script>
+"""
+
+
+def shown_by_browser(page, tmp_path):
+    """What a reader sees on the page, with all values of all charts."""
+    assert "://" not in re.sub(r'id="data">.*?</script>', "", page, flags=re.S).replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+    tested = tmp_path / "tested.html"
+    tested.write_text(page.replace("</body>", HARNESS + "</body>"))
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}",
+         "--window-size=1280,900", "--dump-dom", tested.as_uri()],
+        capture_output=True, text=True, timeout=180, check=True,
+    )  # fmt: skip
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
+    assert title, done.stdout[:2000] + done.stderr[-2000:]
+    seen = json.loads(html.unescape(title[1]))
+    assert not seen["errors"] and not seen["requests"] and not seen["paths"]
+    assert (seen["log"], seen["hidden"]) == ("true", "false") and seen["themes"]
+    return seen
+
+
+def logged_values(folder, name):
+    """{run, metric and step: value} of metrics.jsonl."""
+    return {
+        f"{name} {key} {line['step']}": value
+        for line in read_lines(folder / "metrics.jsonl").lines
+        for key, value in line.items()
+        if key != "step"
+    }
+
+
+@needs_browser
+def test_every_figure_of_two_overlaid_runs_is_logged(pretrained, tmp_path, capsys):
+    folder, _ = pretrained
+    other = shutil.copytree(folder, tmp_path / "other", ignore=lambda *_: ["checkpoints"])
+    lines = read_lines(other / "metrics.jsonl").lines
+    halved = [
+        {key: value if key == "step" else value / 2 for key, value in line.items()}
+        for line in lines
+    ]
+    (other / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in halved))
+    output = tmp_path / "both.html"
+    assert report.main([str(folder), str(other), "--output", str(output)]) == 0
+    seen = shown_by_browser(output.read_text(), tmp_path)
+    wanted = logged_values(folder, "run") | logged_values(other, "other")
+    assert {key: value for key, (value, _) in seen["values"].items()} == wanted
+    # What is written there is the number with all its digits.
+    assert all(float(text.split(" (")[0]) == value for value, text in seen["values"].values())
+    assert seen["charts"][0] == "mlm_loss" and "2 runs compared" in seen["text"]
+    assert len(seen["states"]) == 2 and seen["redrawn"]
+
+
+@needs_browser
+def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
+    seen = shown_by_browser((tuned / "report.html").read_text(), tmp_path)
+    wanted = logged_values(tuned, "run")
+    assert {key: value for key, (value, _) in seen["values"].items()} == wanted
+    scores = json.loads((tuned / "scores.json").read_text())
+    assert {key: value for key, (value, _) in seen["scores"].items()} == scores
+    assert seen["scores"]["dev/accuracy"][1] == f"{100 * scores['dev/accuracy']:.2f} %"
+    rows = list(csv.reader((tuned / "predictions" / "dev.confusion.csv").read_text().splitlines()))
+    assert seen["cells"] == [int(n) for row in rows[1:] for n in row[1:]]
+    (line,) = (tuned / "goodput.jsonl").read_text().splitlines()
+    times = json.loads(line)["seconds"]
+    assert seen["seconds"] == {key: value for key, value in times.items() if value > 0}
+    assert seen["states"] == ["finishedFinished after step 8 of 8."]
+    assert "python -m pytest" in seen["text"] or "pytest" in seen["text"]  # the command
+
+
+@pytest.mark.slow
+def test_the_report_of_a_killed_run_goes_on_where_it_resumes(config, small_run, tmp_path):
+    command = [sys.executable, "-m", "bertjax.pretrain", "--config", str(small_run(60, 20))]
+    command += ["--data", config.data, "--workdir", str(tmp_path / "run"), "--eval_every", "10"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    page, deadline = tmp_path / "run" / "report.html", time.monotonic() + 240
+    while time.monotonic() < deadline:
+        if page.is_file() and data_of(page.read_text())["runs"][0]["status"]["step"] >= 30:
+            break
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    killed = data_of(page.read_text())["runs"][0]
+    assert killed["status"]["state"] == "running" and 30 <= killed["status"]["step"] < 60
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    run = data_of(page.read_text())["runs"][0]
+    assert run["status"]["sentence"] == "Finished after step 60 of 60."
+    (event,) = run["events"]
+    assert event["kind"] == "resumed" and event["step"] >= 20
+    assert run["train"]["train/loss"]["steps"] == list(range(1, 61))
+    assert run["eval"]["steps"] == list(range(10, 70, 10))
+    assert len(run["processes"]) == 2 and run["ledger"]["processes"] == 2
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize(
+    ("kind", "figures"),
+    [
+        ("regress", ["Predictions and labels", "Largest errors"]),
+        ("multi", ["Scores by label", "Reliability diagram", "Most confident mistakes"]),
+        ("tag", ["Scores by entity type", "Reliability diagram", "Most confident mistakes"]),
+        ("choice", ["Reliability diagram", "Most confident mistakes"]),
+        ("qa", ["Reliability diagram", "Most confident mistakes"]),
+    ],
+)
+def test_every_kind_of_task_has_its_figures(kind, figures, one_layer, files, tmp_path):
+    bertjax.finetune(
+        FinetuneConfig(
+            **{"task": "classify" if kind == "multi" else kind},
+            **{"train": files[kind]["train"], "dev": files[kind]["dev"], "init": str(one_layer)},
+            **{"workdir": str(tmp_path / "run"), "max_length": 32, "num_epochs": 2.0},
+            **({"doc_stride": 8, "max_query_length": 16} if kind == "qa" else {}),
+        )
+    )
+    page = (tmp_path / "run" / "report.html").read_text()
+    seen = shown_by_browser(page, tmp_path)
+    (split,) = data_of(page)["runs"][0]["splits"]
+    assert all(title in seen["text"] for title in figures)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert {key: value for key, (value, _) in seen["scores"].items()} == scores
+    if kind == "regress":
+        lines = (tmp_path / "run" / "predictions" / "dev.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert split["points"] == [[row["input"]["score"], row["score"]] for row in rows]
+    else:
+        assert sum(bin["count"] for bin in split["calibration"]["bins"]) == split["decisions"]

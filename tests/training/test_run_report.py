@@ -1,0 +1,304 @@
+"""Reports of runs: their data are the files of the run, thinned honestly, in every state."""
+
+import json
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax import report
+from bertjax.run_file import write_run
+from bertjax.tasks import Example
+from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
+from bertjax.tasks.multiple_choice import ChoiceTask
+from bertjax.tasks.question_answering import SpanTask
+from bertjax.tasks.tagging import TagTask
+from bertjax.training import process_log, report_writer
+from bertjax.training.class_report import ClassReport
+from bertjax.training.goodput import LEDGER, PRESENT
+from bertjax.training.metric_files import to_line
+from bertjax.training.prediction_summary import MOST_POINTS, PredictionSummary
+from bertjax.training.run_metrics import MOST_BUCKETS, Curve, RunMetrics, read_metrics
+from bertjax.training.run_report import report_page, run_data
+
+CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
+SECONDS = dict.fromkeys(
+    ("start-up", "compiling", "restoring", "stepping", "waiting for input", "evaluating", "saving"),
+    1.0,
+)
+
+
+def ledger_line(start, end, last_step):
+    return {
+        **{"start": start, "end": end, "first_step": 0, "last_step": last_step},
+        **{"lost_steps": 0, "lost_seconds": 0.0, "seconds": SECONDS},
+    }
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A pretraining run that has logged 40 of 60 steps."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_run(folder, CONFIG, "data")
+    lines = []
+    for step in range(5, 45, 5):
+        lines.append(to_line(step, {"train/loss": 9 - step / 10, "train/grad_norm": 1.5}))
+        if step % 20 == 0:
+            lines.append(to_line(step, {"eval/mlm_loss": 9 - step / 11, "eval/mlm_accuracy": 0.1}))
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize("count", [3, 1000, 30_011])
+def test_a_thinned_curve_keeps_the_first_last_lowest_and_highest_value_of_every_bucket(count):
+    rng = random.Random(count)
+    logged = [(step, rng.gauss(0, 1)) for step in range(7, 7 + 3 * count, 3)]
+    curve = Curve()
+    for step, value in logged:
+        curve.add(step, value)
+    points = curve.points()
+    assert curve.count == count and set(points) <= set(logged)
+    assert len(points) <= 8 * MOST_BUCKETS and (count > 1000 or points == logged)
+    buckets = {}
+    for step, value in logged:
+        buckets.setdefault(step // curve.width, []).append((step, value))
+    by_value = lambda point: point[1]  # noqa: E731
+    expected = {
+        point
+        for bucket in buckets.values()
+        for point in (bucket[0], bucket[-1], min(bucket, key=by_value), max(bucket, key=by_value))
+    }
+    assert set(points) == expected
+
+
+def page_of_steps(count, folder):
+    metrics, rng = RunMetrics(), random.Random(0)
+    names = "loss mlm_loss nsp_loss mlm_accuracy nsp_accuracy learning_rate grad_norm mfu".split()
+    for step in range(1, count + 1):
+        metrics.add(step, {f"train/{name}": rng.random() for name in names})
+        if step % (count // 1000) == 0:
+            metrics.add(step, {f"eval/{name}": rng.random() for name in names[:5]})
+    data = run_data(folder, metrics=metrics)
+    assert len(data["eval"]["steps"]) == 1000
+    assert all(len(values) == 1000 for values in data["eval"]["values"].values())
+    return report_page([data])
+
+
+def test_the_page_of_a_long_run_is_small(workdir):
+    assert len(page_of_steps(20_000, workdir)) < 2.5e6
+
+
+@pytest.mark.slow
+def test_the_page_of_a_million_logged_steps_has_less_than_5_mb(workdir):
+    assert len(page_of_steps(1_000_000, workdir)) < 5e6
+
+
+def test_the_data_of_a_run_are_its_lines(workdir):
+    data = run_data(workdir)
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    for name in ("train/loss", "train/grad_norm"):
+        curve = data["train"][name]
+        wanted = [(line["step"], line[name]) for line in lines if name in line]
+        assert [*zip(curve["steps"], curve["values"], strict=True)] == wanted
+    values = data["eval"]["values"]["eval/mlm_loss"]
+    assert values == [line["eval/mlm_loss"] for line in lines if "eval/mlm_loss" in line]
+    assert data["eval"]["steps"] == [20, 40]
+    best = {"metric": "eval/mlm_loss", "value": values[1], "step": 40, "higher_is_better": False}
+    assert data["best"] == best and data["percent"] == ["eval/mlm_accuracy"]
+    assert data["kind"] == "pretraining" and data["phases"][0]["end"] == 60
+
+
+def test_the_best_value_is_that_of_the_last_phase(workdir):
+    phase = {"num_steps": 30, "max_length": 16}
+    write_run(workdir, CONFIG | {"phases": [phase, phase | {"max_length": 32}]}, "data")
+    text = (workdir / "metrics.jsonl").read_text()
+    (workdir / "metrics.jsonl").write_text(to_line(20, {"eval/mlm_loss": 0.1}) + text)
+    assert run_data(workdir)["best"]["step"] == 40
+
+
+def test_states_of_a_run_are_said_in_plain_words(workdir):
+    def sentence():
+        return run_data(workdir)["status"]["sentence"]
+
+    now = time.time()
+    (workdir / PRESENT).write_text(json.dumps(ledger_line(now - 9, now, 42)) + " " * 99)
+    assert sentence() == "Running: step 42 of 60 (70 %)."
+    (workdir / PRESENT).write_text(json.dumps(ledger_line(now - 9000, now - 8000, 42)))
+    assert sentence() == (
+        "Stopped after step 42 of 60 (70 %): its process was killed, or its machine failed. The "
+        "same command resumes it."
+    )
+    (workdir / PRESENT).unlink()
+    (workdir / LEDGER).write_text(json.dumps(ledger_line(now - 9000, now - 8000, 40)) + "\n")
+    process_log.started(workdir, {"step": 0, "num_steps": 60})
+    process_log.ended(workdir, "stopped", "NotFinite: the loss is NaN.")
+    assert sentence().startswith("Stopped after step 40 of 60 (67 %): NotFinite: the loss is NaN.")
+    process_log.started(workdir, {"step": 30, "num_steps": 60})
+    process_log.started(workdir, {"step": 20, "num_steps": 60, "rollbacks": 1})
+    process_log.ended(workdir, "finished")
+    data = run_data(workdir)
+    assert data["status"]["state"] == "finished" and "step 40 of 60" in sentence()
+    events = [(event["kind"], event["step"]) for event in data["events"]]
+    assert events == [("resumed", 30), ("rolled back", 20)]
+    assert any("resumed at step 30" in note for note in data["notes"])
+    assert data["processes"][0]["versions"]["jax"] and "pytest" in data["processes"][0]["command"]
+
+
+def test_damage_and_warnings_are_said(workdir, capsys):
+    with (workdir / "metrics.jsonl").open("ab") as file:
+        file.write(b"\0\0\0garbage\n")
+        file.write(to_line(41, {"train/loss": float("nan"), "train/grad_norm": 2.0}).encode())
+        skipped = {"in_a_row": 1, "loss": 9.0, "grad_norm": 5.0, "phase": 0}
+        skipped |= {"first_row": 8, "last_row": 15}
+        file.write(to_line(42, {f"skipped/{k}": v for k, v in skipped.items()}).encode())
+        file.write(b'{"step": 43, "train/lo')
+    (workdir / "run.json").write_text("{")
+    (workdir / ".run.json").unlink()
+    (workdir / "bad_rows.jsonl").write_text("{}\n{}\n")
+    output = workdir / "page.html"
+    assert report.main([str(workdir), "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        *("1 lines of metrics.jsonl are damaged", "the 12 readable lines are shown"),
+        *("train/loss is not finite in 1 log lines, the first at step 41", "1 updates were"),
+        *("The config of the run is not known", "2 bad rows"),
+    ):
+        assert text in printed
+    data = run_data(workdir)
+    assert data["train"]["train/grad_norm"]["steps"][-1] == 41
+    assert data["skipped"]["rows"] == [{"step": 42, **skipped}]
+
+
+def test_errors_name_the_remedy(tmp_path, workdir, capsys):
+    def error(*flags):
+        assert report.main([*flags, "--output", str(tmp_path / "x.html")]) != 0
+        return capsys.readouterr().err
+
+    assert "There is no run in" in (said := error(str(tmp_path / "absent"))) and "--workdir" in said
+    assert "no run.json and no metrics.jsonl" in error(str(Path(__file__).parent))
+    (workdir / "metrics.jsonl").unlink()
+    assert "has logged no metrics yet: wait" in error(str(workdir))
+    assert "No run is given" in error()
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_runs_are_compared_and_found_in_a_parent_folder(tmp_path, workdir, capsys):
+    for name, rate in (("seed0", 1e-3), ("seed1", 2e-3)):
+        folder = tmp_path / "sweep" / name
+        folder.mkdir(parents=True)
+        write_run(folder, CONFIG | {"optimizer": {"learning_rate": rate}, "workdir": name}, "data")
+        (folder / "metrics.jsonl").write_text(to_line(1, {"train/loss": rate}))
+    output = tmp_path / "all.html"
+    assert report.main([str(tmp_path / "sweep"), str(workdir), "--output", str(output)]) == 0
+    text = output.read_text().partition('id="data">')[2].partition("</script>")[0]
+    data = json.loads(text)
+    assert [run["name"] for run in data["runs"]] == ["seed0", "seed1", "run"]
+    rows = {row["field"]: row["values"] for row in data["differences"]}
+    assert rows == {"optimizer.learning_rate": ["0.001", "0.002", None]}
+    assert "3 runs: written to" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
+    (workdir / "report.html").mkdir()  # cannot be replaced by a file
+    writer = report_writer.begin(workdir, "the workdir", {"step": 0})
+    for step in (45, 50):
+        writer.write(step, {"eval/mlm_loss": 1.0})
+    writer.finish("stopped")
+    printed = capsys.readouterr().out
+    assert printed.count("warning:") == 1 and "The run goes on" in printed
+
+
+def test_a_writer_adds_lines_without_reading_the_log_again(workdir, monkeypatch):
+    writer = report_writer.ReportWriter(workdir, str(workdir))
+    for step in (45, 50, 60):
+        line = {"train/loss": 1 / step, "eval/mlm_loss": 1 / step}
+        with (workdir / "metrics.jsonl").open("a") as file:
+            file.write(to_line(step, line))
+        writer.write(step, line)
+        monkeypatch.setattr(report_writer, "read_metrics", None)
+    writer.finish("finished")
+    page = (workdir / "report.html").read_text()
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["runs"][0]
+    again = run_data(workdir, metrics=read_metrics(workdir / "metrics.jsonl"), state="finished")
+    assert data["train"] == again["train"] and data["eval"] == again["eval"]
+    assert data["status"]["sentence"] == "Finished after step 60 of 60."
+
+
+def summary_of(task, pairs):
+    summary, classes = PredictionSummary(task), ClassReport(task)
+    pairs = list(pairs)
+    assert list(summary.observe(classes.observe(pairs))) == pairs
+    return summary.content({"score": 0.5}, classes)
+
+
+def test_the_calibration_error_is_that_of_its_definition_and_mistakes_are_sorted():
+    rng = np.random.default_rng(0)
+    task = ClassificationTask(name="c", labels=("no", "yes"))
+    pairs = []
+    for i in range(500):
+        p = rng.uniform(0.5, 1)
+        answer, gold = (str(rng.choice(["no", "yes"])) for _ in range(2))
+        other = {"no": "yes", "yes": "no"}[answer]
+        prediction = {"label": answer, "probabilities": {answer: p, other: 1 - p}}
+        pairs.append((Example(id=str(i), where="", text="t" * 900, label=gold), prediction))
+    content = summary_of(task, pairs)
+    confidence = np.array([max(p["probabilities"].values()) for _, p in pairs])
+    right = np.array([e.label == p["label"] for e, p in pairs])
+    bins = np.minimum((confidence * 10).astype(int), 9)
+    expected = sum(
+        (bins == b).mean() * abs(confidence[bins == b].mean() - right[bins == b].mean())
+        for b in range(5, 10)
+    )
+    assert abs(content["calibration"]["ece"] - expected) < 1e-12
+    assert content["wrong"] == (~right).sum() and len(content["mistakes"]) == 50
+    wanted = sorted(confidence[~right], reverse=True)[:50]
+    assert [mistake["probability"] for mistake in content["mistakes"]] == wanted
+    assert len(content["mistakes"][0]["text"]) == 600
+    assert sum(map(sum, content["confusion"]["counts"])) == 500
+
+
+def test_mistakes_of_other_tasks_say_what_is_wrong():
+    multi = MultiLabelTask(name="m", labels=("a", "b"))
+    example = Example(id="", where="", text="x", label=("a",))
+    prediction = {"labels": ["a", "b"], "probabilities": {"a": 0.6, "b": 0.9}}
+    (mistake,) = summary_of(multi, [(example, prediction)])["mistakes"]
+    assert (mistake["gold"], mistake["predicted"], mistake["probability"]) == ("not b", "b", 0.9)
+
+    tags = TagTask.of_labels(("O", "B-X"), name="tag")
+    example = Example(id="", where="", words=("of", "Rome"), label=("O", "B-X"))
+    prediction = {"labels": ["O", "O"], "probabilities": [0.9, 0.7]}
+    content = summary_of(tags, [(example, prediction)])
+    (mistake,) = content["mistakes"]
+    start, end = mistake["marked"]
+    assert mistake["text"][start:end] == "Rome" and mistake["gold"] == "B-X"
+    assert content["calibration"]["unit"] == "words" and content["decisions"] == 2
+
+    span = SpanTask(name="squad")
+    example = Example(id="q", where="", text="Who?", pair="Ada.", answers=(("Ada", 0),))
+    predictions = [{"answer": answer, "probability": 0.8} for answer in ("the ada", "Eve")]
+    content = summary_of(span, [(example, prediction) for prediction in predictions])
+    (mistake,) = content["mistakes"]
+    assert (mistake["gold"], mistake["predicted"], mistake["pair"]) == ("Ada", "Eve", "Ada.")
+
+    choice = ChoiceTask(name="choice", num_choices=2)
+    example = Example(id="", where="", text="He", choices=("ran", "fell"), label=1)
+    prediction = {"label": 0, "probabilities": [0.7, 0.3]}
+    (mistake,) = summary_of(choice, [(example, prediction)])["mistakes"]
+    assert (mistake["gold"], mistake["predicted"]) == ("fell", "ran")
+
+
+def test_points_of_a_regression_are_thinned_and_the_largest_errors_kept():
+    task = RegressionTask(name="regress")
+    count = 2 * MOST_POINTS + 3
+    pairs = [
+        (Example(id=str(i), where="", text="", label=float(i)), {"score": i + (i % 7) / 10})
+        for i in range(count)
+    ]
+    content = summary_of(task, pairs)
+    assert content["every"] == 4
+    assert content["points"] == [(float(i), i + (i % 7) / 10) for i in range(0, count, 4)]
+    assert len(content["mistakes"]) == 50 and "calibration" not in content
+    assert all(abs(mistake["error"] - 0.6) < 1e-9 for mistake in content["mistakes"])
