@@ -19,7 +19,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import bertjax
-from bertjax import pretrain
+from bertjax import pretrain, report
 from bertjax.cloud import addresses, bucket_lock
 from bertjax.cloud.bucket_lock import BucketLock
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
@@ -239,9 +239,13 @@ def test_a_damaged_checkpoint_in_a_bucket_is_set_aside(bucket, config, capsys, c
     assert any(name.startswith("damaged/6/") for name in names_in(remote.workdir))
 
 
-def test_export_from_a_bucket(bucket, config, cache):
+def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)
+    assert b"Finished after step" in read(remote.workdir, "report.html")
+    capsys.readouterr()
+    assert report.main([remote.workdir, "--output", str(tmp_path / "report.html")]) == 0
+    assert f"{remote.workdir}: Finished after step" in capsys.readouterr().out
     model = read(remote.workdir, "model/model.safetensors")
     system_of(bucket).rm(f"{remote.workdir}/model".partition("://")[2], recursive=True)
     shutil.rmtree(cache)

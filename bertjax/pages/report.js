@@ -123,7 +123,7 @@ function evaluations(run) {
   return made;
 }
 
-const isBestHigh = (name) => !/(loss|mae|rmse)$/.test(name);
+const isBestHigh = (name) => !/(loss|mae|rmse)(_|$)/.test(name);
 const lastOf = (values) => [...values].reverse().find((value) => value !== null);
 
 // One row per run: its best value and, of each held-out metric, the last value.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.devices import activity, hosts
+from bertjax.devices import activity
 from bertjax.files import write_text
 from bertjax.interruption import Interrupted
 from bertjax.training import process_log
@@ -98,7 +98,7 @@ def begin(workdir: Path, address: str, facts: Mapping[str, Any]) -> ReportWriter
 
 def end(workdir: Path) -> None:
     """Notes that the run in `workdir`, one of several of this process, has finished."""
-    if hosts.is_first() and workdir in _runs:
+    if workdir in _runs:  # only on the first host
         process_log.ended(workdir, FINISHED)
 
 
@@ -120,8 +120,6 @@ def reported(folder: Path) -> Iterator[None]:
 
 
 def _finish(folder: Path, state: str, reason: str) -> None:
-    if not hosts.is_first():
-        return
     for workdir, writer in _runs.items():
         with writer._surviving():
             (*_, last) = process_log.read_processes(workdir) or [None]

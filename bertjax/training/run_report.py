@@ -130,7 +130,12 @@ def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def _present(workdir: Path) -> list[dict[str, Any]]:
     """Returns the line of the ledger that a process has not finished yet, if there is one."""
-    line = _json(workdir / GOODPUT[1])
+    # The process overwrites its line in place, so that a reader may see half of two lines.
+    for _ in range(3):
+        line = _json(workdir / GOODPUT[1])
+        if line is not None or not (workdir / GOODPUT[1]).is_file():
+            break
+        time.sleep(0.01)
     needed = {"start", "end", "first_step", "last_step", "lost_steps", "lost_seconds", "seconds"}
     return [line] if line is not None and line.keys() >= needed else []
 

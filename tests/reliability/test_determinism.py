@@ -69,7 +69,10 @@ def run_in(
     return {
         str(path.relative_to(folder)): _without_times(path)
         for path in files
-        if "checkpoints" not in path.parts and "tfevents" not in path.name
+        if "checkpoints" not in path.parts
+        and "tfevents" not in path.name
+        # These say when and where the run took place.
+        and path.name not in ("goodput.jsonl", "processes.jsonl", "report.html")
     }
 
 
