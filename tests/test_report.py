@@ -257,7 +257,8 @@ def test_the_report_of_a_killed_run_goes_on_where_it_resumes(config, small_run, 
     run = data_of(page.read_text())["runs"][0]
     assert run["status"]["sentence"] == "Finished after step 60 of 60."
     (event,) = run["events"]
-    assert event["kind"] == "resumed" and event["step"] >= 20
+    # A page is written before the checkpoint of its step is complete.
+    assert event["kind"] == "resumed" and 0 < event["step"] <= killed["status"]["step"]
     assert run["train"]["train/loss"]["steps"] == list(range(1, 61))
     assert run["eval"]["steps"] == list(range(10, 70, 10))
     assert len(run["processes"]) == 2 and run["ledger"]["processes"] == 2

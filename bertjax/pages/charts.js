@@ -165,7 +165,7 @@ class LineChart {
   draw() {
     const width = Math.max(260, Math.floor(this.plot.clientWidth || 520)), height = this.figure.classList.contains("wide") ? 300 : 240;
     [this.y0, this.y1] = this.range();
-    const yTicks = this.isLog ? logTicks(this.y0, this.y1) : ticks(this.y0, this.y1, 5);
+    const yTicks = this.isLog ? logTicks(this.y0, this.y1) : ticks(this.y0, this.y1, 6);
     const labels = yTicks.map((value) => this.format(value, true));
     this.left = 14 + 7 * Math.max(3, ...labels.map((label) => label.length));
     [this.right, this.top, this.bottom] = [width - 14, 10, height - 36];

@@ -11,7 +11,8 @@ const TITLES = {
   accuracy: "Accuracy", learning_rate: "Learning rate", grad_norm: "Gradient norm",
   tokens_per_second: "Throughput in tokens per second", mfu: "Model FLOP utilisation (MFU)", exact_match: "Exact match",
   f1: "F1", macro_f1: "Macro F1", micro_f1: "Micro F1", weighted_f1: "Weighted F1", matthews: "Matthews correlation",
-  pearson: "Pearson correlation", spearman: "Spearman correlation", mae: "Mean absolute error", rmse: "Root mean squared error",
+  pearson: "Pearson correlation", spearman: "Spearman correlation", pearson_spearman: "Mean of Pearson and Spearman", r2: "R²", subset_accuracy: "Subset accuracy",
+  mae: "Mean absolute error", rmse: "Root mean squared error",
 };
 const LAST = ["learning_rate", "grad_norm", "tokens_per_second", "mfu"];
 const base = (metric) => metric.slice(metric.indexOf("/") + 1);

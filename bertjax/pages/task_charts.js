@@ -54,7 +54,7 @@ function square(low, high, xLabel, yLabel, form) {
   const x = (value) => left + (value - low) / (high - low) * (right - left);
   const y = (value) => bottom - (value - low) / (high - low) * (bottom - top);
   const svg = node("svg", { viewBox: `0 0 ${size} ${size}`, style: "max-width:420px;margin:0 auto", role: "group", "aria-label": `${yLabel} by ${xLabel}` });
-  for (const value of ticks(low, high, 5)) {
+  for (const value of ticks(low, high, 7)) {
     svg.append(node("line", { class: "rule", x1: left, x2: right, y1: y(value), y2: y(value) }),
       node("text", { class: "tick", x: left - 6, y: y(value) + 4, "text-anchor": "end" }, form(value)),
       node("text", { class: "tick", x: x(value), y: bottom + 16, "text-anchor": "middle" }, form(value)));
@@ -83,7 +83,7 @@ function reliability({ unit, ece, bins }) {
   svg.append(node("line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   return section("Reliability diagram",
     element("p", {}, ece === null ? "There are no probabilities." :
-      `Expected calibration error: ${percent(ece)} (mean distance between confidence and share of right ${unit}, over ${bins.length} bins of equal width). Orange: the distance. Pale bars: few ${unit}. A bar below the dashed line: the model is too confident.`),
+      `Expected calibration error: ${percent(ece)} (mean distance between confidence and share of right ${unit}, over ${bins.length} bins of equal width). Shaded: the distance. Pale bars: few ${unit}. A bar below the dashed line: the model is too confident.`),
     element("div", { class: "plot" }, svg), read);
 }
 
