@@ -9,16 +9,17 @@ if TYPE_CHECKING:
     from bertjax.inference.pretrained import load_pretrained as load_pretrained
     from bertjax.prepare import prepare as prepare
     from bertjax.pretrain import pretrain as pretrain
+    from bertjax.train_tokenizer import train_tokenizer as train_tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["evaluate", "finetune", "load_pretrained", "prepare", "pretrain"]
+__all__ = ["evaluate", "finetune", "load_pretrained", "prepare", "pretrain", "train_tokenizer"]
 
 # Maps a public name to its module. Command modules are callable (`command_line.CallableModule`).
 _HOMES = {
     "evaluate": "bertjax.inference.evaluation",
     "load_pretrained": "bertjax.inference.pretrained",
 }
-_COMMANDS = ("finetune", "prepare", "pretrain")
+_COMMANDS = ("finetune", "prepare", "pretrain", "train_tokenizer")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,14 +7,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax import command_line, progress
-from bertjax.config import TrainTokenizerConfig
+from bertjax.config import TrainTokenizerConfig, config_from
 
 if TYPE_CHECKING:
     from bertjax.data.text.corpus import Corpus
     from bertjax.tokenization import Tokenizer
 
+sys.modules[__name__].__class__ = command_line.CallableModule
 
-def run(config: TrainTokenizerConfig) -> None:
+
+def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -> "Tokenizer":
+    """Trains a tokenizer, saves it in the folder `output`, and returns it.
+
+        bertjax.train_tokenizer(input="text/*", vocab_size=30522, output="tokenizer")
+
+    Args:
+        config: the config of the training; None: the default config.
+        fields: values of `TrainTokenizerConfig` fields, which replace the values in `config`; the
+            fields `input` and `output` are required if `config` is None.
+
+    Raises:
+        ValueError: the output directory is not empty, the corpus contains no word, or `vocab_size`
+            is too small for the corpus (unigram) or for the 256 bytes (byte-level BPE).
+        TypeError: a name in `fields` is not a field of `TrainTokenizerConfig`.
+    """
+    return run(config_from(TrainTokenizerConfig, config, fields))
+
+
+def run(config: TrainTokenizerConfig) -> "Tokenizer":
     """Trains a tokenizer on the corpus `config.input` and saves it in the folder `config.output`.
 
     Raises:
@@ -45,6 +65,7 @@ def run(config: TrainTokenizerConfig) -> None:
             f"The corpus has too few words for --vocab_size {config.vocab_size}. Pretrain with "
             f"--model.vocab_size {tokenizer.vocab_size} or more."
         )
+    return tokenizer
 
 
 def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
