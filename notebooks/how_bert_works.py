@@ -80,14 +80,15 @@ def same(name, ours, library):
     ours, library = np.asarray(ours), np.asarray(library, np.float64)
     assert ours.shape == library.shape, (name, ours.shape, library.shape)
     largest, difference = np.abs(library).max(), np.abs(ours - library).max()
-    assert difference <= 1e-6 * max(largest, 1), (name, difference, largest)
-    print(f"{name:28} {ours.shape!s:18} equal within {difference:.0e}")
+    relative = difference / max(largest, 1)
+    assert relative <= 1e-6, f"{name}: {difference} of {largest}"
+    print(f"{name:28} {ours.shape!s:18} equal within {relative:.1e}")
 
 
 # %% [markdown]
-# # From text to numbers
+# ## From text to numbers
 #
-# ## 1. Pieces
+# ### 1. Pieces
 #
 # *BERT, section 3, "Input/Output Representations"; in bertjax:
 # `bertjax/tokenization/wordpiece.py`.*
@@ -133,7 +134,7 @@ for word in ("array", "arrays", "tokenizer", "unreadable", "hippopotamus", "日�
 # A word becomes `[UNK]` only if one of its *characters* is missing from the vocabulary, which is
 # rare.
 #
-# ## 2. A pair of texts becomes one sequence
+# ### 2. A pair of texts becomes one sequence
 #
 # *BERT, section 3 and figure 2; `bertjax/tokenization/base.py`.*
 #
@@ -208,9 +209,9 @@ print(
 )
 
 # %% [markdown]
-# # The encoder
+# ## The encoder
 #
-# ## 3. Embeddings: three look-ups and a sum
+# ### 3. Embeddings: three look-ups and a sum
 #
 # *BERT, section 3, figure 2; `bertjax/model/embeddings.py`.*
 #
@@ -229,7 +230,7 @@ same("positions", position_table[positions], library("embeddings/position_embedd
 same("token types", type_table[types], library("embeddings/token_type_embeddings"))
 
 # %% [markdown]
-# ### LayerNorm
+# #### LayerNorm
 #
 # *Ba et al. 2016; Attention, section 3.1.*
 #
@@ -290,7 +291,7 @@ plt.show()
 # out by itself that neighbours matter. Positions that were rarely trained (the last ones) stay
 # close to their random start.
 #
-# ## 4. Attention: tokens look at each other
+# ### 4. Attention: tokens look at each other
 #
 # *Attention, section 3.2; `bertjax/model/attention.py`.*
 #
@@ -331,7 +332,7 @@ for name, ours in (("query", query), ("key", key), ("value", value)):
     same(name, ours.transpose(1, 0, 2), library(f"encoder/layers/attention/{name}")[LAYER])
 
 # %% [markdown]
-# ### Scores and softmax
+# #### Scores and softmax
 #
 # *Attention, section 3.2.1, equation 1.*
 #
@@ -371,7 +372,7 @@ plt.show()
 # *bidirectional*. A GPT blanks out everything to the right of the diagonal, because it must predict
 # the next token.
 #
-# ### Output and residual
+# #### Output and residual
 #
 # *Attention, sections 3.2.2 and 3.1.*
 #
@@ -405,7 +406,7 @@ after_attention = layer_norm(embedded + attended, *layer_norm_of("attention_laye
 same("after the residual", after_attention, library("encoder/layers/attention_layer_norm")[LAYER])
 
 # %% [markdown]
-# ## 5. Feed-forward: each token thinks by itself
+# ### 5. Feed-forward: each token thinks by itself
 #
 # *Attention, section 3.3; GELU: Hendrycks and Gimpel 2016; `bertjax/model/encoder.py`.*
 #
@@ -436,7 +437,7 @@ same("output of the layer", after_layer, outputs["hidden_states"][LAYER + 1][0])
 # %% [markdown]
 # That is a complete layer. Nothing is missing.
 #
-# ## 6. All layers
+# ### 6. All layers
 #
 # *BERT, section 3, "Model Architecture"; `bertjax/model/bert.py`.*
 #
@@ -481,13 +482,13 @@ for layer, x in enumerate(states):
 # %% [markdown]
 # (The embeddings of the two differ only by their positions.)
 #
-# # The two questions of pretraining
+# ## The two questions of pretraining
 #
 # The encoder turns text into vectors. How do the numbers in its matrices come about? By practice on
 # two questions to which any text has the answers: *which piece was here?* and *do these two texts
 # belong together?*
 #
-# ## 7. The pooler and next-sentence prediction
+# ### 7. The pooler and next-sentence prediction
 #
 # *BERT, section 3.1, task 2; `bertjax/model/pretraining_heads.py`.*
 #
@@ -512,7 +513,7 @@ same("next sentence", next_sentence(last_hidden_state), outputs["seq_relationshi
 print(f"P(B follows A) = {softmax(next_sentence(last_hidden_state))[0]:.3f}")
 
 # %% [markdown]
-# ## 8. The masked language model
+# ### 8. The masked language model
 #
 # *BERT, section 3.1, task 1.*
 #
@@ -548,9 +549,9 @@ assert [word for word, _ in by_hand] == [word for word, _ in by_library]
 print(text, "->", ", ".join(f"{word} {probability:.1%}" for word, probability in by_hand))
 
 # %% [markdown]
-# # Learning
+# ## Learning
 #
-# ## 9. Masking: 80, 10, 10
+# ### 9. Masking: 80, 10, 10
 #
 # *BERT, sections 3.1 and C.2; `bertjax/data/batches/masking.py`.*
 #
@@ -615,7 +616,7 @@ print({name: f"{share:.1%}" for name, share in shares.items()})
 assert abs(shares["[MASK]"] - 0.8) < 0.01 and abs(shares["unchanged"] - 0.1) < 0.01
 
 # %% [markdown]
-# ## 10. The loss
+# ### 10. The loss
 #
 # *BERT, section A.2: "The training loss is the sum of the mean masked LM likelihood and the mean
 # next sentence prediction likelihood"; `bertjax/model/losses.py`.*
@@ -659,7 +660,7 @@ same("loss", loss, library_loss)
 # *frequent* each piece is reaches the **unigram entropy** of the text. What is below that has been
 # learnt from context.
 #
-# ## 11. Gradients: which way is down?
+# ### 11. Gradients: which way is down?
 #
 # The loss is a function of all parameters. Its **gradient** says for each of them how the loss
 # changes if the number grows a little. The chain rule computes it, from the loss backwards through
@@ -705,7 +706,7 @@ print(f"expected fall {step_size * squared_length:.6f}, real fall {library_loss 
 assert 0.5e-3 < library_loss - new_loss < 2e-3
 
 # %% [markdown]
-# ## 12. AdamW, as BERT was trained
+# ### 12. AdamW, as BERT was trained
 #
 # *BERT, section A.2; Adam: Kingma and Ba 2015; decoupled weight decay: Loshchilov and Hutter 2019;
 # `bertjax/training/optimizer.py`.*
@@ -766,7 +767,7 @@ assert all(np.abs(params[n] - p).max() < 1e-6 for n, p in flat(library_params).i
 # same question again. Pretraining does this a million times, on 256 *different* sequences each
 # time.
 #
-# ## 13. The learning rate
+# ### 13. The learning rate
 #
 # *BERT, section A.2: "learning rate warmup over the first 10,000 steps, and linear decay".*
 #
@@ -792,7 +793,7 @@ google = make_schedule(OptimizerConfig(warmup_steps=10_000, schedule="google"), 
 same("Google's schedule", by_hand, google(steps))
 
 # %% [markdown]
-# ## 14. A pair that does not belong together
+# ### 14. A pair that does not belong together
 #
 # *BERT, section 3.1, task 2.*
 #
@@ -811,7 +812,7 @@ for second in (
 # be told by words alone. This is why RoBERTa (Liu et al. 2019) dropped it, and ALBERT (Lan et al.
 # 2019) swaps the two texts instead.
 #
-# ## 15. How many numbers?
+# ### 15. How many numbers?
 #
 # *BERT, section 3: 110 million for BERT-base.*
 #
@@ -834,7 +835,7 @@ print(f"{'all':26} {total:12,}")
 assert total == sum(p.size for p in jax.tree.leaves(bert.params))
 
 # %% [markdown]
-# ## 16. Packing
+# ### 16. Packing
 #
 # *`bertjax/data/preparation/packing.py`; `sequence_ids` in `bertjax/model/attention.py`.*
 #
@@ -867,9 +868,9 @@ axis.set_ylabel("this token looks")
 plt.show()
 
 # %% [markdown]
-# # Questions that come up again and again
+# ## Questions that come up again and again
 #
-# ## My texts are full of words that BERT does not know. Do I need a new vocabulary?
+# ### My texts are full of words that BERT does not know. Do I need a new vocabulary?
 #
 # Almost never. There are no unknown words, only words of several pieces:
 
@@ -906,7 +907,7 @@ print([tokenizer.tokens[i] for i in before], "->", [own.tokens[i] for i in after
 assert len(after) == 1 and own.vocab_size == tokenizer.vocab_size
 
 # %% [markdown]
-# ## My labels are for words, but words are split. Which piece gets the label?
+# ### My labels are for words, but words are split. Which piece gets the label?
 #
 # *BERT, section 5.3: "We use the representation of the first sub-token as the input to the
 # token-level classifier".*
@@ -935,7 +936,7 @@ ours = [{"-100": -1, "O": 0, "B-LOC": 1}[label] for _, label in row]
 assert list(feature.labels) == ours
 
 # %% [markdown]
-# ## Why at most 512 tokens? What about longer texts?
+# ### Why at most 512 tokens? What about longer texts?
 #
 # Because the position table has 512 rows (here fewer), and there is no row for position 512.
 # Nothing can be looked up:
@@ -979,7 +980,7 @@ assert windows(1000, 384, 128) == library_windows(1000, 384, 128)
 # between the starts of two windows; in transformers, the parameter of this name is their
 # **overlap**.
 #
-# ## In fine-tuning there is no `[MASK]`. Why does pretraining help then?
+# ### In fine-tuning there is no `[MASK]`. Why does pretraining help then?
 #
 # *BERT, sections 3.1, 3.2 and C.2.*
 #
@@ -999,7 +1000,7 @@ for i in range(1, len(row) - 1):
     print(f"{tokenizer.tokens[row[i]]:12} -> {guesses}")
 
 # %% [markdown]
-# ## Is the vector of `[CLS]` an embedding of the sentence?
+# ### Is the vector of `[CLS]` an embedding of the sentence?
 #
 # Not by itself. In pretraining, `[CLS]` answers one question, whether B follows A, and its vector
 # has to hold only what helps with that. The authors say so too, in the FAQ of their code: "we're
@@ -1022,7 +1023,7 @@ for pooling in ("cls", "mean"):
 # Look at the difference within a line, not at the numbers themselves: in BERT, *all* vectors point
 # in similar directions, so a cosine of 0.8 alone says nothing (Ethayarajh 2019).
 #
-# ## Why does the loss of an untrained model begin at ln V?
+# ### Why does the loss of an untrained model begin at ln V?
 #
 # With small random weights, all logits are nearly 0, so each of the V pieces gets a probability
 # near 1/V, and minus the logarithm of 1/V is ln V. If a training from scratch begins elsewhere,
@@ -1037,7 +1038,7 @@ print(f"untrained: {total / number:.3f} nats; ln {V:,} = {math.log(V):.3f}")
 assert abs(total / number - math.log(V)) < 0.3
 
 # %% [markdown]
-# ## Cased or uncased?
+# ### Cased or uncased?
 #
 # An uncased model turns everything into lower case *and strips accents* before it looks for pieces.
 # "US" and "us" are the same for it. It is the better choice unless case matters for the task: names
@@ -1051,7 +1052,7 @@ print("lower case:", tokenizer.do_lower_case)
 print([tokenizer.tokens[i] for i in tokenizer.encode(["Café Returns"])[0]])
 
 # %% [markdown]
-# ## What do attention maps explain?
+# ### What do attention maps explain?
 #
 # They show exactly how one step, the mixing of values in one head, weights its inputs. They do not
 # show *why* the model answers as it does:
@@ -1085,7 +1086,7 @@ for layer in range(config.num_hidden_layers):
 # "Attention of a fine-tuned model" looks at this in pictures, before and after a fine-tuning, and
 # `bertjax visualize` makes an interactive page of any model and text.
 #
-# ## Does RoBERTa have token types?
+# ### Does RoBERTa have token types?
 #
 # No. RoBERTa was trained without next-sentence prediction and does not tell its two texts apart by
 # types; its table has a single row, which all tokens use. A pair is written with two separators,
@@ -1093,7 +1094,7 @@ for layer in range(config.num_hidden_layers):
 # error (there is no row 1), and bertjax uses row 0 for all. DistilBERT has no token types either;
 # ALBERT has them.
 #
-# # Where to go from here
+# ## Where to go from here
 #
 # | step on this page | file in bertjax |
 # |---|---|
