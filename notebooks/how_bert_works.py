@@ -16,10 +16,12 @@
 # This page computes everything that BERT does with two sentences, from the text to the loss and to
 # one step of the optimizer. Each step is a few lines of plain numpy. Beside it runs bertjax, and
 # after each step the page compares the two: **every array is equal to the library's within one
-# millionth of its largest number**, or the page would not have been built. So what you read is not
-# *like* BERT, it *is* BERT. The model is `bertjax:tiny`, which comes with bertjax and is very small
-# (three layers, not twelve), but nothing else about it is simplified: put `bert-base-uncased` in
-# its place, and every line still holds.
+# millionth** (of its largest number, if that is above 1), or the page would not have been built. So
+# what you read is not *like* BERT, it *is* BERT. The model is `bertjax:tiny`, which comes with
+# bertjax. It is very small, with three layers and not twelve, but nothing else about it is
+# simplified: with `bert-base-uncased` in its place, the code is the same. (Only the millionth would
+# have to be a little larger, because the rounding errors of the library, which computes in 32 bits,
+# grow with the number of layers.)
 #
 # You need to know what a matrix product is, and some Python. No knowledge of transformers is
 # assumed. Sections of two papers are named where they belong, so that you can read them alongside:
@@ -62,9 +64,9 @@ config, tokenizer = bert.config, bert.tokenizer
 print(bert)
 
 # %% [markdown]
-# The parameters of the model are a tree of arrays. This function takes one of them by its path, in
-# 64 bits, so that the numbers computed here are exact for our purposes, and what remains of a
-# difference is the rounding of the library, which computes in 32 bits.
+# The parameters of the model are a tree of arrays. The first function takes one of them by its
+# path, in 64 bits, so that the numbers computed here are exact for our purposes. The second one
+# compares an array of ours with the library's.
 
 
 # %%
@@ -75,14 +77,14 @@ def parameter(path):
     return np.asarray(value, np.float64)
 
 
-def same(name, ours, library):
+def same(name, ours, theirs):
     """Prints the shape, and fails unless both arrays are equal within a millionth."""
-    ours, library = np.asarray(ours), np.asarray(library, np.float64)
-    assert ours.shape == library.shape, (name, ours.shape, library.shape)
-    largest, difference = np.abs(library).max(), np.abs(ours - library).max()
-    relative = difference / max(largest, 1)
-    assert relative <= 1e-6, f"{name}: {difference} of {largest}"
-    print(f"{name:28} {ours.shape!s:18} equal within {relative:.1e}")
+    ours, theirs = np.asarray(ours), np.asarray(theirs, np.float64)
+    assert ours.shape == theirs.shape, f"{name}: {ours.shape} and {theirs.shape}"
+    # Rounding errors are proportional to the numbers: 1e-6 is meant for numbers up to 1.
+    difference = np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1)
+    assert difference <= 1e-6, f"{name}: the largest difference is {difference}"
+    print(f"{name:28} {ours.shape!s:18} equal within {difference:.1e}")
 
 
 # %% [markdown]
@@ -465,7 +467,9 @@ same("all hidden states", hidden_states, outputs["hidden_states"][:, 0])
 
 # %% [markdown]
 # What has been gained? A vector in the table `word_table` is the same wherever its piece occurs. A
-# hidden state depends on the whole text: *contextual* embeddings. The same piece in two sentences:
+# hidden state depends on the whole text, which is what *contextual embedding* means. Below, the
+# same word occurs twice in a text. In the embeddings, its two vectors differ only by their
+# positions; from layer to layer, they also take up what is around them.
 
 # %%
 word = "file"
@@ -480,8 +484,6 @@ for layer, x in enumerate(states):
     print(f"cosine of the two vectors of {word!r}, {name}: {cosine:.3f}")
 
 # %% [markdown]
-# (The embeddings of the two differ only by their positions.)
-#
 # ## The two questions of pretraining
 #
 # The encoder turns text into vectors. How do the numbers in its matrices come about? By practice on

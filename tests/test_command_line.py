@@ -242,7 +242,7 @@ def test_modules_of_commands_are_functions_of_the_python_api():
         text=True,
     )
     assert done.stdout.splitlines() == ["True", f"bertjax {bertjax.__version__}"], done.stderr
-    for name in ("finetune", "prepare", "pretrain"):
+    for name in ("finetune", "prepare", "pretrain", "train_tokenizer"):
         module: Any = importlib.import_module(f"bertjax.{name}")
         assert getattr(bertjax, name) is module and name in dir(bertjax)
         assert "config" in inspect.signature(module).parameters

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import bertjax
 from bertjax import train_tokenizer
 from bertjax.config import TrainTokenizerConfig
 from bertjax.tokenization import counting, load_tokenizer, train_wordpiece
@@ -110,3 +111,10 @@ def test_a_corpus_without_words_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no word to learn"):
         train_tokenizer.run(config)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_is_trained_from_python(text, tmp_path):
+    output = tmp_path / "tokenizer"
+    tokenizer = bertjax.train_tokenizer(input=str(text), vocab_size=100, output=str(output))
+    assert tokenizer.vocab_size == 100
+    assert load_tokenizer(output).fingerprint == tokenizer.fingerprint
