@@ -289,17 +289,18 @@ plt.show()
 
 # %% [markdown]
 # For sinusoids, only the distance of two positions counts: the stripes are parallel to the
-# diagonal. Nothing made the learnt positions so; where they show similar bands, the model has found
-# out by itself that neighbours matter. Positions that were rarely trained (the last ones) stay
-# close to their random start.
+# diagonal. Nothing made the learnt positions so, and they have become something else: neighbours
+# are similar, and there are blocks, because positions in the first half of a row mostly belong to
+# the first text, and those in the second half to the second. Positions that were rarely trained,
+# the last ones, stay close to their random start, and similar to none.
 #
 # ### 4. Attention: tokens look at each other
 #
 # *Attention, section 3.2; `bertjax/model/attention.py`.*
 #
-# So far, each vector knows its own piece only. In "The function returns a new array", what *new* is
-# about is in another vector. Attention is the step, and the *only* step in the whole network, in
-# which information moves between tokens.
+# So far, each vector knows only its own piece and place. In "The function returns a new array",
+# what *new* is about is in another vector. Attention is the step, and the *only* step in the whole
+# network, in which information moves between tokens.
 #
 # Each token makes three vectors from its own vector, by three learnt matrices:
 #
@@ -1005,11 +1006,11 @@ for i in range(1, len(row) - 1):
 # ### Is the vector of `[CLS]` an embedding of the sentence?
 #
 # Not by itself. In pretraining, `[CLS]` answers one question, whether B follows A, and its vector
-# has to hold only what helps with that. The authors say so too, in the FAQ of their code: "we're
-# not sure how to use the `[CLS]` vector before fine-tuning". After fine-tuning it is what you have
-# trained it to be. For similarity without fine-tuning, the mean over all tokens is better, and
-# models that were *trained* for similarity (Sentence-BERT; Reimers and Gurevych 2019) are much
-# better. Compare the cosines:
+# has to hold only what helps with that. The paper says so in a footnote of section 3.1: the vector
+# "is not a meaningful sentence representation without fine-tuning, since it was trained with NSP".
+# After fine-tuning, it is what you have trained it to be. For similarity without fine-tuning, the
+# mean over all tokens is usually better, and models that were *trained* for similarity
+# (Sentence-BERT; Reimers and Gurevych 2019) are much better. Compare the cosines:
 
 # %%
 sentences = [
@@ -1059,10 +1060,11 @@ print([tokenizer.tokens[i] for i in tokenizer.encode(["Café Returns"])[0]])
 # They show exactly how one step, the mixing of values in one head, weights its inputs. They do not
 # show *why* the model answers as it does:
 #
-# - The value that a weight multiplies may be small. Many heads look at `[SEP]` when they have
-#   nothing to do, and take nearly nothing from it (Clark et al. 2019; Kobayashi et al. 2020). The
-#   table below compares the weight of `[CLS]` and `[SEP]` with their share of what is really taken:
-#   weight times length of the value.
+# - The value that a weight multiplies may be small. In BERT-base, many heads look at `[SEP]` when
+#   they have nothing to do, and take nearly nothing from it (Clark et al. 2019; Kobayashi et al.
+#   2020). The table below compares the weight of `[CLS]` and `[SEP]` with their share of what is
+#   really taken, weight times length of the value. In a model as small as ours the two hardly
+#   differ; try a larger one.
 # - From the second layer on, the vector at a token is not the token any more. It holds information
 #   from everywhere, and so does what is taken from it.
 # - The residual connection and the feed-forward networks are not in the picture at all.
