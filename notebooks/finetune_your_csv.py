@@ -129,7 +129,7 @@ for name, score in result.scores.items():
 
 # %%
 train = [(r["step"], r["train/loss"]) for r in result.metrics if "train/loss" in r]
-dev = [(r["step"], r["dev/loss"]) for r in result.metrics if "dev/loss" in r]
+dev = [(r["step"], r["eval/loss"]) for r in result.metrics if "eval/loss" in r]
 figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
 axis.plot(*zip(*train, strict=True), color="0.6", label="training rows")
 axis.plot(*zip(*dev, strict=True), "o-", label="held-out rows")
@@ -202,6 +202,7 @@ for path in sorted((WORK / "run").rglob("*")):
 #   new.csv` predicts files, and `bertjax.load_pretrained(".../model")` loads it in Python.
 # - `scores.json`, `predictions/`: what was shown above.
 # - `metrics.jsonl` and TensorBoard's events: the losses.
+# - `report.html`, where the list has it: the run as one page for the browser.
 #
 # In `transformers`, without bertjax:
 #

@@ -289,10 +289,9 @@ plt.show()
 
 # %% [markdown]
 # For sinusoids, only the distance of two positions counts: the stripes are parallel to the
-# diagonal. Nothing made the learnt positions so, and they have become something else: neighbours
-# are similar, and there are blocks, because positions in the first half of a row mostly belong to
-# the first text, and those in the second half to the second. Positions that were rarely trained,
-# the last ones, stay close to their random start, and similar to none.
+# diagonal. Nothing made the learnt positions so. The model has found out by itself that neighbours
+# should be similar (the band along the diagonal), and something like waves has appeared. Positions
+# that were rarely trained, the last ones, stay close to their random start, and similar to none.
 #
 # ### 4. Attention: tokens look at each other
 #
