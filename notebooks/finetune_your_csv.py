@@ -202,7 +202,7 @@ for path in sorted((WORK / "run").rglob("*")):
 #   new.csv` predicts files, and `bertjax.load_pretrained(".../model")` loads it in Python.
 # - `scores.json`, `predictions/`: what was shown above.
 # - `metrics.jsonl` and TensorBoard's events: the losses.
-# - `report.html`, where the list has it: the run as one page for the browser.
+# - `report.html`: the whole run as one page for the browser, rewritten at every evaluation.
 #
 # In `transformers`, without bertjax:
 #
