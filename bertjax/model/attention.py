@@ -105,6 +105,7 @@ def attend_by_head(
     """Computes the attention of one head after the other; its memory is that of one head's scores.
 
     query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
+    If `causal` is set, a token attends only to itself and to earlier tokens.
     """
 
     def attend(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:

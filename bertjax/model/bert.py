@@ -110,7 +110,8 @@ class BertModel(nn.Module):
         """Encodes a batch whose rows hold one or several sequences.
 
         Args:
-            input_ids, token_type_ids: int [B, L], the token ids and the token type ids.
+            input_ids: int [B, L], the token ids.
+            token_type_ids: int [B, L], the token types: 0 for the first segment, 1 for the second.
             position_ids: int [B, L], the position of each token in its sequence, counted from 0.
             sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
                 0 for padding.

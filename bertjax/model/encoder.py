@@ -50,12 +50,16 @@ REMAT_POLICIES: dict[str, Any] = {
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """Applies to x the activation function that transformers calls `name`."""
+    """Applies to x the activation function that transformers calls `name`; x has any shape."""
     return _ACTIVATIONS[name](x)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm."""
+    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm.
+
+    This is the encoder layer of Vaswani et al. 2017, 3.1, with the activation function and the
+    dropout of BERT (Devlin et al. 2018, 3 and A.2).
+    """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32

@@ -27,9 +27,9 @@ def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
 class Linear(nn.Module):
     """A linear layer that contracts the last `axes` axes of its input.
 
-    The parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features],
-    where `inputs` are the sizes of the contracted axes. With `float32`, the result is not rounded
-    to `dtype`, in which the layer multiplies.
+    The parameters are those of Flax's `nn.DenseGeneral`: kernel [*inputs, *features], bias
+    [*features], where `inputs` are the sizes of the contracted axes. With `float32`, the result is
+    not rounded to `dtype`, in which the layer multiplies.
     """
 
     config: BertConfig
