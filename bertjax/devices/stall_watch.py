@@ -106,7 +106,11 @@ def _count(text: str) -> int:
 
 @contextlib.contextmanager
 def watching(seconds: float) -> Iterator[None]:
-    """A context in which this process, the only one of its run, is watched by a thread."""
+    """A context in which this process, the only one of its run, is watched by a thread.
+
+    The thread prints where the process is if it makes no progress for `seconds` seconds; 0 starts
+    no thread.
+    """
     ended = threading.Event()
     watch = StallWatch(seconds)
 
