@@ -45,7 +45,11 @@ class Workers:
     def submit(self, chunk: Chunk) -> None:
         """Submits `chunk` to a worker process; blocks while `processes + 1` chunks are unfinished.
 
-        If `processes` is 1, this process converts `chunk` to shards before `submit` returns.
+        If `processes` is 1, this process converts `chunk` to shards before `submit` returns. An
+        error of an earlier chunk is raised here.
+
+        Raises:
+            OSError: a worker process died, for example because the memory did not suffice.
         """
         if self._pool is None:
             with _one_tokenizer_thread():
@@ -58,7 +62,11 @@ class Workers:
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
-        """Waits until the shards of all submitted chunks are written."""
+        """Waits until the shards of all submitted chunks are written.
+
+        Raises:
+            OSError: a worker process died, for example because the memory did not suffice.
+        """
         with self._explaining_lost_workers():
             while self._pending:
                 self._collect()
