@@ -10,7 +10,13 @@ from bertjax.tokenization.hub import fetch
 
 
 class HubDataset(NamedTuple):
-    """A dataset on the hub: its repository, and the folder and branch with its Parquet files."""
+    """A dataset on the hub that has the data of a benchmark task as Parquet files.
+
+    Attributes:
+        repository: the repository, OWNER/NAME.
+        folder: the folder with the Parquet files.
+        revision: the branch with the Parquet files.
+    """
 
     repository: str
     folder: str
