@@ -92,7 +92,7 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
         compiling: number of tokens that are computed while a program is compiled.
 
     Returns:
-        int array, the padded length of each row, at least its length.
+        int [rows], the padded length of each row, at least its length.
     """
     if not len(lengths):
         return np.zeros(0, int)
