@@ -131,7 +131,9 @@ def train_wordpiece(
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
     is too small for all characters in the texts, the rarest characters are left out. The vocabulary
     does not depend on the order of the texts, unless `counting.count_words` drops rare words to
-    bound memory; `report` is then called with a message.
+    bound memory; `report` is then called with a message. `do_lower_case` tells whether texts are
+    lower-cased, here and later; `model_max_length`, the maximum number of tokens of the model, is
+    stored in the tokenizer.
 
     Raises:
         ValueError: the texts contain no word.
