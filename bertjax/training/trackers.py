@@ -81,6 +81,9 @@ class WandbTracker:
 
     The server knows how far a run is, and refuses lower steps. WANDB_MODE=offline writes to the
     disk only; a killed process loses a part of that, so each process writes the whole run anew.
+
+    Raises:
+        ValueError: no API key is stored, although WANDB_MODE does not say that none is needed.
     """
 
     def __init__(self, start: Start):
