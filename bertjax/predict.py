@@ -27,7 +27,12 @@ MODES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Config of `bertjax.predict`: the model, the input and the kind of inference."""
+    """Config of `bertjax.predict`: the model, the input and the kind of inference.
+
+    Raises:
+        ValueError: not exactly one kind of input is set, a set flag has no effect with this input,
+            or `top_k` is below 1.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
