@@ -72,9 +72,9 @@ def evaluate(
         max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
 
     Returns:
-        The metrics as {name: value}, where values are fractions (not percent). If the names of
-        several splits begin with `split`, as MNLI's dev_matched and dev_mismatched begin with
-        "dev", all these splits are evaluated and the metrics are named "dev_matched/accuracy" etc.
+        The metrics by name; their values are fractions (not percent). If the names of several
+        splits begin with `split`, as MNLI's dev_matched and dev_mismatched begin with "dev", all
+        these splits are evaluated and the metrics are named "dev_matched/accuracy" etc.
 
     Raises:
         ValueError: `task` and `data` are both set or both None, the labels of the task and the

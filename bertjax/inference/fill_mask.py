@@ -19,7 +19,7 @@ from bertjax.weights import LoadedModel
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
     """Predicts the `top_k` most probable tokens for each mask token in `text`.
 
-    The mask token depends on the model's tokenizer: [MASK] for BERT, <mask> for RoBERTa. `loaded`
+    The mask token depends on the model's tokenizer: [MASK] for BERT, `<mask>` for RoBERTa. `loaded`
     is a model with a masked LM head, whose parameters may be on the device.
 
     Returns:

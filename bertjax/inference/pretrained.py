@@ -132,7 +132,7 @@ class Pretrained:
                 length of the rows.
 
         Returns:
-            A dict of arrays, whose keys are the names of the outputs in transformers:
+            A dict of arrays, whose keys are the names of the outputs in transformers. They are
             last_hidden_state [B, L, D], pooler_output [B, D] and, depending on the head, logits,
             prediction_logits and seq_relationship_logits, or start_logits and end_logits. Logits
             are float32; hidden states have the dtype that was given to `load_pretrained`.

@@ -71,7 +71,7 @@ def keep_scale(threshold: int) -> float:
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform integers in [0, 2**16), uint32 [B, *shape], for the B rows of an array.
+    """Draws uniform integers in [0, 2^16), uint32 `[B, *shape]`, for the B rows of an array.
 
     They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
     """

@@ -10,8 +10,8 @@ def fill(template: str, data: Any) -> str:
 
     Args:
         template: name of a template in this package, such as "attention.html". It has the
-            placeholders /*STYLE*/ in a <style> element, for `style.css`, and /*DATA*/ in a
-            <script type="application/json"> element, for `data`.
+            placeholders `/*STYLE*/` in a `<style>` element, for `style.css`, and `/*DATA*/` in a
+            `<script type="application/json">` element, for `data`.
         data: what `json` can write, without NaN and infinities, which JSON does not have.
 
     Raises:

@@ -77,7 +77,8 @@ def squad2(
         threshold: value of `null_odds` above which the prediction for a question counts as "".
 
     Returns:
-        A dictionary with these keys:
+        A dictionary with these keys.
+
         - `exact`, `f1`, `total`: exact match and F1 as fractions, and the number of questions.
         - `HasAns_exact`, `HasAns_f1`, `HasAns_total`: exact match, F1 and number of the questions
           with an answer, if there are such questions.

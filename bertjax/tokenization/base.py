@@ -177,7 +177,7 @@ class Tokenizer(abc.ABC):
     ) -> tuple[list[int], list[int]]:
         """Returns (ids, token types) of a text or pair, in which "[MASK]" becomes the mask token.
 
-        RoBERTa's mask token is written "<mask>". The special tokens of the layout, such as [CLS]
+        RoBERTa's mask token is written `<mask>`. The special tokens of the layout, such as [CLS]
         and [SEP], are added. Unless `max_length` is None, the input is truncated to `max_length`
         tokens, including the special tokens; of a pair, the longer text is truncated first.
 

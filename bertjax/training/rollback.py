@@ -75,8 +75,9 @@ class Rollbacks:
             steps: the minimum number of steps between the checkpoint and `first_bad`.
 
         Returns:
-            The step of the checkpoint that the run returns to (0: the start of the run); None,
-            and nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS` times.
+            The step of the checkpoint that the run returns to, where 0 is the start of the run;
+            None, and nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS`
+            times.
         """
         if self.count >= MAX_ROLLBACKS:
             return None

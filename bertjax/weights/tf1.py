@@ -38,8 +38,8 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
             with one checkpoint or with a file `checkpoint` that names the latest checkpoint.
 
     Returns:
-        {PyTorch name: float32 array}, in the shapes of PyTorch; matrices named `kernel` in TF1 are
-        transposed views.
+        A mapping of PyTorch names to float32 arrays in the shapes of PyTorch; matrices named
+        `kernel` in TF1 are transposed views.
         Variables that are no parameters of BERT keep their TF1 names, so that the caller can report
         such variables. The optimizer state is left out.
 
