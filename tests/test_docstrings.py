@@ -370,6 +370,9 @@ def test_docstrings_are_plain_markdown():
             prose = re.sub(r"`[^`]*`", "", text)
             found = re.findall(r"<[/!a-zA-Z][^>\n]*>|(?<!\w)\*\w[^\n]*\w\*|\][\[(]|^#.*", prose)
             offenders += [name.lacks(f"put {markup!r} into backticks") for markup in found]
+        # A colon in the first line would make a type of the text before it.
+        if ": " in section(name.doc, "Returns").partition("\n")[0] + " ":
+            offenders.append(name.lacks('the first line of "Returns:" has a colon'))
     check(offenders)
 
 

@@ -376,7 +376,8 @@ def load_pretrained(
 
     Args:
         path_or_name: a Hugging Face directory, a file `.safetensors` or `.bin`, a TF1 checkpoint,
-            the workdir of a run (also in a bucket), or a name on the Hugging Face Hub.
+            the workdir of a run (also in a bucket), a name on the Hugging Face Hub, or
+            `bertjax:NAME`, a model that comes with bertjax, such as `bertjax:tiny`.
         head: the name of the head, one of `bertjax.model.HEADS`, which is initialised at random if
             the source lacks it; None: the head of the source; "auto": the head of the source if it
             was fine-tuned for a task, and "encoder", without a head, if it was pretrained.

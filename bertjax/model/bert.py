@@ -72,7 +72,7 @@ class BertModel(nn.Module):
 
     `dtype` is the dtype of the activations; parameters are always float32. `unroll` is the unroll
     factor of the scan over layers, `remat` (a key of `REMAT_POLICIES`) decides what the backward
-    pass recomputes, and `attention_kernel` is "xla", "splash" or "cudnn". Heads that do not
+    pass recomputes, and `attention_kernel` is the `kernel` of `SelfAttention`. Heads that do not
     need the pooler set `add_pooling_layer=False`.
     """
 

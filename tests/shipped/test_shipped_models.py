@@ -1,6 +1,5 @@
 """The model that comes with bertjax is small, whole, pretrained, and accepted by its name."""
 
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
