@@ -1,7 +1,8 @@
 """Measures the roofline: the time of a training step's matrix multiplications when run alone.
 
 The roofline is a lower bound on the time of a training step on this device. The roofline ratio of a
-training step is the roofline divided by the time of the step.
+training step is the roofline divided by the time of the step. The term is that of Williams et al.
+2009, but the bound is measured and not computed from the peaks of FLOP/s and bandwidth.
 """
 
 import functools

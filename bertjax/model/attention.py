@@ -1,4 +1,7 @@
-"""Multi-head self-attention within each sequence of a row that may hold several sequences."""
+"""Multi-head self-attention within each sequence of a row that may hold several sequences.
+
+It is the scaled dot-product attention of Vaswani et al. 2017, 3.2.
+"""
 
 import functools
 from typing import Any

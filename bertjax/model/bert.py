@@ -68,7 +68,7 @@ def default_inputs(
 
 
 class BertModel(nn.Module):
-    """The BERT encoder: embeddings, transformer layers and pooler.
+    """The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018, 3).
 
     `dtype` is the dtype of the activations; parameters are always float32. `unroll` is the unroll
     factor of the scan over layers, `remat` (a key of `REMAT_POLICIES`) decides what the backward

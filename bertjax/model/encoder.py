@@ -1,4 +1,7 @@
-"""The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0."""
+"""The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0.
+
+The layers are those of Vaswani et al. 2017, 3.1; ALBERT repeats one layer (Lan et al. 2019, 3.1).
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Flash attention with the dropout of `model.dropout`, for GPUs and TPUs.
+"""Flash attention (Dao et al. 2022) with the dropout of `model.dropout`, for GPUs and TPUs.
 
 For the backward pass, the Pallas kernels of `model.flash_kernels` keep only the output and one
 float32 number per query and head, so that memory grows linearly with the row length L. The backward

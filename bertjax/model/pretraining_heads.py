@@ -1,4 +1,7 @@
-"""The heads of pretraining: masked language modelling and next sentence prediction."""
+"""The heads of pretraining: masked language modelling and next sentence prediction.
+
+They are those of Devlin et al. 2018, 3.1, with the names of transformers.
+"""
 
 import flax.linen as nn
 import jax

@@ -78,7 +78,8 @@ class Lstm(nn.Module):
 class BiLstm(nn.Module):
     """Two stacked bidirectional LSTM layers with `size` units in each direction.
 
-    The output of a layer is the concatenation of the outputs of both directions.
+    The output of a layer is the concatenation of the outputs of both directions (Devlin et al.
+    2018, 5.3).
     """
 
     size: int

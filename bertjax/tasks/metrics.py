@@ -3,6 +3,8 @@
 A metric is a function of the labels and the predicted labels of the same examples in the same
 order. A metric returns a dict of fractions (1.0 is perfect) or correlations, never percentages.
 Undefined values, such as the F1 without positives or the correlation with a constant, are 0.0.
+The values are those of scikit-learn and SciPy, which the tasks of GLUE are scored with (Wang et al.
+2018), and of conlleval (Tjong Kim Sang and De Meulder 2003).
 """
 
 import warnings

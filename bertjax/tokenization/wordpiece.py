@@ -1,5 +1,6 @@
 """The WordPiece tokenizer of BERT, which splits text into words, and each word into subword tokens.
 
+A word is split from left to right into the longest tokens of the vocabulary (Wu et al. 2016, 4.1).
 As in transformers, a word longer than 100 characters becomes [UNK]; in google-research/bert, the
 limit is 200 characters.
 """

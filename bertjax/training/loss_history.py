@@ -1,4 +1,7 @@
-"""The history of recent losses and gradient norms, and the rule that detects spikes of both."""
+"""The history of recent losses and gradient norms, and the rule that detects spikes of both.
+
+The rule is that of OLMo (Groeneveld et al. 2024).
+"""
 
 from typing import Any, NamedTuple
 

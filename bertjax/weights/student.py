@@ -1,4 +1,7 @@
-"""Initialises a student with layers of its teacher, and computes hashes of model parameters."""
+"""Initialises a student with layers of its teacher, and computes hashes of model parameters.
+
+The initialisation is that of DistilBERT (Sanh et al. 2019, 3).
+"""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """Makes examples from documents: sentence pairs, single segments, or rows of full sentences.
 
+The examples are those of Devlin et al. 2018 (A.2), Lan et al. 2019 (3.1) and Liu et al. 2019 (4.2).
 A document is a list of boundaries, the positions in one long array of token ids where its
 sentences begin and end: [10, 14, 20] is a document of two sentences, at the positions 10..13 and
 14..19. An example consists of positions in this array of token ids, so no token is copied. This
