@@ -290,8 +290,8 @@ def test_every_parameter_is_named_in_the_docstring():
     offenders = []
     for name, node in functions():
         unnamed = [a.arg for a in parameters(node) if not re.search(rf"\b{a.arg}\b", name.full_doc)]
-        several = len(parameters(node)) > 1 or node.name == "__call__"
-        if unnamed and several and not is_special(name):
+        several = len(parameters(node)) > 1 or node.name in ("__call__", "__init__")
+        if unnamed and several and (not is_special(name) or node.name == "__init__"):
             offenders.append(name.lacks(f"nothing about {', '.join(unnamed)}"))
     check(offenders)
 

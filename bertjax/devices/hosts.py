@@ -112,6 +112,11 @@ class Waiting:
 
     The modification times of the files come from the shared file system, so the clocks of the hosts
     may differ.
+
+    Args:
+        folder: a folder that all hosts share.
+        rank: the index of this process.
+        count: the number of processes.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):

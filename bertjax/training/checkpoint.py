@@ -42,6 +42,12 @@ class Checkpointer:
     not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
     interrupted, are never restored.
 
+    Args:
+        directory: the folder of the checkpoints, on a disk or in a gs:// bucket.
+        keep: the number of last checkpoints to keep.
+        metric: the name of the metric that the best checkpoint is chosen by.
+        higher_is_better: whether the highest value of the metric is the best.
+
     Raises:
         OSError: the folder of the checkpoints cannot be created or read.
     """

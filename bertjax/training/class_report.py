@@ -48,6 +48,9 @@ class ClassReport:
     Tasks with one class per example have a confusion matrix and scores per class, tasks with
     several labels per example have scores per label, and the tagging of entities has scores per
     entity type. For other tasks, nothing is counted, and the report is false as a bool.
+
+    Args:
+        task: the task.
     """
 
     def __init__(self, task: Task):

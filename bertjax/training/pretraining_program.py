@@ -29,6 +29,11 @@ CLS, SEP, MASK = 1, 2, 3
 class PretrainingProgram(Program):
     """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
 
+    Args:
+        config: the config of the run.
+        mesh: the mesh of the devices.
+        teacher: the teacher for distillation; None: no distillation.
+
     Raises:
         ValueError: a batch cannot be split equally over the devices and microbatches, or a
             parameter over the devices; or the config's attention kernel, warm-up or `unroll`

@@ -48,6 +48,10 @@ DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cl
 class PretrainingRun(Run):
     """A pretraining run: its data, initial parameters and evaluation.
 
+    Args:
+        config: the config of the run.
+        workdir: the workdir of the run; None: that of the config.
+
     Raises:
         ValueError: the config cannot be used with the prepared data, the model of --init, the
             teacher or the devices.

@@ -19,6 +19,11 @@ class NotFinite(ValueError):
 
     An update is skipped if its loss or gradient is not finite or a spike.
 
+    Args:
+        message: what happened, for the user.
+        first_step: see the attribute.
+        last_step: see the attribute.
+
     Attributes:
         first_step: the first of the consecutive steps whose updates were skipped; 0 if the cause of
             the error is an array that is not finite.

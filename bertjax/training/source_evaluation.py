@@ -22,6 +22,13 @@ class HeldOutSources:
     it has fewer. All means are weighted such that a source counts by its weight, however many rows
     it contributes.
 
+    Args:
+        sources: the sources, each with its weight and its ArrayRecord shards.
+        masking: the masking settings.
+        form: the format of the rows.
+        seed: the seed of the samples and of the masks.
+        max_rows: the maximum number of rows, of all sources together.
+
     Attributes:
         rows: the rows of each source.
     """

@@ -82,6 +82,10 @@ class Subject:
 
     If the config names no data, the batches are rows of random token ids without padding.
 
+    Args:
+        config: the config of the run.
+        index: the index of the phase.
+
     Raises:
         ValueError: the config cannot be used with the data and the devices.
     """

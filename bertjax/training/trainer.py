@@ -41,6 +41,14 @@ PER_HOST = ("data", "data_cache", "workdir", "distributed", "reader_threads")
 class Run(abc.ABC):
     """A training run, which resumes from the newest checkpoint in its workdir.
 
+    Args:
+        config: the settings that pretraining and fine-tuning have in common.
+        program: the model, the optimizer and the compiled steps.
+        phases: the phases of the run; fine-tuning has one.
+        tokenizer: the tokenizer.
+        teacher: the teacher for distillation; None: no distillation.
+        workdir: the workdir of the run; None: that of the config.
+
     Attributes:
         name: the name of the run in the progress bar.
         best_metric: the name of the evaluation metric that determines the best checkpoint.

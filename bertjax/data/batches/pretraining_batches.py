@@ -200,6 +200,13 @@ class HeldOutRows:
     The sample has `max_rows` rows, drawn with `seed` and without replacement, in the order of the
     records; if there are at most `max_rows` records, all records are used. The masks of a row
     depend only on `seed` and on the index of the row's record.
+
+    Args:
+        paths: the ArrayRecord shards of the held-out rows.
+        masking: the masking settings.
+        form: the format of the rows.
+        seed: the seed of the sample and of the masks.
+        max_rows: the maximum number of rows.
     """
 
     def __init__(

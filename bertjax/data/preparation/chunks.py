@@ -131,7 +131,12 @@ class _Tokens:
 
 
 class ChunkPreparer:
-    """Converts chunks to shards one after the other, with a cache of the token ids of words."""
+    """Converts chunks to shards one after the other, with a cache of the token ids of words.
+
+    Args:
+        settings: the settings of the preparation.
+        tokenizer: the tokenizer.
+    """
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
         self._settings, self._objective = settings, OBJECTIVES[settings.objective]

@@ -25,6 +25,10 @@ class Workers:
 
     At most `processes + 1` submitted chunks are unfinished at any time, so the memory for chunks
     does not grow with the size of the input.
+
+    Args:
+        settings: the settings of the preparation.
+        processes: the number of worker processes.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):

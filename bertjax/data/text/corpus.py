@@ -51,6 +51,10 @@ class ReadOptions:
 class Corpus:
     """A text corpus: the constructor finds and checks the inputs, `documents` reads the inputs.
 
+    Args:
+        inputs: the inputs, as in `PrepareConfig.input`, without weights.
+        options: how to read the text; None: the defaults.
+
     Attributes:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
             [name with version, number of examples] of a TensorFlow dataset, [name with version,

@@ -42,7 +42,11 @@ class ParquetRows:
     """The rows of Parquet files, read like a data source of TFDS: by `len` and `__getitems__`."""
 
     def __init__(self, paths: Iterable[Path]):
-        """Reads the files into memory; raises ValueError if a file is damaged."""
+        """Reads the files `paths` into memory.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
         import pyarrow
 
         tables = []
