@@ -244,7 +244,10 @@ def parameters(function: Function) -> list[ast.arg]:
 
 def fields(node: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str, str]]:
     """Yields (statement, name, string literal below) of the public fields of a class."""
-    if not ("dataclass" in decorators(node) or base_names(node) & {"NamedTuple", "TypedDict"}):
+    if not (
+        "dataclass" in decorators(node)
+        or base_names(node) & {"NamedTuple", "TypedDict", "nn.Module"}
+    ):
         return
     for statement, following in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):

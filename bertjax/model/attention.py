@@ -39,6 +39,11 @@ class SelfAttention(nn.Module):
     probabilities are sown, or if the fused kernel does not support the row length or the dropout of
     the probabilities ("splash" and "cudnn" support no dropout, "flash" all but that of jax's PRNG
     "rbg").
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
+        kernel: the attention kernel, see above.
     """
 
     config: BertConfig

@@ -70,10 +70,13 @@ def default_inputs(
 class BertModel(nn.Module):
     """The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018, 3).
 
-    `dtype` is the dtype of the activations; parameters are always float32. `unroll` is the unroll
-    factor of the scan over layers, `remat` (a key of `REMAT_POLICIES`) decides what the backward
-    pass recomputes, and `attention_kernel` is the `kernel` of `SelfAttention`. Heads that do not
-    need the pooler set `add_pooling_layer=False`.
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
+        unroll: the unroll factor of the scan over layers, see `Encoder`.
+        remat: what the backward pass recomputes, a key of `REMAT_POLICIES`, see `Encoder`.
+        attention_kernel: the attention kernel, see `SelfAttention`.
+        add_pooling_layer: whether there is a pooler; heads that do not need it set False.
     """
 
     config: BertConfig

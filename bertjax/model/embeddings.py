@@ -52,6 +52,10 @@ class Embeddings(nn.Module):
 
     If `embedding_size` is set, a dense layer then maps the embeddings to `hidden_size` (Lan et al.
     2019, 3.1).
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
     """
 
     config: BertConfig

@@ -20,6 +20,10 @@ class MaskedLMHead(nn.Module):
     """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
 
     If `tie_word_embeddings` is set, the output matrix is the word embedding matrix.
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
     """
 
     config: BertConfig
