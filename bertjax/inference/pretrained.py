@@ -366,7 +366,8 @@ def load_pretrained(
     """Loads a model, to be called on texts or arrays.
 
         bert = bertjax.load_pretrained("bert-base-uncased")
-        bert(["one text", ("text a", "text b")])["last_hidden_state"]  # float32 [2, L, 768]
+        outputs = bert(["one text", ("text a", "text b")])
+        outputs["last_hidden_state"]  # float32 [2, L, 768]
 
     By default, a fine-tuned model has its head, and a pretrained model has none. Parts of the model
     that the loaded weights lack, such as a classifier, are initialised at random, and their names
