@@ -1,4 +1,4 @@
-"""Addresses in gs:// and s3:// buckets, and clear messages about what their libraries raise."""
+"""Addresses in gs:// and s3:// buckets, and clear messages for the errors of their libraries."""
 
 import contextlib
 import functools

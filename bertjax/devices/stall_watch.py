@@ -1,4 +1,4 @@
-"""Notices a run that makes no progress, and says where it stands and which process is behind.
+"""Detects a run that makes no progress, and reports where it stands and which process is behind.
 
 A process whose main thread waits, for a file system, the network, another process or a bug, does
 not say so by itself. After `--stall_seconds` without progress, this module prints the stack of each

@@ -1,4 +1,4 @@
-"""Predictions for the rows of a file or a text: where they are written, and what is said of them.
+"""Writes the predictions for the rows of a file or for a text, and reports rows without one.
 
 Predictions are written while they are computed, so that an interrupted command can continue.
 """
@@ -53,8 +53,8 @@ class Answers:
         Examples of `task` that cannot be predicted or scored are yielded without labels.
 
         Raises:
-            ValueError: the input changed since it was interrupted, or it is a text of the user that
-                cannot be predicted.
+            ValueError: the input changed since an interrupted command read it, or it is a text of
+                the user that cannot be predicted.
         """
         for example, prediction in self._pairs(task, examples, lines):
             if problem := prediction.get("error") or prediction.get("problem"):
