@@ -11,7 +11,11 @@ from bertjax.config import PretrainConfig, load_config_file
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkFlags(command_line.ConfigFlags):
-    """Flags that `bertjax.benchmark` has in addition to the fields of `PretrainConfig`."""
+    """Flags that `bertjax.benchmark` has in addition to the fields of `PretrainConfig`.
+
+    Raises:
+        ValueError: `steps` is below 1.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {"training": "phase steps", "output": "json profile"}
 

@@ -93,6 +93,10 @@ def parse(
         argv: the flags; None: `sys.argv[1:]`.
         command: the name of the command, as in `python -m bertjax.COMMAND`.
         description: the description of the command that `--help` prints.
+
+    Raises:
+        SystemExit: a flag is unknown or has a wrong value (status 2), or the help or the version
+            was requested and printed (status 0).
     """
     return _parse((config,), argv, command, description)[0]
 
@@ -108,12 +112,21 @@ def parse_both(
 ) -> tuple[Flags, Config]:
     """Parses a command line that mixes the command's own flags with the fields of a run's config.
 
-    `flags` is the dataclass of the command's own flags; `hidden` names fields of `config` that
-    have no flags; `config`, `argv`, `command` and `description` mean the same as in `parse`. The
-    dataclasses of `flags` and `config` must not have a field of the same name.
+    The dataclasses of `flags` and `config` must not have a field of the same name.
+
+    Args:
+        flags: the dataclass of the command's own flags.
+        config: a config dataclass, or an instance whose values are the defaults.
+        argv: the flags; None: `sys.argv[1:]`.
+        command: the name of the command, as in `python -m bertjax.COMMAND`.
+        description: the description of the command that `--help` prints.
+        hidden: names of fields of `config` that `--help` does not list.
 
     Returns:
         An instance of `flags`, and the config of the run.
+
+    Raises:
+        SystemExit: as in `parse`.
     """
     first, second = _parse((flags, config), argv, command, description, hidden)
     return first, second
@@ -391,6 +404,7 @@ class CallableModule(types.ModuleType):
         return getattr(self, self.__name__.rpartition(".")[2])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function that has the name of the module with `args` and `kwargs`."""
         return self._function()(*args, **kwargs)
 
     @property

@@ -166,6 +166,9 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
 
     Returns {output name: largest absolute difference between the two models on `SENTENCES`, six
     texts and pairs}. The outputs at padding tokens are not compared.
+
+    Raises:
+        ImportError: torch or transformers is not installed.
     """
     import numpy as np
 

@@ -107,7 +107,9 @@ def writing(path: str | Path, *, unique: bool = False) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
-    """Writes `content` to the file `path` atomically; `path` may be in a bucket.
+    """Writes the bytes `content` to the file `path` atomically; `path` may be in a bucket.
+
+    `unique` must be set if several processes may write the same file at the same time.
 
     Raises:
         OSError: the disk is full or fails.
@@ -120,12 +122,12 @@ def write_bytes(path: Path, content: bytes, *, unique: bool = False) -> None:
 
 
 def write_text(path: Path, text: str, *, unique: bool = False) -> None:
-    """Writes `text` to a UTF-8 file atomically, as `write_bytes` does."""
+    """Writes `text` to the UTF-8 file `path`; `unique` and errors are as in `write_bytes`."""
     write_bytes(path, text.encode(), unique=unique)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes `content` to a JSON file atomically, as `write_bytes` does."""
+    """Writes `content` to the JSON file `path` atomically; errors are those of `write_bytes`."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
@@ -194,7 +196,7 @@ def read_json(
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Reads a file of at most `max_bytes` bytes.
+    """Reads the file `path`, which may have at most `max_bytes` bytes.
 
     Raises:
         OSError: the file cannot be read.

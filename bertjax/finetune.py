@@ -71,7 +71,12 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
 
 
 def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
-    """Parses command-line flags; defaults come from --config or from the config file of --task."""
+    """Parses command-line flags; defaults come from --config or from the config file of --task.
+
+    Raises:
+        ValueError: the task is unknown or has no train split.
+        SystemExit: a flag is unknown or has a wrong value, or --help was requested.
+    """
     task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
     description = (
         "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "

@@ -15,6 +15,10 @@ STOPPED = 75
 class Interrupted(KeyboardInterrupt):
     """Raised when a stop signal ends a command; running the command again resumes its work.
 
+    Args:
+        message: what happened, for the user.
+        on_all_hosts: see the attribute.
+
     Attributes:
         on_all_hosts: whether all hosts of a multi-host run have agreed to end after the same step;
             if False, this host must tell the other hosts that it ends.

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanFlags(command_line.ConfigFlags):
-    """Flags of `bertjax.plan` in addition to the fields of `PretrainConfig`."""
+    """Flags of `bertjax.plan` in addition to the fields of `PretrainConfig`.
+
+    Raises:
+        ValueError: no devices are set, or `num_nodes` is below 1.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "hardware": "topology num_nodes compare",
@@ -68,6 +72,11 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
     """Compiles the train step of every phase for all devices; prints and returns the plans.
 
     There is one plan per topology and phase; a phase is a part of the run with one row length.
+
+    Args:
+        config: the config of the run.
+        flags: the topologies, the number of nodes, and whether to look for flags with which a train
+            step fits.
 
     Raises:
         ValueError: the config has no phases or is incompatible with the number of devices, a

@@ -27,7 +27,12 @@ MODES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Config of `bertjax.predict`: the model, the input and the kind of inference."""
+    """Config of `bertjax.predict`: the model, the input and the kind of inference.
+
+    Raises:
+        ValueError: not exactly one kind of input is set, a set flag has no effect with this input,
+            or `top_k` is below 1.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
@@ -89,8 +94,8 @@ class PredictConfig:
     """Columns of the choices in multiple choice, or the one column with lists of choices; empty:
     chosen as for --text_column."""
     fill_mask: str | None = None
-    """Text with one or more [MASK] tokens (RoBERTa: <mask>); the most probable tokens for each mask
-    are printed; None: the input is that of another flag (see --input)."""
+    """Text with one or more [MASK] tokens (`<mask>` for RoBERTa); the most probable tokens for each
+    mask are printed; None: the input is that of another flag (see --input)."""
     top_k: int = 5
     """Number of tokens to print per mask of --fill_mask."""
     embed: str | None = None

@@ -13,7 +13,12 @@ from bertjax.files import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreConfig:
-    """Config of `bertjax.score`: the task, the predictions and the correct answers."""
+    """Config of `bertjax.score`: the task, the predictions and the correct answers.
+
+    Raises:
+        ValueError: the task is unknown or has no official format of predictions, or a flag has no
+            effect with the task.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task gold predictions na_probs na_prob_thresh",

@@ -1,4 +1,4 @@
-"""Addresses in gs:// and s3:// buckets, and clear messages about what their libraries raise."""
+"""Addresses in gs:// and s3:// buckets, and clear messages for the errors of their libraries."""
 
 import contextlib
 import functools
@@ -49,7 +49,7 @@ def file_system(address: str) -> tuple[Any, str]:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Moves a folder on a disk or in a bucket to `target`, which must not exist."""
+    """Moves the folder `source` on a disk or in a bucket to `target`, which must not exist."""
     if is_remote(source):
         # In a bucket, all files are copied before the first one is removed.
         system, path = file_system(os.fspath(source))

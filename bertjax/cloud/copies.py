@@ -32,7 +32,15 @@ PART_SUFFIX = ".part"
 
 
 class BucketFile(NamedTuple):
-    """A file in a bucket: its path there, relative name, size in bytes, version and MD5."""
+    """A file in a bucket.
+
+    Attributes:
+        path: its path in the bucket.
+        name: its name relative to the folder that is copied.
+        size: its size in bytes.
+        version: what changes when the file is overwritten: a generation, ETag or size.
+        md5: the MD5 of the content in hexadecimal digits; None if the bucket does not tell it.
+    """
 
     path: str
     name: str
@@ -110,6 +118,10 @@ def listed(address: str) -> tuple[Any, list[BucketFile]]:
     """Returns the file system of a bucket, and the file at `address` or the files below it.
 
     The name of the file at `address` itself is "".
+
+    Raises:
+        FileNotFoundError: there is no file or folder at `address`.
+        OSError: the bucket cannot be read.
     """
     system, root = file_system(address)
     system.invalidate_cache()
@@ -219,7 +231,18 @@ def _in_parallel(function: Callable[[BucketFile], None], files: list[BucketFile]
 
 
 def download(system: Any, file: BucketFile, local: Path, advance: Any) -> None:
-    """Copies one file of a bucket; continues a part of the same version that is on the disk."""
+    """Copies one file of a bucket; continues a part of the same version that is on the disk.
+
+    Args:
+        system: the file system of the bucket.
+        file: the file to copy.
+        local: the path of the copy.
+        advance: a function that is called with each number of bytes that has arrived.
+
+    Raises:
+        OSError: the bucket cannot be read, the disk is full, or the copy has another MD5 than the
+            file in the bucket.
+    """
     mark = hashlib.sha256(file.version.encode()).hexdigest()[:12]
     part = local.with_name(f"{local.name}.{mark}{PART_SUFFIX}")
     for other in local.parent.glob(f"{local.name}.*{PART_SUFFIX}"):

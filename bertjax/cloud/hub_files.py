@@ -52,9 +52,16 @@ class HubFile(NamedTuple):
 
 
 class HubDataset(NamedTuple):
-    """A split of a dataset on the Hub: its name without split, its commit, and its files.
+    """A split of a dataset on the Hub.
 
     `name` and `pinned` contain the commit, so that they always name the same files.
+
+    Attributes:
+        name: hf:OWNER/NAME@COMMIT:CONFIG, the name of the dataset without the split.
+        commit: the hash of the commit.
+        config: the configuration of the dataset.
+        split: the split, such as "train".
+        files: the files of the split.
     """
 
     name: str
@@ -82,8 +89,9 @@ def open_dataset(name: str) -> HubDataset:
     split is said by the `configs` of the dataset's card, else by their names.
 
     Args:
-        name: hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]. Without a configuration, there must be only
-            one, or one that is called "default"; the split is "train" unless one is given.
+        name: hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but hf:OWNER/NAME may be left out.
+            Without a configuration, there must be only one, or one that is called "default"; the
+            split is "train" unless one is given.
 
     Raises:
         FileNotFoundError: there is no such dataset or revision.

@@ -59,6 +59,11 @@ def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
     Files that the Hub has already, also of an interrupted upload, are not uploaded again. A branch
     that does not exist is created from the main branch. Failed requests are repeated.
 
+    Args:
+        folder: a Hugging Face directory; hidden files and folders are not uploaded.
+        repository: OWNER/NAME on the Hub, which must exist.
+        branch: the branch to which the commit is added.
+
     Raises:
         OSError: the Hub could not be reached in several attempts.
         PermissionError: the token may not write to this repository.

@@ -177,8 +177,9 @@ def differences(
     """Lists the fields in which `config` and `saved` differ, as `name: saved value -> new value`.
 
     Args:
-        config, saved: the new and the saved config as nested dictionaries; a nested field has a
-            name like `optimizer.learning_rate`.
+        config: the new config as nested dictionaries; a nested field has a name like
+            `optimizer.learning_rate`.
+        saved: the saved config as nested dictionaries.
         ignore: fields to leave out of the list; each entry is the full name of a field, or the
             first or the last component of the name.
         defaults: the default config as nested dictionaries, which fills in the fields that `saved`

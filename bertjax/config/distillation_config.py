@@ -6,7 +6,12 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Config of distillation during pretraining: the teacher, and the weights of the losses."""
+    """Config of distillation during pretraining: the teacher, and the weights of the losses.
+
+    Raises:
+        ValueError: a weight is negative, the temperature is not positive, or a setting has no
+            effect with the others.
+    """
 
     teacher: str | None = None
     """Teacher model, which must have an MLM head: a model directory, the workdir of a run, a TF1

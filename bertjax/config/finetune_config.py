@@ -12,7 +12,11 @@ SHORTEST = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TrainingConfig):
-    """Config of a fine-tuning run: the task, the model and the training settings."""
+    """Config of a fine-tuning run: the task, the model and the training settings.
+
+    Raises:
+        ValueError: a value is out of its range, or a setting has no effect with the others.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows test text_column "
@@ -46,8 +50,8 @@ class FinetuneConfig(TrainingConfig):
     """classify, regress, tag, qa and choice, which require it: file with the train split, or a
     folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
     compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
-    hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]; None: the train split of a benchmark task, which
-    accepts no other."""
+    hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but OWNER/NAME may be left out; None: the
+    train split of a benchmark task, which accepts no other."""
     dev: str | None = None
     """Tasks on files of your own: file or folder with the dev split; None: --dev_fraction of
     --train. Benchmark tasks have their own dev split and do not accept it."""

@@ -195,17 +195,18 @@ class BertConfig:
 class TaggerConfig:
     """Config of a tagger on hidden states of a frozen encoder (Devlin et al. 2018, 5.3).
 
-    Attributes:
-        layers: layers whose hidden states the tagger reads: 0 = embeddings, -1 = last layer.
-        join: "concat": the hidden states of the layers are concatenated; "sum": they are added.
-        kind: "linear": a linear classifier; "bilstm": a two-layer BiLSTM and a linear classifier.
-        size: number of units of the BiLSTM in each direction.
+    Raises:
+        ValueError: there are no layers, `size` is below 1, or `join` or `kind` is unknown.
     """
 
     layers: tuple[int, ...] = (-1,)
+    """Layers whose hidden states the tagger reads: 0 = embeddings, -1 = last layer."""
     join: Literal["concat", "sum"] = "concat"
+    """concat: the hidden states of the layers are concatenated; sum: they are added."""
     kind: Literal["linear", "bilstm"] = "linear"
+    """linear: a linear classifier; bilstm: a two-layer BiLSTM and a linear classifier."""
     size: int = 768
+    """Number of units of the BiLSTM in each direction."""
 
     def __post_init__(self):
         if not self.layers:

@@ -8,7 +8,11 @@ from bertjax.data.preparation.objectives import ObjectiveName
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig:
-    """Config of `bertjax.train_tokenizer`, which learns a vocabulary from text."""
+    """Config of `bertjax.train_tokenizer`, which learns a vocabulary from text.
+
+    Raises:
+        ValueError: `vocab_size` is below 6 (bpe: 261), the special tokens and one character.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text_format text_field errors tfds_data_dir do_lower_case",
@@ -59,6 +63,10 @@ class PrepareConfig:
     """Config of `bertjax.prepare`, which turns text into rows of token ids on disk.
 
     A row is a training example or, with `pack`, several examples.
+
+    Raises:
+        ValueError: `input` or `tokenizer` is missing, a value is out of its range, or a setting has
+            no effect with the others.
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
@@ -72,7 +80,8 @@ class PrepareConfig:
     input: tuple[str, ...] = ()
     """Text: files, directories and globs in quotes (text, JSON lines, WikiExtractor, Parquet; also
     in gz, bz2, xz, zst and tar), also in gs:// and s3:// buckets, a dataset of the Hugging Face Hub
-    (hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]), tfds:NAME[/CONFIG][:VERSION], or pydocs (the
+    (hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but OWNER/NAME may be left out), a dataset
+    of TensorFlow Datasets (tfds:NAME/CONFIG:VERSION, where NAME suffices), or pydocs (the
     docstrings of Python and installed packages); required unless --merge is set. With weights, as
     in wiki=0.7,books=0.3 (or as several arguments), each input is a source of a mixture: in
     training, exactly these shares of the rows are drawn from the sources, each of which has its

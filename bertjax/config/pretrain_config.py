@@ -10,7 +10,12 @@ from bertjax.config.training import TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Config of one phase of a pretraining run; in a phase, all batch rows have the same length."""
+    """Config of one phase of a pretraining run; in a phase, all batch rows have the same length.
+
+    Raises:
+        ValueError: a number is below 1, `batch_size` is not a multiple of `accumulation_steps`, or
+            the learning rate is set for a phase that continues the schedule.
+    """
 
     num_steps: int
     """Number of updates in this phase."""
@@ -60,7 +65,12 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TrainingConfig):
-    """Config of a pretraining run: the model, the data and the training settings."""
+    """Config of a pretraining run: the model, the data and the training settings.
+
+    Raises:
+        ValueError: a value is out of its range, or values contradict each other, such as a phase
+            with longer rows than the model can read.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "data data_cache mlm_probability whole_word_masking max_ngram random_words predict "

@@ -6,7 +6,13 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Config of AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay."""
+    """Config of AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay.
+
+    AdamW is that of Loshchilov and Hutter 2019, and LAMB that of You et al. 2019.
+
+    Raises:
+        ValueError: a value is out of its range, or warm-up is set both by steps and by proportion.
+    """
 
     recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
     """Optimizer: google is AdamW without bias correction, as BERT was trained; adamw is AdamW with
@@ -62,7 +68,12 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Config of a multi-process run; not needed on TPU pods, under SLURM or under Open MPI."""
+    """Config of a multi-process run; not needed on TPU pods, under SLURM or under Open MPI.
+
+    Raises:
+        ValueError: only some of the first three fields are set, `process_id` is not below
+            `num_processes`, the address has no port, or `timeout_seconds` is below 1 second.
+    """
 
     coordinator_address: str | None = None
     """HOST:PORT at which all processes reach process 0; None: auto-detected on TPU pods, under
@@ -75,7 +86,7 @@ class DistributedConfig:
     """Index of this process, counted from 0; None: auto-detected, or one process (see
     coordinator_address)."""
     timeout_seconds: int = 300
-    """Seconds to wait until all processes have connected."""
+    """Time to wait, in seconds, until all processes have connected."""
 
     def __post_init__(self):
         fields = (self.coordinator_address, self.num_processes, self.process_id)
@@ -117,7 +128,11 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`."""
+    """Fields of every training run; the base class of `PretrainConfig` and `FinetuneConfig`.
+
+    Raises:
+        ValueError: a value is out of its range, or a setting has no effect with the others.
+    """
 
     workdir: str = ""
     """Directory for checkpoints, metrics and the model (required by bertjax.pretrain); repeating

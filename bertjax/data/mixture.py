@@ -17,14 +17,17 @@ FINEST = 10**9
 
 
 class WeightedSource(NamedTuple):
-    """A source of a mixture and its weight, an integer; only the ratios of the weights matter."""
+    """A source of a mixture: its `name` and its `weight`, an integer.
+
+    Only the ratios of the weights matter.
+    """
 
     name: str
     weight: int
 
 
 class Mixture(NamedTuple):
-    """The sources of a mixture, and the sum of the weights as the user wrote them."""
+    """The `sources` of a mixture, and `total`, the sum of the weights as the user wrote them."""
 
     sources: list[WeightedSource]
     total: float
@@ -121,7 +124,10 @@ def rows_of_sources(rows: int, weights: Sequence[int]) -> list[int]:
 
 
 def source_of_row(row: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Returns (source, index of the row within the source) for row `row`, counted from 0."""
+    """Returns (source, index of the row within the source) for row `row`, counted from 0.
+
+    `weights` are the integer weights of the sources.
+    """
     before, after = rows_of_sources(row, weights), rows_of_sources(row + 1, weights)
     source = next(i for i, count in enumerate(after) if count != before[i])
     return source, before[source]

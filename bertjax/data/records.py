@@ -211,6 +211,9 @@ class ShardReader:
     allocates memory for all records of the file: if there are 1,500,000, reading a record takes
     16 ms. This class reads each record as a range of one, in 3 us.
 
+    Args:
+        path: the ArrayRecord file.
+
     Raises:
         Exception: the file is missing or damaged; array_record raises several kinds.
     """

@@ -1,4 +1,8 @@
-"""FLOP of training and peak FLOP/s of the devices, to compute MFU (model FLOP utilisation)."""
+"""FLOP of training and peak FLOP/s of the devices, to compute MFU.
+
+MFU, the model FLOP utilisation, is the achieved FLOP/s over the peak FLOP/s, where recomputation
+does not count as achieved (Chowdhery et al. 2022, appendix B).
+"""
 
 import re
 import time

@@ -115,6 +115,11 @@ class Waiting:
 
     The modification times of the files come from the shared file system, so the clocks of the hosts
     may differ.
+
+    Args:
+        folder: a folder that all hosts share.
+        rank: the index of this process.
+        count: the number of processes.
     """
 
     def __init__(self, folder: Path, rank: int, count: int):
@@ -295,7 +300,11 @@ def code_fingerprint() -> str:
 
 
 def fetch(tree: Any, mesh: Mesh) -> Any:
-    """Copies a tree of jax arrays, even if sharded over all hosts, to numpy arrays on each host."""
+    """Copies a tree of jax arrays, even if sharded over all hosts, to numpy arrays on each host.
+
+    `mesh` is the mesh of the run. With several hosts, all of them must call this function, because
+    the arrays are first gathered on every device. The arrays keep their shapes.
+    """
     if jax.process_count() > 1:
         tree = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(tree)
     return jax.device_get(tree)

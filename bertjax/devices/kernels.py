@@ -31,12 +31,20 @@ def choose_attention(
 ) -> Choice:
     """Chooses the attention kernel of a model for the given row lengths and jax's `device_kind`.
 
-    `requested` is "xla", one of the fused kernels "flash" (GPUs and TPUs), "splash" (TPUs) and
-    "cudnn" (GPUs), or "auto". "auto" means, for a model without attention dropout, "splash" if it
-    is supported, and otherwise "flash" if it is supported; "xla" if neither is, or if the longest
-    row has fewer than `LONG_ROW` tokens. A kernel is supported if it runs on the device with the
-    dtype and all row lengths. Only "flash" has attention dropout, with Threefry keys, so "xla"
-    replaces a requested kernel that cannot draw the dropout of the model.
+    "auto" means, for a model without attention dropout, "splash" if it is supported, and otherwise
+    "flash" if it is supported; "xla" if neither is, or if the longest row has fewer than `LONG_ROW`
+    tokens. A kernel is supported if it runs on the device with the dtype and all row lengths. Only
+    "flash" has attention dropout, with Threefry keys, so "xla" replaces a requested kernel that
+    cannot draw the dropout of the model.
+
+    Args:
+        requested: "xla", one of the fused kernels "flash" (GPUs and TPUs), "splash" (TPUs) and
+            "cudnn" (GPUs), or "auto".
+        model: the config of the model.
+        row_lengths: the numbers of tokens per row of the batches, for example of all phases.
+        device_kind: the name of the device, as in `jax.devices()[0].device_kind`.
+        dtype: the name of the dtype of queries, keys and values, such as "bfloat16".
+        dropout_prng: the implementation of the dropout keys: "threefry2x32" or "rbg".
 
     Raises:
         ValueError: the requested kernel does not support the device, the dtype or a row length.

@@ -1,7 +1,8 @@
 """Measures the roofline: the time of a training step's matrix multiplications when run alone.
 
 The roofline is a lower bound on the time of a training step on this device. The roofline ratio of a
-training step is the roofline divided by the time of the step.
+training step is the roofline divided by the time of the step. The term is that of Williams et al.
+2009, but the bound is measured and not computed from the peaks of FLOP/s and bandwidth.
 """
 
 import functools
@@ -44,10 +45,11 @@ class Product(NamedTuple):
 def forward_products(
     config: BertConfig, rows: int, row_length: int, predictions: int
 ) -> Counter[Product]:
-    """Returns {matrix multiplication: number of occurrences} of a forward pass of `rows` rows.
+    """Returns {matrix multiplication: number of occurrences} of a forward pass.
 
-    The matrix multiplications are those that `devices.flops` counts: projections, attention over
-    whole rows, feed-forward layers, and the masked LM head at `predictions` positions per row.
+    The pass encodes `rows` rows of `row_length` tokens by a model with the config `config`. The
+    matrix multiplications are those that `devices.flops` counts: projections, attention over whole
+    rows, feed-forward layers, and the masked LM head at `predictions` positions per row.
     """
     d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions

@@ -39,6 +39,9 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Creates a mesh with axes ("data", "fsdp", "tensor") over `devices` (default: all devices).
 
+    `config` has the sizes of the axes; if its `data` is -1, the data axis takes all devices that
+    the other axes leave.
+
     Raises:
         ValueError: the product of the axis sizes is not the number of devices.
     """
@@ -127,6 +130,11 @@ def _name(path: Any) -> str:
 def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> None:
     """Checks that a batch can be split equally over devices and gradient accumulation steps.
 
+    Args:
+        mesh: the mesh, whose axes "data" and "fsdp" share the rows of a batch.
+        batch_size: the number of rows of the global batch.
+        accumulation_steps: the number of microbatches of an update.
+
     Raises:
         ValueError: the batch cannot be split equally; the message suggests a batch size.
     """
@@ -140,7 +148,11 @@ def check_batch_size(mesh: Mesh, batch_size: int, accumulation_steps: int) -> No
 
 
 def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
-    """Returns the sorted indices of the rows of a global batch that are on this host's devices."""
+    """Returns the sorted indices of the rows of a global batch that are on this host's devices.
+
+    The result is int [rows of this host]; the global batch has `batch_size` rows, which `sharding`
+    places on the devices.
+    """
     slices = sharding.addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
 

@@ -1,4 +1,4 @@
-"""Notices a run that makes no progress, and says where it stands and which process is behind.
+"""Detects a run that makes no progress, and reports where it stands and which process is behind.
 
 A process whose main thread waits, for a file system, the network, another process or a bug, does
 not say so by itself. After `--stall_seconds` without progress, this module prints the stack of each
@@ -106,7 +106,11 @@ def _count(text: str) -> int:
 
 @contextlib.contextmanager
 def watching(seconds: float) -> Iterator[None]:
-    """A context in which this process, the only one of its run, is watched by a thread."""
+    """A context in which this process, the only one of its run, is watched by a thread.
+
+    The thread prints where the process is if it makes no progress for `seconds` seconds; 0 starts
+    no thread.
+    """
     ended = threading.Event()
     watch = StallWatch(seconds)
 

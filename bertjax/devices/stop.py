@@ -48,7 +48,7 @@ class StopSignal:
         self._over = threading.Event()
 
     def __call__(self, step: int = 0) -> bool:
-        """Returns whether to stop now.
+        """Returns whether to stop now; `step`, the number of the update, is not used.
 
         With several hosts, the result becomes True on all hosts at the same call, a few calls after
         one of them got a signal.

@@ -25,7 +25,11 @@ ROWS = 4096
 
 
 def check_suffix(output: str | Path) -> None:
-    """Raises ValueError if the suffix of `output` does not tell the format of the predictions."""
+    """Checks that the suffix of `output` tells the format of the predictions.
+
+    Raises:
+        ValueError: the suffix does not tell the format.
+    """
     if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES, JSON_ARRAY):
         raise ValueError(
             f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "

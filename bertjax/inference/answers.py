@@ -1,4 +1,4 @@
-"""Predictions for the rows of a file or a text: where they are written, and what is said of them.
+"""Writes the predictions for the rows of a file or for a text, and reports rows without one.
 
 Predictions are written while they are computed, so that an interrupted command can continue.
 """
@@ -33,8 +33,9 @@ class Answers:
         output: the file of the predictions; None: they are printed as JSON lines.
 
     Attributes:
-        rows, errors, unlabelled: the numbers of all examples so far, of those without a prediction,
-            and of those without a label that can be used.
+        rows: the number of examples so far.
+        errors: the number of those without a prediction.
+        unlabelled: the number of those without a label that can be used.
         problems: why examples could not be predicted or scored.
     """
 
@@ -49,7 +50,11 @@ class Answers:
         """Yields (example, prediction) for each of `examples`, and writes predictions to `lines`.
 
         Predictions that an interrupted run has written are read from `lines` instead of computed.
-        Examples that cannot be predicted or scored are yielded without labels.
+        Examples of `task` that cannot be predicted or scored are yielded without labels.
+
+        Raises:
+            ValueError: the input changed since an interrupted command read it, or it is a text of
+                the user that cannot be predicted.
         """
         for example, prediction in self._pairs(task, examples, lines):
             if problem := prediction.get("error") or prediction.get("problem"):
@@ -104,7 +109,11 @@ class Answers:
             )
 
     def check(self) -> None:
-        """Raises ValueError if there are examples, but none of them could be predicted."""
+        """Checks that some example could be predicted, if there are examples.
+
+        Raises:
+            ValueError: none of the examples could be predicted.
+        """
         if self.rows and self.errors == self.rows:
             raise ValueError(
                 f"No row of {self._input} could be predicted; the first: {self.problems[0]}"

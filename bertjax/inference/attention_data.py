@@ -30,8 +30,8 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
         pair: a second text; None: a single text.
 
     Returns:
-        A dict of JSON values: "tokens", their "segments" (0 or 1) and whether they are "special";
-        "layers", "heads" and "attention", see `packed`; "candidates" {position: [[token,
+        A dict of JSON values, namely "tokens", their "segments" (0 or 1) and whether they are
+        "special"; "layers", "heads" and "attention", see `packed`; "candidates" {position: [[token,
         probability], ...]}; and "change", lists [layers, tokens] of 1 - cosine between the hidden
         states before and after a layer.
 
@@ -83,9 +83,9 @@ def packed(attention: np.ndarray) -> dict[str, Any]:
     """Compresses attention probabilities [layers, heads, L, L].
 
     Returns:
-        {"levels": n, "threshold": t, "gzip": base64 of compressed integers}: a probability p is
-        stored as round(p * n), in 16 bits (little endian) if n > 255, else in 8 bits;
-        probabilities below t, which is 0 unless the page would exceed its maximum size, as 0.
+        A dict of "levels" n, "threshold" t, and "gzip", compressed integers in base64. A
+        probability p is stored as round(p * n), in 16 bits (little endian) if n > 255, else in 8
+        bits; probabilities below t, which is 0 unless the page would exceed its maximum size, as 0.
     """
     fine = attention.shape[-1] <= FINE_UP_TO
     levels = 65535 if fine else 255

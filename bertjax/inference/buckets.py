@@ -82,8 +82,8 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
     """Chooses the padded length of each row such that padding and compilation take the least time.
 
     Powers of two are always available, as in `length_bucket`, because programs of these lengths
-    serve all later calls. A length between them, of which there are `FINE_STEPS` at most 8 tokens
-    apart, is used only if it saves more than `compiling` tokens of padding.
+    serve all later calls. Between two of them, there are up to `FINE_STEPS` finer lengths, at least
+    8 tokens apart; a finer length is used only if it saves more than `compiling` tokens of padding.
 
     Args:
         lengths: number of tokens of each row before padding, all known beforehand.
@@ -92,7 +92,7 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
         compiling: number of tokens that are computed while a program is compiled.
 
     Returns:
-        int array, the padded length of each row, at least its length.
+        int [rows], the padded length of each row, at least its length.
     """
     if not len(lengths):
         return np.zeros(0, int)

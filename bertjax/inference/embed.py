@@ -126,10 +126,14 @@ def compiled_program(
 ) -> Callable[..., jax.Array]:
     """Returns a jitted function (params, batch) -> embeddings float32 [B, K, size].
 
-    The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each. `pooling` is
-    "cls" or "mean", `layers` are the indices of the hidden states to pool, and `normalize` tells
-    whether to divide each embedding by its Euclidean length. The size of the embeddings is the
-    number of layers times the hidden size.
+    The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each. The size of
+    the embeddings is the number of layers times the hidden size.
+
+    Args:
+        model: the model, of which the encoder is used.
+        pooling: "cls" or "mean".
+        layers: the indices of the hidden states to pool.
+        normalize: whether to divide each embedding by its Euclidean length.
     """
     depth = model.config.num_hidden_layers
     encoder = for_inference(model)

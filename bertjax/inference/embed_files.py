@@ -47,9 +47,9 @@ def embed_file(
     Raises:
         ValueError: the suffix of `output` is unknown, `output` is `source`, `source` has no such
             column or holds a value that is not a text, or its text is not UTF-8.
-        OSError: `source` does not exist, or the disk is full. After a full disk or a kill, `output`
-            has its old content, and a call with the same arguments continues from the vectors
-            that the failed call wrote.
+        FileNotFoundError: `source` does not exist or is a folder.
+        OSError: the disk is full. After a full disk or a kill, `output` has its old content, and a
+            call with the same arguments continues from the vectors that the failed call wrote.
     """
     if output.suffix not in OUTPUTS:
         raise ValueError(f"--output {output}: the name must end in {', '.join(OUTPUTS)}.")

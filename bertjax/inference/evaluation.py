@@ -61,17 +61,20 @@ def evaluate(
             necessary; None: its default folder, which is used only if the benchmark is already
             prepared there.
         split: the split of the benchmark task to evaluate.
-        text_column, pair_column, label_column, choice_columns: column names of `data`. A name
-            that is not set is that of the fine-tuning, if `data` has all text columns that are then
-            read; otherwise, it is guessed. Question answering has fixed column names.
+        text_column: the column of the texts in `data`. A name of a column that is not set is that
+            of the fine-tuning, if `data` has all text columns that are then read; otherwise, it is
+            guessed. Question answering has fixed column names.
+        pair_column: the column of the second texts, if examples are pairs.
+        label_column: the column of the labels.
+        choice_columns: the columns of the choices of a multiple-choice task.
         label_separator: the string that separates the labels of an example in `data`, if examples
             have several labels.
         max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
 
     Returns:
-        The metrics as {name: value}, where values are fractions (not percent). If the names of
-        several splits begin with `split`, as MNLI's dev_matched and dev_mismatched begin with
-        "dev", all these splits are evaluated and the metrics are named "dev_matched/accuracy" etc.
+        The metrics by name; their values are fractions (not percent). If the names of several
+        splits begin with `split`, as MNLI's dev_matched and dev_mismatched begin with "dev", all
+        these splits are evaluated and the metrics are named "dev_matched/accuracy" etc.
 
     Raises:
         ValueError: `task` and `data` are both set or both None, the labels of the task and the
@@ -164,6 +167,11 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     The labels of the task are put in the order of the model's labels. A question answering task
     takes doc_stride, max_query_length, max_answer_length and null_threshold from the model's
     fine-tuning.
+
+    Args:
+        model: the model.
+        name: the name of the benchmark task.
+        options: the user's settings of the task, such as the folder of its files.
 
     Raises:
         ValueError: no benchmark task has this `name`, or the model has another head or other labels

@@ -19,7 +19,8 @@ from bertjax.weights import LoadedModel
 def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
     """Predicts the `top_k` most probable tokens for each mask token in `text`.
 
-    The mask token depends on the model's tokenizer: [MASK] for BERT, <mask> for RoBERTa.
+    The mask token depends on the model's tokenizer: [MASK] for BERT, `<mask>` for RoBERTa. `loaded`
+    is a model with a masked LM head, whose parameters may be on the device.
 
     Returns:
         For each mask token, a list of (token, probability) with the most probable token first.
@@ -53,7 +54,10 @@ def fill_mask(loaded: LoadedModel, text: str, top_k: int = 5) -> list[list[tuple
 def fill_masked_ids(
     loaded: LoadedModel, ids: list[int], types: list[int], top_k: int
 ) -> list[list[tuple[str, float]]]:
-    """Predicts tokens as `fill_mask` does, for a text of token ids and token types."""
+    """Predicts tokens as `fill_mask` does, for a text of token ids and token types.
+
+    `loaded`, `top_k` and the result are those of `fill_mask`.
+    """
     limit = loaded.config.max_length
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
     length = length_bucket(len(ids), limit)

@@ -1,4 +1,4 @@
-"""The form of a model's parameters in which inference programs read them fastest.
+"""Converts the parameters of a model to the form that inference programs read fastest.
 
 A model stacks the parameters of its layers in arrays [groups, ...]. A program whose layers are
 unrolled, as on CPUs, takes slices of these arrays, and XLA copies every slice, in every call: for
@@ -47,7 +47,10 @@ def inference_params(params: Any, model: BertWithHead) -> Any:
 
 
 def stacked(params: Any) -> Any:
-    """Returns the form of the model of parameters in either form; for use inside of a program."""
+    """Returns `params` with stacked layers, as the model expects; for use inside of a program.
+
+    `params` may be the parameters of the model, or those that `inference_params` returned.
+    """
     return jax.tree.map(
         lambda x: jnp.stack(x) if isinstance(x, tuple) else x,
         params,

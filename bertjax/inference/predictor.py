@@ -27,7 +27,10 @@ WINDOW = 2048
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
-    """Returns the label kind, number of classes, number of choices and class weights of a task."""
+    """Returns the label kind, number of classes, number of choices and class weights of a task.
+
+    `class_weights` are the weights of the classes in the loss, one per class; None: all are 1.
+    """
     return Labels(
         task.label_kind,
         num_classes=max(1, len(task.labels)),
@@ -138,7 +141,8 @@ class Predictor:
     def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
         """Computes the model's outputs for features, encoded sequences or multiple-choice examples.
 
-        Returns an iterator over {name of an output: array} in the order of `features`.
+        `params` are the parameters, as `inference_params` prepares them. Returns an iterator over
+        {name of an output: array} in the order of `features`.
         """
         outputs: list[Any] = [None] * len(features)
         pieces = packed_pieces(
@@ -194,7 +198,11 @@ class Predictor:
 
 @cached_program
 def compiled_program(model: BertWithHead, mesh: Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """Returns the jitted function (params, batch) -> head outputs, replicated over the mesh."""
+    """Returns the jitted function (params, batch) -> head outputs, replicated over the mesh.
+
+    The batch has the arrays `MODEL_INPUTS` of the batch contract, with int [B, L] token ids. The
+    outputs are those of `model`, {name: array}, such as "logits" [B, K, C].
+    """
 
     def apply(params: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
         outputs: Any = model.apply({"params": stacked(params)}, **batch)

@@ -121,18 +121,21 @@ class Pretrained:
         Args:
             texts: texts or pairs of texts, which are truncated to the maximum length of the model
                 and padded to the length of the longest row.
-            input_ids, attention_mask, token_type_ids: arrays that replace `texts`, int [B, L] as in
-                transformers ([B, C, L] for multiple choice with C choices). If `attention_mask` is
-                None, no token is padding; if `token_type_ids` is None, all token types are 0.
+            input_ids: token ids that replace `texts`, int [B, L] as in transformers ([B, C, L] for
+                multiple choice with C choices).
+            attention_mask: 1 for tokens and 0 for padding, of the shape of `input_ids`; None: no
+                token is padding.
+            token_type_ids: the token types, of the shape of `input_ids`; None: all are 0.
             output_hidden_states: whether to also return "hidden_states" [layers + 1, B, L, D].
+            output_attentions: whether to also return "attentions" [layers, B, heads, L, L].
             batch_size: maximum number of rows that the device computes at once; None: chosen by the
                 length of the rows.
-            output_attentions: whether to also return "attentions" [layers, B, heads, L, L].
 
         Returns:
-            A dict of arrays, whose keys are the names of the outputs in transformers:
-            last_hidden_state, pooler_output and, depending on the head, logits, prediction_logits
-            and seq_relationship_logits, or start_logits and end_logits.
+            A dict of arrays, whose keys are the names of the outputs in transformers. They are
+            last_hidden_state [B, L, D], pooler_output [B, D] and, depending on the head, logits,
+            prediction_logits and seq_relationship_logits, or start_logits and end_logits. Logits
+            are float32; hidden states have the dtype that was given to `load_pretrained`.
 
         Raises:
             ValueError: `texts` and `input_ids` are both set or both None, ids are not in the
@@ -360,14 +363,35 @@ def load_pretrained(
     vocab_size: int | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Pretrained:
-    """Loads a model; arguments and errors are those of `bertjax.weights.load_model.load_model`.
+    """Loads a model, to be called on texts or arrays.
 
-    By default, a fine-tuned model has its head, and a pretrained model has none.
+        bert = bertjax.load_pretrained("bert-base-uncased")
+        outputs = bert(["one text", ("text a", "text b")])
+        outputs["last_hidden_state"]  # float32 [2, L, 768]
 
-    Parts of the model that the loaded weights lack, such as a classifier, are initialised at
-    random, and their names are printed. If the model has no tokenizer, it can be called on arrays,
-    but not on texts. Compiled programs are kept on disk, in jax's persistent compilation cache, so
-    that later processes of the same user load them.
+    By default, a fine-tuned model has its head, and a pretrained model has none. Parts of the model
+    that the loaded weights lack, such as a classifier, are initialised at random, and their names
+    are printed. If the model has no tokenizer, it can be called on arrays, but not on texts.
+    Compiled programs are kept on disk, in jax's persistent compilation cache, so that later
+    processes of the same user load them.
+
+    Args:
+        path_or_name: a Hugging Face directory, a file `.safetensors` or `.bin`, a TF1 checkpoint,
+            the workdir of a run (also in a bucket), a name on the Hugging Face Hub, or
+            `bertjax:NAME`, a model that comes with bertjax, such as `bertjax:tiny`.
+        head: the name of the head, one of `bertjax.model.HEADS`, which is initialised at random if
+            the source lacks it; None: the head of the source; "auto": the head of the source if it
+            was fine-tuned for a task, and "encoder", without a head, if it was pretrained.
+        num_labels: the number of classes; None: the number of classes in the source, or 2 if the
+            source has no classes.
+        vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
+        dtype: the dtype of the activations; the parameters are float32.
+
+    Raises:
+        FileNotFoundError: there is no model at `path_or_name`, neither locally nor on the Hub.
+        ValueError: a file is damaged, transformers lacks the head for the model family, the shapes
+            of the weights do not fit the config or `num_labels`, or the tokenizer has more tokens
+            than the model.
     """
     use_compilation_cache()
     loaded = load_model(
@@ -390,7 +414,8 @@ def compiled_program(
     """Returns the jitted function (params, ids, types, mask) -> {name of an output: array}.
 
     ids, types and mask are int [B, L]: the token ids, the token types, and 1 for tokens or 0 for
-    padding. `hidden_states` and `attentions` tell whether these outputs are returned as well.
+    padding. The outputs are those of `model`; `hidden_states` and `attentions` tell whether these
+    are returned as well.
     """
 
     def apply(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> Any:

@@ -1,4 +1,7 @@
-"""Multi-head self-attention within each sequence of a row that may hold several sequences."""
+"""Multi-head self-attention within each sequence of a row that may hold several sequences.
+
+It is the scaled dot-product attention of Vaswani et al. 2017, 3.2.
+"""
 
 import functools
 from typing import Any
@@ -36,6 +39,11 @@ class SelfAttention(nn.Module):
     probabilities are sown, or if the fused kernel does not support the row length or the dropout of
     the probabilities ("splash" and "cudnn" support no dropout, "flash" all but that of jax's PRNG
     "rbg").
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
+        kernel: the attention kernel, see above.
     """
 
     config: BertConfig
@@ -105,6 +113,7 @@ def attend_by_head(
     """Computes the attention of one head after the other; its memory is that of one head's scores.
 
     query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
+    If `causal` is set, a token attends only to itself and to earlier tokens.
     """
 
     def attend(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:

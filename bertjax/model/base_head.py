@@ -43,8 +43,15 @@ class Rows(NamedTuple):
 class BertWithHead(nn.Module):
     """Base class of the models with a head; the base class itself is an encoder without a head.
 
-    `num_labels` is the number of classes of a classifier; the other fields are those of
-    `BertModel`. A subclass creates its layers in `setup` and computes its outputs in `answer`.
+    A subclass creates its layers in `setup` and computes its outputs in `answer`.
+
+    Attributes:
+        config: the config of the encoder.
+        dtype: the dtype of the activations; parameters are always float32.
+        unroll: the unroll factor of the scan over layers, see `Encoder`.
+        remat: what the backward pass recomputes, see `Encoder`.
+        attention_kernel: the attention kernel, see `SelfAttention`.
+        num_labels: the number of classes of a classifier.
     """
 
     config: BertConfig

@@ -68,12 +68,15 @@ def default_inputs(
 
 
 class BertModel(nn.Module):
-    """The BERT encoder: embeddings, transformer layers and pooler.
+    """The BERT encoder: embeddings, transformer layers and pooler (Devlin et al. 2018, 3).
 
-    `dtype` is the dtype of the activations; parameters are always float32. `unroll` is the unroll
-    factor of the scan over layers, `remat` (a key of `REMAT_POLICIES`) decides what the backward
-    pass recomputes, and `attention_kernel` is "xla", "splash" or "cudnn". Heads that do not
-    need the pooler set `add_pooling_layer=False`.
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
+        unroll: the unroll factor of the scan over layers, see `Encoder`.
+        remat: what the backward pass recomputes, a key of `REMAT_POLICIES`, see `Encoder`.
+        attention_kernel: the attention kernel, see `SelfAttention`.
+        add_pooling_layer: whether there is a pooler; heads that do not need it set False.
     """
 
     config: BertConfig
@@ -110,7 +113,8 @@ class BertModel(nn.Module):
         """Encodes a batch whose rows hold one or several sequences.
 
         Args:
-            input_ids, token_type_ids: int [B, L], the token ids and the token type ids.
+            input_ids: int [B, L], the token ids.
+            token_type_ids: int [B, L], the token types: 0 for the first segment, 1 for the second.
             position_ids: int [B, L], the position of each token in its sequence, counted from 0.
             sequence_ids: int [B, L], which of the sequences 1..K of its row each token belongs to;
                 0 for padding.

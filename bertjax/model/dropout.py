@@ -71,7 +71,7 @@ def keep_scale(threshold: int) -> float:
 
 
 def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """Draws uniform integers in [0, 2**16), uint32 [B, *shape], for the B rows of an array.
+    """Draws uniform integers in [0, 2^16), uint32 `[B, *shape]`, for the B rows of an array.
 
     They depend on `key` and on the rows' indices in the global batch, `rows` int [B].
     """
@@ -90,7 +90,10 @@ def random_halves(key: jax.Array, rows: jax.Array, shape: Sequence[int]) -> jax.
 
 
 def split_words(words: Sequence[jax.Array]) -> list[jax.Array]:
-    """Splits uint32 arrays into the upper and the lower 16 bits of their elements."""
+    """Splits uint32 arrays into the upper and the lower 16 bits of their elements.
+
+    The result has two arrays for each array in `words`, of the same shape and dtype.
+    """
     return [half for word in words for half in (word >> 16, word & 0xFFFF)]
 
 
@@ -109,7 +112,10 @@ def _is_rbg(key: jax.Array) -> bool:
 def threefry2x32(
     key: tuple[jax.Array, jax.Array], counts: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes the Threefry-2x32 hash: two uint32 arrays of the arguments' broadcast shape.
+    """Computes the Threefry-2x32 hash (Salmon et al. 2011) of `counts` under `key`.
+
+    Both arguments are the two words of 32-bit pairs: two uint32 arrays of any shapes. The result
+    is two uint32 arrays of the arguments' broadcast shape.
 
     The hash equals that of jax's Threefry PRNG. But jax.random returns only one 32-bit number per
     hash, the XOR of the hash's two words, and on CPUs loops over the rounds. This function returns

@@ -14,15 +14,25 @@ from bertjax.model.matmul import project
 
 
 def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm with the epsilon `config.layer_norm_eps` instead of Flax's default."""
+    """Returns a LayerNorm with the epsilon `config.layer_norm_eps` instead of Flax's default.
+
+    `dtype` is the dtype of the result, and `name` the name of the parameters in the module that
+    calls this function.
+    """
     return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
 
 
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
     """Computes sinusoidal position embeddings (Vaswani et al. 2017, 3.5).
 
-    The function has the signature of jax's initializers, but does not use `key`; `shape` is (number
-    of positions, embedding size). Even columns hold sines and odd columns hold cosines.
+    Even columns hold sines and odd columns hold cosines. The function has the signature of jax's
+    initializers, but does not use `key` and `out_sharding`.
+
+    Args:
+        key: not used.
+        shape: (number of positions, embedding size).
+        dtype: the dtype of the result.
+        out_sharding: not used.
     """
     del key, out_sharding
     rows, columns = shape
@@ -42,6 +52,10 @@ class Embeddings(nn.Module):
 
     If `embedding_size` is set, a dense layer then maps the embeddings to `hidden_size` (Lan et al.
     2019, 3.1).
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
     """
 
     config: BertConfig
@@ -75,9 +89,13 @@ class Embeddings(nn.Module):
         position_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
-        """Computes embeddings [B, L, D] from token ids, token types and positions, int [B, L] each.
+        """Computes the embeddings [B, L, D], projected to the hidden size D if the model says so.
 
-        `dropout_rows` int [B] is the index of each row in the global batch; None: no dropout.
+        Args:
+            input_ids: int [B, L], the token ids.
+            token_type_ids: int [B, L], the token types.
+            position_ids: int [B, L], the position of each token in its sequence, counted from 0.
+            dropout_rows: int [B], the index of each row in the global batch; None: no dropout.
         """
         x = self.word_embeddings(input_ids)
         x += self.position_embeddings(position_ids + self.config.position_offset)

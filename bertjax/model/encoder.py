@@ -1,4 +1,7 @@
-"""The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0."""
+"""The transformer layers of the encoder: a scan over layers with parameters stacked on axis 0.
+
+The layers are those of Vaswani et al. 2017, 3.1; ALBERT repeats one layer (Lan et al. 2019, 3.1).
+"""
 
 from typing import Any
 
@@ -50,12 +53,21 @@ REMAT_POLICIES: dict[str, Any] = {
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """Applies to x the activation function that transformers calls `name`."""
+    """Applies to x the activation function that transformers calls `name`; x has any shape."""
     return _ACTIVATIONS[name](x)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm."""
+    """Self-attention and feed-forward network, each followed by dropout, residual and LayerNorm.
+
+    This is the encoder layer of Vaswani et al. 2017, 3.1, with the activation function and the
+    dropout of BERT (Devlin et al. 2018, 3 and A.2).
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
+        attention_kernel: the `kernel` of `SelfAttention`.
+    """
 
     config: BertConfig
     dtype: DTypeLike = jnp.float32
@@ -93,12 +105,18 @@ class Encoder(nn.Module):
     the layers of a group share their parameters (Lan et al. 2019, 3.1), and an inner scan runs over
     the layers of a group.
 
-    `unroll` is the unroll factor of the scan: a larger factor takes longer to compile and has less
-    loop overhead. `remat` decides what the backward pass recomputes: nothing ("none"), element-wise
-    operations and attention probabilities ("selective"), all but the results of matrix
-    multiplications with parameters ("dots"), or everything ("full").
-    `attention_kernel` is "xla" or a key of `fused_attention.FUSED`. `unroll`, `remat` and
-    `attention_kernel` do not affect the parameters, and change outputs by rounding errors only.
+    `unroll`, `remat` and `attention_kernel` do not affect the parameters, and change outputs by
+    rounding errors only.
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
+        unroll: the unroll factor of the scan: a larger factor takes longer to compile and has less
+            loop overhead.
+        remat: what the backward pass recomputes: nothing ("none"), element-wise operations and
+            attention probabilities ("selective"), all but the results of matrix multiplications
+            with parameters ("dots"), or everything ("full").
+        attention_kernel: the `kernel` of `SelfAttention`.
     """
 
     config: BertConfig

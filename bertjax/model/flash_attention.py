@@ -1,4 +1,4 @@
-"""Flash attention with the dropout of `model.dropout`, for GPUs and TPUs.
+"""Flash attention (Dao et al. 2022) with the dropout of `model.dropout`, for GPUs and TPUs.
 
 For the backward pass, the Pallas kernels of `model.flash_kernels` keep only the output and one
 float32 number per query and head, so that memory grows linearly with the row length L. The backward
@@ -48,8 +48,10 @@ def local_flash_attention(
     On a mesh, it is called for the rows and heads of each device.
 
     Args:
-        query, key, value: [B, L, N, H], float32 or bfloat16: rows, tokens, heads, head size. L is a
-            multiple of `LANES`.
+        query: [B, L, N, H], float32 or bfloat16: rows, tokens, heads, head size. L is a multiple of
+            `LANES`.
+        key: [B, L, N, H], of the dtype of `query`.
+        value: [B, L, N, H], of the dtype of `query`.
         sequence_ids: int32 [B, L], the number (from 1) of each token's sequence in its row; padding
             has id 0 and attends to padding.
         seeds: uint32 [B, 3]: the two words of the row's dropout key (`Dropout.row_keys`), and the

@@ -74,11 +74,14 @@ class KernelPlan(NamedTuple):
         return (2, 1, 0) if self.platform == "gpu" else (0, 1, 2)
 
     def block(self) -> jax.Array:
-        """Returns the index of the block of queries or keys of this program."""
+        """Returns the index, an int32 scalar, of the block of queries or keys of this program."""
         return pl.program_id(self.axes[2])
 
     def head(self, seeds: Any) -> jax.Array:
-        """Returns the index, among all heads of the model, of the head of this program."""
+        """Returns the index, among all heads of the model, of the head of this program.
+
+        `seeds` is uint32 [1, 3], as in `forward_kernel`; the result is an int32 scalar.
+        """
         return seeds[0, 2].astype(jnp.int32) + pl.program_id(self.axes[1])
 
     def _part(self, index: jax.Array, size: int, total: int) -> Any:
@@ -88,11 +91,11 @@ class KernelPlan(NamedTuple):
         return pl.ds(pl.multiple_of(index * size, size), size)
 
     def queries_part(self, index: jax.Array) -> Any:
-        """Returns the slice of a block of queries."""
+        """Returns the slice of a row's queries that the block number `index`, a scalar, holds."""
         return self._part(index, self.queries, self.length)
 
     def keys_part(self, index: jax.Array) -> Any:
-        """Returns the slice, in each quarter, of a block of keys."""
+        """Returns the slice, in each quarter, of the keys in the block number `index`, a scalar."""
         return self._part(index, self.keys, self.quarter)
 
 
@@ -103,6 +106,7 @@ def forward_kernel(
 
     The references are: seeds uint32 [1, 3], ids [1, L], key_ids [4, W], query [Q, H], key and value
     [4, W, H], out [Q, H], normalizer float32 [1, Q]: the logarithms of the sums of exp(score).
+    `plan` has the sizes L, W, Q, H and the dropout rate.
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
     query_ids = _transpose(plan, ids[:, plan.queries_part(plan.block())])
@@ -150,8 +154,9 @@ def query_gradient_kernel(
 ) -> None:
     """Computes the gradient of a block of queries: a loop over the keys.
 
-    The references are those of `forward_kernel`, and the gradient of the output [Q, H], the means
-    float32 [1, Q] of the gradients of a query's probabilities, and query_gradient [Q, H].
+    The references seeds, ids, key_ids, query, key, value and normalizer, and `plan`, are those of
+    `forward_kernel`. The other references are the gradient of the output [Q, H]; mean float32
+    [1, Q], the means of the gradients of a query's probabilities; and query_gradient [Q, H].
     """
     tile = _Tile(plan, seeds, plan.block(), plan.head(seeds), key_axis=1)
     query_ids = _transpose(plan, ids[:, plan.queries_part(plan.block())])
@@ -191,8 +196,9 @@ def key_gradient_kernel(
 ) -> None:
     """Computes the gradients of a block of keys and values: a loop over the queries.
 
-    The references are those of `query_gradient_kernel`, but for query and gradient [L, H],
-    normalizer and mean [1, L], and key, value, key_gradient and value_gradient [4, K, H].
+    The references seeds, ids and key_ids, and `plan`, are those of `query_gradient_kernel`; query
+    and gradient are [L, H], normalizer and mean [1, L], and key, value, key_gradient and
+    value_gradient [4, K, H].
     """
     block = plan.block()
     head = plan.head(seeds)

@@ -42,7 +42,9 @@ def splash_attention(
     """Computes the attention of every token to the tokens of its sequence with jax's TPU kernel.
 
     Args:
-        query, key, value: [B, L, N, H], where L is a multiple of `LANES` and H is the head size.
+        query: [B, L, N, H], where L is a multiple of `LANES` and H is the head size.
+        key: [B, L, N, H].
+        value: [B, L, N, H].
         sequence_ids: int [B, L], the number (from 1) of each token's sequence in its row; padding
             has id 0 and attends to padding.
         causal: whether a token attends only to itself and to earlier tokens.
@@ -67,7 +69,8 @@ def cudnn_attention(
     """Computes the same attention as `splash_attention` with cuDNN, which needs 16-bit arrays.
 
     query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
-    With implementation="xla", the function works on any device and with any float dtype.
+    If `causal` is set, a token attends only to itself and to earlier tokens. With
+    implementation="xla", the function works on any device and with any float dtype.
     """
 
     def attend(query, key, value, ids):
@@ -96,9 +99,15 @@ def flash_attention(
     query, key, value and the result are [B, L, N, H]; `sequence_ids` is int [B, L], 0 for padding.
 
     Args:
+        query: the queries.
+        key: the keys.
+        value: the values.
+        sequence_ids: the number (from 1) of each token's sequence in its row.
+        causal: whether a token attends only to itself and to earlier tokens.
         row_keys: uint32 [B, 2], the dropout keys of the rows (`Dropout.row_keys`).
         rate: the dropout rate of the probabilities; it needs `row_keys`.
-        platform, interpret: see `local_flash_attention`.
+        platform: as in `local_flash_attention`.
+        interpret: as in `local_flash_attention`.
     """
     # This is imported only when it is used, because the import of Pallas takes a while.
     from bertjax.model.flash_attention import local_flash_attention

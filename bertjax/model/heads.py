@@ -68,7 +68,7 @@ class _SequenceClassifier(BertWithHead):
 
 
 class BertForSequenceClassification(_SequenceClassifier):
-    """Predicts one class, several classes or a number for each sequence.
+    """Predicts one class, several classes or a number for each sequence (Devlin et al. 2018, 4.1).
 
     The logits are [B, K, num_labels] for the K sequences of each row.
     """
@@ -82,7 +82,7 @@ class BertForSequenceClassification(_SequenceClassifier):
 
 
 class BertForTokenClassification(TokenHead):
-    """Predicts a class for each token: logits [B, L, num_labels]."""
+    """Predicts a class for each token (Devlin et al. 2018, 5.3): logits [B, L, num_labels]."""
 
     class_suffix = "ForTokenClassification"
     parts = ("classifier",)
@@ -103,7 +103,10 @@ class BertForTokenClassification(TokenHead):
 
 
 class BertForQuestionAnswering(TokenHead):
-    """Predicts the first and the last token of the answer to a question in a passage."""
+    """Predicts the first and the last token of the answer to a question in a passage.
+
+    The start and the end logits are [B, L] each (Devlin et al. 2018, 4.2).
+    """
 
     class_suffix = "ForQuestionAnswering"
     parts = ("qa_outputs",)
@@ -123,7 +126,10 @@ class BertForQuestionAnswering(TokenHead):
 
 
 class BertForMultipleChoice(_SequenceClassifier):
-    """Predicts a score for each choice; an example's C choices are C consecutive sequences."""
+    """Predicts a score for each choice; an example's C choices are C consecutive sequences.
+
+    The logits are [B, K] for the K sequences of each row (Devlin et al. 2018, 4.4).
+    """
 
     class_suffix = "ForMultipleChoice"
     objectives = {"choice": losses.CHOICE}

@@ -27,9 +27,16 @@ def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
 class Linear(nn.Module):
     """A linear layer that contracts the last `axes` axes of its input.
 
-    The parameters are those of `nn.DenseGeneral`: kernel [*inputs, *features], bias [*features],
-    where `inputs` are the sizes of the contracted axes. With `float32`, the result is not rounded
-    to `dtype`, in which the layer multiplies.
+    The parameters are those of Flax's `nn.DenseGeneral`: kernel `[*inputs, *features]`, bias
+    `[*features]`, where `inputs` are the sizes of the contracted axes.
+
+    Attributes:
+        config: the config of the model, which has the standard deviation of the initial weights.
+        features: the sizes of the axes that replace the contracted axes.
+        dtype: the dtype in which the layer multiplies.
+        axes: the number of contracted axes.
+        use_bias: whether the layer has a bias.
+        float32: whether the result is float32 and not rounded to `dtype`.
     """
 
     config: BertConfig
@@ -41,7 +48,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Applies the layer to x [..., *inputs] -> [..., *features]."""
+        """Applies the layer to x, `[..., *inputs] -> [..., *features]`."""
         inputs = x.shape[x.ndim - self.axes :]
         features = (self.features,) if isinstance(self.features, int) else self.features
         flat = (math.prod(inputs), math.prod(features))

@@ -3,6 +3,8 @@
 Every loss and metric is a pair (sum of weighted values, sum of weights). Pairs can be added over
 microbatches, devices and evaluation batches; the mean is the sum of weighted values divided by the
 sum of weights. The `objectives` of a head are the objectives that the head can be trained with.
+They are those of BERT's pretraining and fine-tuning (Devlin et al. 2018, 3.1, 4 and 5). Losses are
+in nats.
 
 Array shapes: B rows, L tokens per row, K sequences packed into a row, P masked positions per row, V
 words of the vocabulary, C classes, or choices of a multiple-choice example.

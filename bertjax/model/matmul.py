@@ -18,10 +18,10 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def matmul(lhs: jax.Array, rhs: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """Computes lhs [*S, M, K] @ rhs [*S, K, N] (if `transposed`, rhs is [*S, N, K]) -> [*S, M, N].
+    """Computes `lhs @ rhs`, `[*S, M, K] @ [*S, K, N] -> [*S, M, N]`.
 
-    *S are batch axes. The result has the dtype of the operands, or float32 on the fast path, which
-    is used for bfloat16 on a CPU.
+    `*S` are batch axes. If `transposed` is True, `rhs` is `[*S, N, K]`. The result has the dtype of
+    the operands, or float32 on the fast path, which is used for bfloat16 on a CPU.
     """
     if _is_slow(lhs):
         return _fast(lhs, rhs, transposed)
@@ -36,7 +36,7 @@ def project(
     transposed: bool = False,
     float32: bool = False,
 ) -> jax.Array:
-    """Computes x [..., *K] @ kernel [*K, *N] -> [..., *N], where K stands for `axes` axes.
+    """Computes `x @ kernel`, `[..., *K] @ [*K, *N] -> [..., *N]`, where K stands for `axes` axes.
 
     The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
     The result has the dtype of x. If `float32` is True, and on the fast path, which is used for

@@ -1,4 +1,7 @@
-"""The heads of pretraining: masked language modelling and next sentence prediction."""
+"""The heads of pretraining: masked language modelling and next sentence prediction.
+
+They are those of Devlin et al. 2018, 3.1, with the names of transformers.
+"""
 
 import flax.linen as nn
 import jax
@@ -17,6 +20,10 @@ class MaskedLMHead(nn.Module):
     """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
 
     If `tie_word_embeddings` is set, the output matrix is the word embedding matrix.
+
+    Attributes:
+        config: the config of the model.
+        dtype: the dtype of the activations; parameters are always float32.
     """
 
     config: BertConfig
@@ -52,7 +59,10 @@ def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
 
 
 class BertForPreTraining(BertWithHead):
-    """A model with the heads for masked language modelling and next sentence prediction."""
+    """A model with the heads for masked language modelling and next sentence prediction.
+
+    The heads are those of Devlin et al. 2018, 3.1, and the outputs are named as in transformers.
+    """
 
     class_suffix = "ForPreTraining"
     parts = ("predictions", "seq_relationship")
@@ -68,9 +78,10 @@ class BertForPreTraining(BertWithHead):
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns prediction_logits [B, P, V] and seq_relationship_logits [B, K, 2].
 
-        These are the logits of the P masked positions and of the K sequences of each row. If
-        `rows.masked_positions` is None, prediction_logits are [B, L, V], for all tokens. Class 0 of
-        seq_relationship_logits means that the second segment follows the first.
+        These are the logits of the P masked positions and of the K sequences of each row, computed
+        from the hidden states in `encoded`. If `rows.masked_positions` is None, prediction_logits
+        are [B, L, V], for all tokens. Class 0 of seq_relationship_logits means that the second
+        segment follows the first.
         """
         x = _states_to_predict(encoded, rows)
         next_sentence = self.seq_relationship(encoded["pooler_output"])
@@ -81,7 +92,7 @@ class BertForPreTraining(BertWithHead):
 
 
 class BertForMaskedLM(TokenHead):
-    """A model with the head for masked language modelling."""
+    """A model with the head for masked language modelling (Devlin et al. 2018, 3.1)."""
 
     class_suffix = "ForMaskedLM"
     parts = ("predictions",)
@@ -93,12 +104,15 @@ class BertForMaskedLM(TokenHead):
         self.predictions = MaskedLMHead(self.config, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
-        """Returns logits [B, P, V] at `rows.masked_positions` (None: at all tokens, [B, L, V])."""
+        """Returns logits [B, P, V] at `rows.masked_positions` (None: at all tokens, [B, L, V]).
+
+        The logits are computed from the hidden states in `encoded`.
+        """
         return {"logits": self.predictions(_states_to_predict(encoded, rows), self.bert.attend)}
 
 
 class BertForNextSentencePrediction(BertWithHead):
-    """Predicts whether the second segment follows the first in the text."""
+    """Predicts whether the second segment follows the first (Devlin et al. 2018, 3.1)."""
 
     class_suffix = "ForNextSentencePrediction"
     parts = ("seq_relationship",)

@@ -72,7 +72,10 @@ def binary_soft_targets_loss(
 
 
 def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
-    """Computes 1 - the cosine of two vectors in float32: [..., D] and [..., D] -> [...]."""
+    """Computes 1 - the cosine of two vectors in float32, a loss of DistilBERT (Sanh et al. 2019).
+
+    `student` and `teacher` are hidden states [..., D]; the result is [...].
+    """
     x, y = student.astype(jnp.float32), teacher.astype(jnp.float32)
     squares = [jnp.sum(jnp.square(v), axis=-1) + SMALLEST_SQUARE for v in (x, y)]
     return 1.0 - jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squares[0] * squares[1])

@@ -25,6 +25,11 @@ class Lstm(nn.Module):
     The LSTM state is reset at the start of every sequence of a row, so that neither padding nor
     other packed sequences influence a sequence. The gates, the order of the gates in the parameters
     and the initialisation are those of `torch.nn.LSTM`.
+
+    Attributes:
+        size: the number of units.
+        reverse: whether the tokens are read from the last to the first.
+        dtype: the dtype of the activations; parameters are always float32.
     """
 
     size: int
@@ -78,7 +83,12 @@ class Lstm(nn.Module):
 class BiLstm(nn.Module):
     """Two stacked bidirectional LSTM layers with `size` units in each direction.
 
-    The output of a layer is the concatenation of the outputs of both directions.
+    The output of a layer is the concatenation of the outputs of both directions (Devlin et al.
+    2018, 5.3).
+
+    Attributes:
+        size: the number of units in each direction.
+        dtype: the dtype of the activations; parameters are always float32.
     """
 
     size: int

@@ -11,8 +11,8 @@ def fill(template: str, data: Any) -> str:
 
     Args:
         template: name of a template in this package, such as "attention.html". It has the
-            placeholders /*STYLE*/ in a <style> element, for `style.css`, and /*DATA*/ in a
-            <script type="application/json"> element, for `data`; /*INCLUDE NAME*/ stands for the
+            placeholders `/*STYLE*/` in a `<style>` element, for `style.css`, and `/*DATA*/` in a
+            `<script type="application/json">` element, for `data`; `/*INCLUDE NAME*/` is the
             file NAME of this package, such as a script.
         data: what `json` can write, without NaN and infinities, which JSON does not have.
 

@@ -46,7 +46,17 @@ class Plan:
     A phase is a part of the run with its own row length and batch size.
 
     Attributes:
+        topology: the name of the topology, such as "v3:4x4".
+        device: the kind of the devices, as jax names it.
+        devices: the number of devices.
+        chips: the number of chips, of which each has one or two devices.
         phase: the index of the phase in the config.
+        max_length: the number of tokens per row.
+        batch_size: the number of rows per update, over all devices.
+        accumulation_steps: the number of microbatches of an update.
+        remat: which activations are recomputed in the backward pass, as in the config.
+        attention: the attention kernel that was chosen.
+        mesh: {axis of the mesh: number of devices}.
         fits: whether the train step fits in the memory of a device.
         memory: {name: bytes} with the keys `arguments` (state and batch), `temporaries`, `outputs`,
             `aliased` (outputs that reuse the memory of arguments: the donated state), `peak` (an
@@ -54,12 +64,15 @@ class Plan:
             `memory` has only the keys `peak` and `available`.
         flops: the FLOP of a train step, computed from the shapes of its matrix multiplications,
             without recomputation (remat).
-        compile_seconds: the time that the compilation took.
-        compute_seconds: `flops` over the peak FLOP/s of a device.
-        communication_seconds: the bytes that a device sends per step, over its link bandwidth.
+        collectives: the communication of the compiled train step.
+        compile_seconds: the time that the compilation took, in seconds.
+        compute_seconds: `flops` over the peak FLOP/s of a device, in seconds per step.
+        communication_seconds: the bytes that a device sends per step, over its link bandwidth, in
+            seconds per step.
         traffic: {kind of kernel: bytes read from and written to device memory per step}, counted by
             `memory_traffic`; empty for TPUs, and if the train step does not fit.
-        memory_seconds: the bytes of `traffic` over the bandwidth of the memory.
+        memory_seconds: the bytes of `traffic` over the bandwidth of the memory, in seconds per
+            step.
         advice: flags with which the train step would fit, each verified by compiling the step; or
             one sentence that says that none of the tried flags suffices. Empty if the step fits,
             or if no advice was requested.

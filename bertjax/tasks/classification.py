@@ -18,13 +18,13 @@ SMALLEST = 1e-12
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Computes the softmax of `logits` over the last axis in float64."""
+    """Computes the softmax of `logits` [..., C] over the last axis in float64; returns [..., C]."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Computes the elementwise sigmoid of `logits` in float64."""
+    """Computes the elementwise sigmoid of `logits`, of any shape, in float64."""
     return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
@@ -64,9 +64,10 @@ class TextTask(Task):
         ]
 
     def check_pairs(self, where: str, *, has_pair: bool) -> None:
-        """Raises ValueError if `has_pair`, whether an input is a pair, contradicts `pairs`.
+        """Checks that `has_pair`, whether an input is a pair, does not contradict `pairs`.
 
-        The message begins with `where`.
+        Raises:
+            ValueError: it contradicts `pairs`; the message begins with `where`.
         """
         if self.pairs is False and has_pair:
             raise ValueError(
@@ -86,7 +87,10 @@ class TextTask(Task):
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
-        """Converts the label of the example to an array, the `labels` of the encoded example."""
+        """Converts the label of `example` to an array, the `labels` of the encoded example.
+
+        Its shape is [1] for a class or a number, and [number of classes] for any number of labels.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,10 @@ class ProbabilityTask(TextTask):
 
     @abc.abstractmethod
     def losses(self, label: Any, probabilities: Mapping[str, float]) -> list[float]:
-        """Returns the losses of an example with a label, of which `score` computes the mean."""
+        """Returns the losses of an example, in nats, of which `score` computes the mean.
+
+        `label` is the label of the example, and `probabilities` is {class: predicted probability}.
+        """
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the task's metrics, and `loss`, the mean of `losses` over all examples.
@@ -162,7 +169,12 @@ class MultiLabelTask(ProbabilityTask):
         return [-math.log(max(p, SMALLEST)) for p in right]
 
     def encode_label(self, example: Example) -> np.ndarray:
-        """Returns a multi-hot array, float32 [number of classes]: 1 for the example's classes."""
+        """Returns a multi-hot array, float32 [number of classes]: 1 for the example's classes.
+
+        Raises:
+            ValueError: the label is one name instead of a list, or a name is not a class of the
+                task.
+        """
         encoded = np.zeros(len(self.labels), np.float32)
         names: Any = example.label
         if isinstance(names, str):
@@ -194,8 +206,9 @@ class RegressionTask(TextTask):
     """Task that predicts a real number for each example; the loss is the squared error.
 
     Attributes:
-        mean, std: during training, the model predicts (target - mean) / std; `predict` converts
-            the output of the model back to the scale of the targets.
+        mean: subtracted from the targets in training, and added to the outputs by `predict`.
+        std: the unit of the model's outputs: in training, the model predicts (target - mean) / std,
+            which `predict` converts back to the scale of the targets.
     """
 
     mean: float = 0.0

@@ -18,7 +18,9 @@ class TaskOptions:
         data_dir: folder of the official files; if None, the data comes from TensorFlow Datasets if
             `tfds_data_dir` is set or TFDS has already prepared it, else from the Hugging Face hub.
         tfds_data_dir: data folder of TensorFlow Datasets; if None, the default of the library.
-        train, dev, test: path of the user's own file for the split; None if there is no file.
+        train: path of the user's own file for the train split; None if there is no file.
+        dev: the same for the dev split.
+        test: the same for the test split.
         dev_fraction: fraction of the user's train file to hold out if there is no dev file; if
             None, nothing is held out.
         skip_bad_rows: whether rows of the user's files that cannot be used are left out; if False,

@@ -3,6 +3,8 @@
 A metric is a function of the labels and the predicted labels of the same examples in the same
 order. A metric returns a dict of fractions (1.0 is perfect) or correlations, never percentages.
 Undefined values, such as the F1 without positives or the correlation with a constant, are 0.0.
+The values are those of scikit-learn and SciPy, which the tasks of GLUE are scored with (Wang et al.
+2018), and of conlleval (Tjong Kim Sang and De Meulder 2003).
 """
 
 import warnings
@@ -44,7 +46,11 @@ def in_percent(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `accuracy`, the fraction of predictions that equal the label of their example."""
+    """Computes `accuracy`, the fraction of `predictions` that equal the label in `golds`.
+
+    Raises:
+        ValueError: there are no examples, or not as many predictions as labels.
+    """
     _check_lengths(golds, predictions)
     equal = sum(gold == answer for gold, answer in zip(golds, predictions, strict=True))
     return {"accuracy": equal / len(golds)}
@@ -70,7 +76,11 @@ def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str,
 def accuracy_and_f1(
     golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
 ) -> dict[str, float]:
-    """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`."""
+    """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`.
+
+    `golds` and `predictions` are the labels and the predicted labels of the same examples. F1 is
+    that of scikit-learn, and 0 where it is undefined. Errors are those of `accuracy`.
+    """
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
@@ -81,7 +91,14 @@ def accuracy_and_f1(
 
 
 def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `matthews`, the Matthews correlation coefficient of two or more classes."""
+    """Computes `matthews`, the Matthews correlation coefficient of two or more classes.
+
+    `golds` and `predictions` are the labels and the predicted labels of the same examples. The
+    coefficient is that of scikit-learn, and 0 if all labels or all predictions are the same.
+
+    Raises:
+        ValueError: there are no examples, or not as many predictions as labels.
+    """
     from sklearn.metrics import matthews_corrcoef
 
     _check_lengths(golds, predictions)
@@ -91,9 +108,13 @@ def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, floa
 
 
 def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
-    """Computes the `pearson` and `spearman` correlations of labels and predictions.
+    """Computes the `pearson` and `spearman` correlations of `golds` and `predictions`.
 
     The mean of the two correlations, `pearson_spearman`, is the metric by which GLUE ranks models.
+    The correlations are those of SciPy, and 0 where they are undefined.
+
+    Raises:
+        ValueError: there are no examples, or not as many predictions as labels.
     """
     from scipy import stats
 
@@ -114,8 +135,9 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> di
 def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
     """Returns the correlations that `pearson_spearman` returns, and "mae", "rmse" and "r2".
 
-    `mae` and `rmse` have the unit of the labels. `r2` is 1 for perfect predictions, and 0 if the
-    predictions are as good as predicting the mean of the labels for every example.
+    `mae` and `rmse` have the unit of the labels in `golds`. `r2` is 1 for perfect predictions, and
+    0 if the `predictions` are as good as predicting the mean of the labels for every example.
+    Errors are those of `pearson_spearman`.
     """
     values = pearson_spearman(golds, predictions)
     x, y = np.asarray(golds, np.float64), np.asarray(predictions, np.float64)
@@ -144,6 +166,9 @@ def multi_label(
         A dict of `micro_f1`, the F1 over all pairs of example and class; `macro_f1`, the mean F1
         of the classes; and `subset_accuracy`, the fraction of examples whose predicted labels
         equal the gold labels.
+
+    Raises:
+        ValueError: there are no examples, or not as many predictions as labels.
     """
     from sklearn.metrics import f1_score
     from sklearn.preprocessing import MultiLabelBinarizer
@@ -201,7 +226,11 @@ def entity_f1(
 def word_accuracy(
     golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech."""
+    """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech.
+
+    `golds` and `predictions` hold one tag per word of each example. Errors are those of
+    `entity_f1`.
+    """
     return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
 
 

@@ -40,9 +40,9 @@ LARGEST = 1e6
 def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Writes two JSON files for SQuAD's official scripts to `folder`.
 
-    Yields `pairs`, each (example, prediction), unchanged. SPLIT_answers.json maps each question id
-    to the predicted answer, and SPLIT_null_odds.json to `null_odds`, the log-odds that the question
-    has no answer.
+    Yields `pairs`, each (example, prediction), unchanged. SPLIT_answers.json, where SPLIT is
+    `split`, maps each question id to the predicted answer, and SPLIT_null_odds.json to
+    `null_odds`, the log-odds that the question has no answer.
     """
     answers, null_odds = {}, {}
     for example, prediction in pairs:
@@ -72,6 +72,9 @@ class SpanTask(Task):
             prediction for such a question is "".
         null_threshold: if `with_impossible`, the prediction is "" if the logit of no answer exceeds
             the logit of the best answer by more than this value.
+
+    Raises:
+        ValueError: a number is below 1, or `null_threshold` is set without `with_impossible`.
     """
 
     doc_stride: int = 128

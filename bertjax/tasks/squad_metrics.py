@@ -24,7 +24,10 @@ def normalize_answer(text: str) -> str:
 
 
 def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
-    """Computes the F1 of two lists of words, taken as bags; 0.0 if they have no word in common."""
+    """Computes the F1 of the words in `gold` and `answer`, taken as bags.
+
+    It is 0.0 if they have no word in common (Rajpurkar et al. 2016, 6.1).
+    """
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
@@ -35,6 +38,7 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
 def squad1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
     """Computes SQuAD 1.1's `exact_match` and `f1`, as means over the questions.
 
+    `golds` is {id of a question: accepted answers}, and `predictions` {id of a question: answer}.
     For each question, the accepted answer with the best value counts. A question without a
     prediction counts as wrong.
 
@@ -73,7 +77,8 @@ def squad2(
         threshold: value of `null_odds` above which the prediction for a question counts as "".
 
     Returns:
-        A dictionary with these keys:
+        A dictionary with these keys.
+
         - `exact`, `f1`, `total`: exact match and F1 as fractions, and the number of questions.
         - `HasAns_exact`, `HasAns_f1`, `HasAns_total`: exact match, F1 and number of the questions
           with an answer, if there are such questions.

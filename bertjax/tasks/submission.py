@@ -17,9 +17,10 @@ LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
 
 
 def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | float]) -> str:
-    """Formats {id: class name or score} as the text of a submission's TSV file, with a header.
+    """Formats `predictions` as the text of a submission's TSV file, with a header.
 
-    Scores are limited to the range of STS-B's gold scores, 0 to 5.
+    `predictions` is {id: class name or score}, and `spec` describes the task. Scores are limited to
+    the range of STS-B's gold scores, 0 to 5.
 
     Raises:
         ValueError: a prediction is not a class of the task.
@@ -40,7 +41,7 @@ def format_glue_predictions(spec: GlueSpec, predictions: Mapping[str, str | floa
 
 
 def read_glue_predictions(path: Path | str, spec: GlueSpec) -> dict[str, str | float]:
-    """Reads {id: class name or score} from a TSV file of predictions.
+    """Reads {id: class name or score} from the TSV file `path` of predictions for the task `spec`.
 
     The file may also give the codes of GLUE's files, such as "1", for classes.
 
@@ -73,6 +74,10 @@ def add_to_submission_zip(zip_path: Path | str, files: Mapping[str, str]) -> Non
     Args:
         zip_path: path of the zip, which is created if missing, and replaced atomically otherwise.
         files: {file name: text of the file}.
+
+    Raises:
+        ValueError: the file at `zip_path` is not a zip.
+        OSError: the zip cannot be written.
     """
     zip_path = Path(zip_path)
     kept: dict[str, bytes] = {}
@@ -124,6 +129,8 @@ def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
 
 def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str, float]:
     """Computes the metrics of the file `predictions` against `gold`, an official labelled file.
+
+    `spec` describes the task.
 
     Raises:
         ValueError: a file is not in GLUE's format, `gold` has no labels, or the files contain

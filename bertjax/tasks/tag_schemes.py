@@ -1,10 +1,11 @@
 """Tag schemes that mark entities word by word: conversion to IOB2, and reading of entities.
 
-The words of an entity of type X, here of three words, have these tags in each scheme:
+The words of an entity of type X, here of three words, have these tags in each scheme (Ramshaw and
+Marcus 1995; Ratinov and Roth 2009):
 
-IOB1    I-X I-X I-X, but B-X I-X I-X directly after another entity of type X (official CoNLL files)
-IOB2    B-X I-X I-X
-IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU has L-X for E-X, and U-X for S-X)
+    IOB1    I-X I-X I-X, but B-X I-X I-X after another entity of type X (official CoNLL files)
+    IOB2    B-X I-X I-X
+    IOBES   B-X I-X E-X, but S-X for an entity of one word (BILOU: L-X for E-X, U-X for S-X)
 """
 
 import re

@@ -23,8 +23,8 @@ OUTSIDE = "O"
 def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
     """Yields (example, prediction) pairs unchanged and writes them to SPLIT.conll in `folder`.
 
-    SPLIT.conll has the format of conlleval: each line holds a word, the gold tag (if the example
-    has tags) and the predicted tag.
+    SPLIT is `split`. The file has the format of conlleval: each line holds a word, the gold tag (if
+    the example has tags) and the predicted tag.
     """
     path = folder / f"{split}.conll"
     with writing(path) as temporary, temporary.open("w", encoding="utf-8") as lines:
@@ -53,7 +53,10 @@ class TagTask(Task):
 
     @classmethod
     def of_labels(cls, labels: tuple[str, ...], **fields: Any) -> "TagTask":
-        """Creates a task whose metric is entity F1 if `labels` mark entities, else accuracy."""
+        """Creates a task whose metric is entity F1 if `labels` mark entities, else accuracy.
+
+        `fields` are further fields of the task.
+        """
         if not marks_entities(labels):
             fields = {"metric": word_accuracy, "best_metric": "accuracy", **fields}
         return cls(labels=labels, **fields)

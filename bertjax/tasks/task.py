@@ -129,6 +129,11 @@ class Task(abc.ABC):
 
         A long passage has one feature per window, any other example one.
 
+        Args:
+            example: the example.
+            tokenizer: the tokenizer of the model.
+            max_length: maximum number of tokens per feature.
+
         Raises:
             ValueError: the label is unknown or a text is empty; the message names the row.
         """
@@ -173,9 +178,9 @@ class Task(abc.ABC):
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) pairs unchanged; writes predictions to folder/SPLIT.jsonl.
 
-        If the example is a row of a user's file, "input" holds the columns of the row.
-        If the task has a function `export`, this function writes further files for the official
-        scorer.
+        SPLIT is `split`. If the example is a row of a user's file, "input" holds the columns of the
+        row. If the task has a function `export`, this function writes further files for the
+        official scorer.
         """
         path = folder / f"{split}.jsonl"
         if self.export is not None:
@@ -203,10 +208,10 @@ class Task(abc.ABC):
         return {"task": self.name, "label_kind": self.label_kind, "max_length": max_length}
 
     def label_id(self, label: Any, where: str) -> int:
-        """Returns the id of a class, its index in `labels`.
+        """Returns the id of the class `label`, its index in `labels`.
 
         Raises:
-            ValueError: the class is not in `labels`.
+            ValueError: the class is not in `labels`; the message begins with `where`.
         """
         try:
             return self.labels.index(label)

@@ -40,6 +40,12 @@ def write_training_data(
 ) -> TrainingData:
     """Encodes the train split and writes it to `path`, one input of the model at a time.
 
+    Args:
+        task: the task, with its source of examples.
+        tokenizer: the tokenizer of the model.
+        max_length: maximum number of tokens per input of the model.
+        path: the ArrayRecord file to write.
+
     Raises:
         ValueError: the train split does not exist or is empty, or an example in the train split is
             malformed or has no label.
@@ -69,6 +75,8 @@ def write_training_data(
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
     """Encodes every split except train, so that malformed rows are reported before the training.
+
+    `task`, `tokenizer` and `max_length` are those of `write_training_data`.
 
     Raises:
         ValueError: a row is malformed or has a label that does not occur in training (the message

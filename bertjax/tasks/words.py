@@ -26,8 +26,8 @@ class Word(NamedTuple):
 
     Attributes:
         text: the characters of the word.
-        start, end: the indices in the running text of the word's first character and of the
-            character after its last.
+        start: the index in the running text of the word's first character.
+        end: the index in the running text of the character after the word's last.
     """
 
     text: str

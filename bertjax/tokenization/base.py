@@ -16,7 +16,15 @@ from bertjax.files import brief, write_bytes
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens of a model family, such as BERT or RoBERTa."""
+    """The special tokens of a model family, such as BERT or RoBERTa.
+
+    Attributes:
+        pad: the padding token, such as "[PAD]".
+        unk: the token for what the vocabulary lacks, such as "[UNK]".
+        cls: the first token of an input, such as "[CLS]".
+        sep: the token at the end of a text, such as "[SEP]".
+        mask: the mask token, such as "[MASK]".
+    """
 
     pad: str
     unk: str
@@ -30,7 +38,7 @@ class Layout:
     """The arrangement of text and special tokens in an input of a model family.
 
     A text A becomes `cls A sep`; a pair (A, B) becomes `cls A sep B sep`, or `cls A sep sep B sep`
-    if `separators` is 2.
+    if `separators` is 2. The tokens themselves are `special_tokens`.
     """
 
     special_tokens: SpecialTokens
@@ -169,7 +177,7 @@ class Tokenizer(abc.ABC):
     ) -> tuple[list[int], list[int]]:
         """Returns (ids, token types) of a text or pair, in which "[MASK]" becomes the mask token.
 
-        RoBERTa's mask token is written "<mask>". The special tokens of the layout, such as [CLS]
+        RoBERTa's mask token is written `<mask>`. The special tokens of the layout, such as [CLS]
         and [SEP], are added. Unless `max_length` is None, the input is truncated to `max_length`
         tokens, including the special tokens; of a pair, the longer text is truncated first.
 
@@ -181,11 +189,23 @@ class Tokenizer(abc.ABC):
     def encode_pair(
         self, text: str, pair: str | None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """Encodes a text or pair like `encode_prompt`, but "[MASK]" in a text is ordinary text."""
+        """Encodes a text or pair like `encode_prompt`, but "[MASK]" in a text is ordinary text.
+
+        `max_length` and the result are those of `encode_prompt`.
+
+        Raises:
+            ValueError: `max_length` is smaller than the number of special tokens.
+        """
         return self._encode(self._text_backend, text, pair, max_length)
 
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Encodes each text like `encode_prompt`, in several threads; returns only the ids."""
+        """Encodes each of `texts` like `encode_prompt`, in several threads; returns only the ids.
+
+        Each result has at most `max_length` tokens.
+
+        Raises:
+            ValueError: `max_length` is smaller than the number of special tokens.
+        """
         encodings = self._prompt_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         room = self._room(max_length, pair=False)
         return [self.join(encoding.ids[:room])[0] for encoding in encodings]
@@ -193,7 +213,10 @@ class Tokenizer(abc.ABC):
     def join(
         self, first: Sequence[int], second: Sequence[int] | None = None
     ) -> tuple[list[int], list[int]]:
-        """Adds special tokens to the ids of one or two texts; returns the ids and token types."""
+        """Adds special tokens to the ids of one or two texts; returns the ids and token types.
+
+        `first` and `second` are the token ids of the texts; None: there is no second text.
+        """
         head = [self.cls_token_id, *first, self.sep_token_id]
         if second is None:
             return head, [0] * len(head)

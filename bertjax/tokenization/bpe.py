@@ -137,11 +137,12 @@ def train_bpe(
     """Learns a byte-level BPE vocabulary of at most `vocab_size` tokens from an iterable of texts.
 
     Pairs of tokens that occur less often than `min_frequency` times are not merged. The vocabulary
-    includes one token for each of the 256 bytes. The tokens <s>, <pad>, </s> and <unk>
-    have the ids 0 to 3, as in RoBERTa. The vocabulary does not depend on the order of the texts,
+    includes one token for each of the 256 bytes. The tokens `<s>`, `<pad>`, `</s>` and `<unk>` have
+    the ids 0 to 3, as in RoBERTa. The vocabulary does not depend on the order of the texts,
     because the trainer breaks ties between pairs of tokens by the ids of the tokens. If
     `counting.count_words` drops rare words to bound memory, however, the vocabulary may depend on
-    the order, and `report` is called with a message.
+    the order, and `report` is called with a message. `model_max_length` is stored in the tokenizer:
+    the maximum number of tokens of its model.
 
     Raises:
         ValueError: `vocab_size` is too small for the special tokens and the byte tokens, or the

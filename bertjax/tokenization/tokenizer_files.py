@@ -17,8 +17,8 @@ class TokenizerJson:
         file: the path of the file.
         kind: the model type in the file: WordPiece, BPE, Unigram or another type of the library.
         model: the section "model" of the file, which contains "vocab".
-        normalizers, pre_tokenizers: the normalizers and the pre-tokenizers in the file, as lists;
-            nested sequences are flattened.
+        normalizers: the normalizers in the file, as a list; nested sequences are flattened.
+        pre_tokenizers: the pre-tokenizers in the file, in the same form.
         added_tokens: maps each added token to its entry in the file, with its id and settings.
     """
 
@@ -43,6 +43,9 @@ class TokenizerJson:
         """Returns the merges of a BPE model as pairs of tokens, in order of rank.
 
         Older files store each merge as one string, newer files as a list of two strings.
+
+        Raises:
+            ValueError: the merges are malformed.
         """
         with explained(self.file):
             merges = [
@@ -58,7 +61,13 @@ class TokenizerJson:
             return dict(self.model["vocab"].items())
 
     def pieces(self) -> list[tuple[str, float]]:
-        """Returns the (piece, log probability) pairs of a unigram model, in order of ids."""
+        """Returns the (piece, log probability) pairs of a unigram model, in order of ids.
+
+        The logarithms are natural ones.
+
+        Raises:
+            ValueError: the pieces are malformed.
+        """
         with explained(self.file):
             pieces = [(piece, float(score)) for piece, score in self.model["vocab"]]
             _check_texts((piece for piece, _ in pieces), "a piece")

@@ -230,7 +230,11 @@ def parse_sentencepiece(
 ) -> tuple[list[tuple[str, float]], bytes, bytes]:
     """Parses the content of a SentencePiece file; returns the same as `read_sentencepiece`.
 
-    `file` names the source of the content in error messages.
+    `file` names the source of the content in error messages, and `tokenizer_class` is the
+    tokenizer's class in transformers.
+
+    Raises:
+        ValueError: the content is not a unigram model of SentencePiece.
     """
     # Imported here, because only these files need protobuf.
     from google.protobuf.message import DecodeError
@@ -292,7 +296,9 @@ def train_unigram(
     """Learns an ALBERT unigram vocabulary of at most `vocab_size` pieces from an iterable of texts.
 
     The vocabulary does not depend on the order of the texts, unless `counting.count_words` drops
-    rare words to bound memory; `report` is then called with a message.
+    rare words to bound memory; `report` is then called with a message. `do_lower_case` tells
+    whether texts are lower-cased, here and later; `model_max_length`, the maximum number of tokens
+    of the model, is stored in the tokenizer.
 
     Raises:
         ValueError: the texts are empty, or contain more distinct characters than `vocab_size`

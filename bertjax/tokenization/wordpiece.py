@@ -1,5 +1,6 @@
 """The WordPiece tokenizer of BERT, which splits text into words, and each word into subword tokens.
 
+A word is split from left to right into the longest tokens of the vocabulary (Wu et al. 2016, 4.1).
 As in transformers, a word longer than 100 characters becomes [UNK]; in google-research/bert, the
 limit is 200 characters.
 """
@@ -132,7 +133,9 @@ def train_wordpiece(
     Pairs of tokens that occur less often than `min_frequency` times are not merged. If `vocab_size`
     is too small for all characters in the texts, the rarest characters are left out. The vocabulary
     does not depend on the order of the texts, unless `counting.count_words` drops rare words to
-    bound memory; `report` is then called with a message.
+    bound memory; `report` is then called with a message. `do_lower_case` tells whether texts are
+    lower-cased, here and later; `model_max_length`, the maximum number of tokens of the model, is
+    stored in the tokenizer.
 
     Raises:
         ValueError: the texts contain no word.

@@ -31,6 +31,8 @@ MEETING_PLACE = "hosts"
 def connect(config: DistributedConfig, address: str | Path) -> None:
     """Connects the hosts of a run, which meet in its workdir, on a disk or in a bucket.
 
+    `config` says how the processes find each other, and `address` is the workdir.
+
     Raises:
         ImportError, OSError: the bucket cannot be read or written.
     """

@@ -41,6 +41,15 @@ class Checkpointer:
     If a save in the background fails, the next method call raises an OSError, so that a run does
     not rely on a checkpoint that was not written. Incomplete checkpoints, whose save was
     interrupted, are never restored.
+
+    Args:
+        directory: the folder of the checkpoints, on a disk or in a gs:// bucket.
+        keep: the number of last checkpoints to keep.
+        metric: the name of the metric that the best checkpoint is chosen by.
+        higher_is_better: whether the highest value of the metric is the best.
+
+    Raises:
+        OSError: the folder of the checkpoints cannot be created or read.
     """
 
     def __init__(
@@ -112,6 +121,9 @@ class Checkpointer:
         """The step of the best stored checkpoint; None if no stored checkpoint has a finite metric.
 
         If several checkpoints are equally good, the last of them counts as the best.
+
+        Raises:
+            OSError: the save in progress failed.
         """
         known = self._graded()
         return -min(known)[1] if known else None
@@ -123,13 +135,20 @@ class Checkpointer:
         the run). Later phases are always better; within a phase, checkpoints are compared by one
         metric, the constructor's `metric`. The result is False if this metric is missing, NaN or
         infinite in `metrics`; else, it is True if no stored checkpoint has a finite metric.
+
+        Raises:
+            OSError: the save in progress failed.
         """
         badness = self._badness(metrics)
         return badness < math.inf and all(badness <= other for other, _ in self._graded())
 
     @property
     def latest_step(self) -> int | None:
-        """The step of the newest complete checkpoint; None if there is no complete checkpoint."""
+        """The step of the newest complete checkpoint; None if there is no complete checkpoint.
+
+        Raises:
+            OSError: the save in progress failed.
+        """
         self._wait()
         return self._manager.latest_step()
 
@@ -257,7 +276,11 @@ class Checkpointer:
         self._is_closed = True
 
     def close(self) -> None:
-        """Waits for the save in progress and closes Orbax's manager; raises OSError on failure."""
+        """Waits for the save in progress and closes Orbax's manager.
+
+        Raises:
+            OSError: the save in progress failed.
+        """
         if self._is_closed:
             return
         self._is_closed = True

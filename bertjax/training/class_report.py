@@ -24,8 +24,15 @@ MOST_CLASSES, MOST_CONFUSIONS = 40, 15
 class ClassScores(NamedTuple):
     """Precision, recall and F1 of a class or entity type, as fractions.
 
-    A score whose denominator is 0 is 0. `support` is the number of examples labelled with the
-    class, or of labelled entities of the type.
+    A score whose denominator is 0 is 0.
+
+    Attributes:
+        name: the name of the class or entity type.
+        precision: the fraction of the predictions of the class that are correct.
+        recall: the fraction of the examples or entities of the class that are found.
+        f1: the harmonic mean of precision and recall.
+        support: the number of examples labelled with the class, or of labelled entities of the
+            type.
     """
 
     name: str
@@ -41,6 +48,9 @@ class ClassReport:
     Tasks with one class per example have a confusion matrix and scores per class, tasks with
     several labels per example have scores per label, and the tagging of entities has scores per
     entity type. For other tasks, nothing is counted, and the report is false as a bool.
+
+    Args:
+        task: the task.
     """
 
     def __init__(self, task: Task):
@@ -151,7 +161,7 @@ class ClassReport:
         return table
 
     def write(self, folder: Path, split: str) -> None:
-        """Writes the scores of each class to SPLIT.report.json, where SPLIT is `split`.
+        """Writes the scores of each class to SPLIT.report.json in `folder`, where SPLIT is `split`.
 
         If every example has one label, the confusion matrix is also written, to
         SPLIT.confusion.csv: the number of examples with each label (row) and predicted label

@@ -19,9 +19,9 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     """Returns lines of text that describe the train split `data` of `task`.
 
     The lines state the number of examples (in question answering, of windows), their lengths in
-    tokens, the updates per epoch and the frequencies of the classes. A line beginning with
-    "warning:" names classes whose names differ only in case, spaces, punctuation or the form of a
-    number.
+    tokens, the updates per epoch, which follow from `config`, and the frequencies of the classes. A
+    line beginning with "warning:" names classes whose names differ only in case, spaces,
+    punctuation or the form of a number.
     """
     count, sizes = len(data.sizes), np.asarray(data.sizes)
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()

@@ -31,10 +31,13 @@ def interruptible(items: Iterable[Item], stop: StopSignal | None) -> Iterator[It
 
 
 def check_stop(stop: StopSignal | None) -> None:
-    """Raises `EvaluationStopped` if a stop signal has come.
+    """Ends an evaluation if a stop signal has come.
 
     All hosts must call this function equally often, because every call exchanges the hosts' stop
     flags. If `stop` is None, nothing is checked.
+
+    Raises:
+        EvaluationStopped: a stop signal has come.
     """
     activity.progressed()
     if stop is not None and stop():
@@ -95,6 +98,7 @@ class EvaluateAndSave:
         self.is_compiled = self.evaluation_due = False
 
     def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        """Evaluates and saves `state` if it is due after `step`; `metrics` is not used."""
         del metrics
         self._stop.nothing_to_lose = False
         last = step == self._last

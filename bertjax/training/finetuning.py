@@ -246,7 +246,7 @@ class FinetuningRun(Run):
     def predict_split(self, params: Any, split: str) -> dict[str, float]:
         """Predicts a split, writes the predictions, and returns {metric: value}.
 
-        The result is {} if the examples of the split have no labels.
+        `params` are the parameters. The result is {} if the examples of the split have no labels.
         """
         assert self.task.source is not None
         predictions = self.predictor(params, self.task.source.examples(split))
@@ -283,8 +283,7 @@ class FinetuningRun(Run):
     def write_results(self, state: TrainState) -> dict[str, float]:
         """Predicts the test splits; writes predictions, scores and model to the workdir.
 
-        Returns:
-            {split/metric: score} for the dev splits and the labelled test splits.
+        Returns {split/metric: score} for the dev splits and the labelled test splits.
         """
         splits = dict(self.dev_scores or {})
         for split in splits_of(self.task, "test"):

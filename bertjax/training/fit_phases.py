@@ -55,8 +55,8 @@ class FitPhases:
         """Trains all phases from `step` on, until the last step, early stopping or a stop signal.
 
         Returns:
-            The last state, the number of its step, and whether the run is complete: no stop signal
-            has prevented a step or an evaluation.
+            The last state, the number of its step, and whether the run is complete, i.e. no stop
+            signal has prevented a step or an evaluation.
         """
         run, start = self._run, 0
         for index, phase in enumerate(run.phases):

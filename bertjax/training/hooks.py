@@ -64,9 +64,11 @@ class MetricLogger:
         )
 
     def start_phase(self, flops_per_step: float, peak_flops: float) -> None:
-        """Sets the FLOP per step and the peak FLOP/s of all devices, from which the MFU follows.
+        """Begins a phase, a part of the run whose steps need other numbers of FLOP.
 
-        A phase is a part of the run; its first step includes compilation and is not timed.
+        The MFU (model FLOP utilisation) is computed from `flops_per_step`, the FLOP of a step on
+        all devices, and `peak_flops`, the peak FLOP/s of all devices. The first step of a phase
+        includes compilation and is not timed.
         """
         self._stop_clock()
         self._flops_per_step, self._peak_flops = flops_per_step, peak_flops
@@ -78,6 +80,10 @@ class MetricLogger:
         self._since = None
 
     def __call__(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        """Notes the `metrics` of `step`, and writes their means if a log line is due.
+
+        `state` is not used. The metrics stay on the device until they are written.
+        """
         del state
         self._unread.append({**metrics, "timed": self._since is not None})
         if self._since is None:
@@ -138,7 +144,7 @@ class MetricLogger:
             self._writer.flush()
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Writes the metrics of a step, {name: number}, to files, trackers and the terminal."""
+        """Writes `values`, {metric: number} of a step, to files, trackers and the terminal."""
         if self._writer is None:
             return
         self._writer.write(step, values)

@@ -22,11 +22,11 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-    """Returns a transformation that multiplies each update by norm(parameter) / norm(update).
+    """Returns LAMB's multiplication of each update by norm(parameter) / norm(update).
 
-    If the norm of the parameter or of the update is 0, the update is unchanged. Unlike in
-    `optax.scale_by_trust_ratio`, the norms of a stacked parameter are computed for each encoder
-    layer separately.
+    This is the trust ratio of You et al. 2019, algorithm 2. If the norm of the parameter or of the
+    update is 0, the update is unchanged. Unlike in `optax.scale_by_trust_ratio`, the norms of a
+    stacked parameter are computed for each encoder layer separately.
     """
 
     def update(updates: Any, state: Any, params: Any = None):

@@ -28,8 +28,16 @@ def fit(
 ) -> tuple[TrainState, int]:
     """Trains from `step` to `num_steps`, or until `should_stop(step)` is true after a step.
 
-    Each step trains on one of `batches`, and is followed by a call of each hook. `step` counts the
-    steps already done, so the first step is `step + 1`.
+    Each step trains on one of `batches`, and is followed by a call of each hook.
+
+    Args:
+        state: the state of the training, which the first step donates.
+        train_step: a function (state, batch) -> (state, metrics).
+        batches: the batches, on the devices.
+        step: the number of steps already done, so the first step is `step + 1`.
+        num_steps: the number of the last step.
+        hooks: functions (step, state, metrics), called after each step.
+        should_stop: a function that tells whether to stop after a step.
 
     Returns:
         The last state, and the number of the last step whose update and hooks are done.

@@ -1,4 +1,7 @@
-"""The history of recent losses and gradient norms, and the rule that detects spikes of both."""
+"""The history of recent losses and gradient norms, and the rule that detects spikes of both.
+
+The rule is that of OLMo (Groeneveld et al. 2024).
+"""
 
 from typing import Any, NamedTuple
 
@@ -42,10 +45,10 @@ def empty_history(skip_spikes: float) -> LossHistory:
 def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
     """Returns whether the loss or the gradient norm of a step is a spike, a bool scalar.
 
-    The loss is a spike if it exceeds the mean loss in `history` by more than `history.sigma`
-    standard deviations of these losses; the same holds for the gradient norm. While fewer than
-    HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is that of OLMo
-    (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
+    The scalar `loss` is a spike if it exceeds the mean loss in `history` by more than
+    `history.sigma` standard deviations of these losses; the same holds for `grad_norm`. While fewer
+    than HISTORY // 2 steps are recorded, or if sigma is 0, nothing is a spike. The rule is that of
+    OLMo (Groeneveld et al. 2024, and `SkipStepOptimizer` in OLMo-core).
     """
     known = jnp.arange(HISTORY) < history.num_steps
     size = jnp.minimum(history.num_steps, HISTORY).astype(jnp.float32)
@@ -60,7 +63,7 @@ def is_spike(history: LossHistory, loss: Any, grad_norm: Any) -> jax.Array:
 
 
 def recorded(history: LossHistory, loss: Any, grad_norm: Any, is_finite: Any) -> LossHistory:
-    """Returns `history` with the step's loss and gradient norm added if `is_finite` is True.
+    """Returns `history` with the scalars `loss` and `grad_norm` added if `is_finite` is True.
 
     If `is_finite` is False, `history` is returned unchanged. Spikes are recorded as well, so that a
     loss that stays at a higher level soon no longer counts as a spike.

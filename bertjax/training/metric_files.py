@@ -149,7 +149,10 @@ def _say_damaged(path: Path) -> None:
 
 
 def scalar_event(step: int, tag: str, value: float, wall_time: float) -> bytes:
-    """Returns a TensorBoard event with one scalar as bytes, in event files' TFRecord format."""
+    """Returns a TensorBoard event with one scalar as bytes, in event files' TFRecord format.
+
+    The event says that `tag` had `value` at `step`, at `wall_time` in seconds since 1970.
+    """
     return to_record(Event(wall_time=wall_time, step=step, summary=scalar(tag, value)))
 
 
@@ -173,7 +176,8 @@ class EventRecord(NamedTuple):
     """An event in a TensorBoard event file.
 
     Attributes:
-        step, wall_time: the step and the time, in seconds since 1970, of the event.
+        step: the step of the event.
+        wall_time: the time of the event, in seconds since 1970.
         tags: the names of the scalars in the event.
         content: the bytes in the file: the serialized event with its length and CRCs (TFRecord).
     """
@@ -231,7 +235,8 @@ def repair_events(
     Args:
         directory: the folder of the event files.
         lines: the lines of metrics.jsonl that `cut_json_lines` has returned.
-        step, evaluation_due: the same values as those passed to `cut_json_lines`.
+        step: the same value as that passed to `cut_json_lines`.
+        evaluation_due: the same value as that passed to `cut_json_lines`.
     """
     paths = sorted(directory.glob(EVENT_FILES))
     for path in [path for path in paths if path.suffix == ".tmp"]:  # left by a kill
@@ -307,7 +312,7 @@ def _first_event(wall_time: float) -> EventRecord:
 
 
 def new_event_file(directory: Path, step: int) -> Path:
-    """Returns the path of a new event file, which TensorBoard reads after the older event files.
+    """Returns the path in `directory` of a new event file, which TensorBoard reads last.
 
     The file name contains the time in seconds, the process id and `step`, so that a run that is
     resumed within the same second does not overwrite a file.

@@ -31,7 +31,8 @@ _UNFINISHED = (".tmp", ".part", ".lock", ".heartbeat", ".writing", "-journal")
 def mirror_folder(address: str, rank: int = 0) -> Path:
     """Returns the local folder, in the user's cache, of the mirror of a folder in a bucket.
 
-    Processes of one run have different folders, because they may share the cache of one machine.
+    `address` is the folder in the bucket, and `rank` the index of the process. Processes of one run
+    have different folders, because they may share the cache of one machine.
     """
     scheme, _, rest = os.fspath(address).rstrip("/").partition("://")
     folder = cache_folder() / "workdirs" / scheme / rest
@@ -235,7 +236,7 @@ class Mirror:
 
 
 def upload(folder: Path, address: str) -> None:
-    """Makes a folder in a bucket equal to a local folder.
+    """Makes the folder `address` in a bucket equal to a local folder.
 
     Raises:
         OSError: the bucket cannot be read or written.

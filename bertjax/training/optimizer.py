@@ -23,9 +23,10 @@ Schedule = Callable[[Any], jax.Array]
 def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
     """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
-    The optimizer clips the gradients by global norm, computes Adam's update and adds the weight
-    decay to this update; the sum is multiplied by LAMB's trust ratio (for LAMB only) and by the
-    learning rate.
+    The optimizer clips the gradients by global norm, computes Adam's update (Kingma and Ba 2015)
+    and adds the weight decay to this update (Loshchilov and Hutter 2019); the sum is multiplied by
+    LAMB's trust ratio (You et al. 2019; for LAMB only) and by the learning rate. `config` has the
+    recipe and the coefficients.
     """
     clip = optax.clip_by_global_norm(config.max_grad_norm)
     mask = None if config.decay_all else decay_mask
@@ -62,7 +63,7 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     """Returns the Adam transformation of google-research/bert, which has no bias correction.
 
     The update is mu / (sqrt(nu) + eps), where mu and nu are the first and second moments of the
-    gradients.
+    gradients, whose decay rates are `b1` and `b2`.
     """
 
     def init(params: Any) -> UncorrectedAdamState:
@@ -148,9 +149,10 @@ def difference_before(
 ) -> str | None:
     """Describes how the phases `before` and `after` differ within the first `step` steps.
 
-    The result is None if these steps have the same learning rates and train on the same rows of the
-    data with `before` as with `after`. The rows of a step are the same if the index of its phase
-    and the phase's `max_length`, `batch_size` and `max_predictions` are the same.
+    The result is None if these steps have the same learning rates, which follow from `config` and
+    the phases, and train on the same rows of the data with `before` as with `after`. The rows of a
+    step are the same if the index of its phase and the phase's `max_length`, `batch_size` and
+    `max_predictions` are the same.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:

@@ -29,6 +29,11 @@ CLS, SEP, MASK = 1, 2, 3
 class PretrainingProgram(Program):
     """The model, optimizer and compiled steps of a pretraining config whose `head` is not None.
 
+    Args:
+        config: the config of the run.
+        mesh: the mesh of the devices.
+        teacher: the teacher for distillation; None: no distillation.
+
     Raises:
         ValueError: a batch cannot be split equally over the devices and microbatches, or a
             parameter over the devices; or the config's attention kernel, warm-up or `unroll`
@@ -48,7 +53,8 @@ class PretrainingProgram(Program):
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
         """Returns the FLOP per row of an update, including the teacher's forward pass, if any.
 
-        `attended` is the mean number of tokens that a token attends to; None: all tokens of a row.
+        The rows are those of `phase`. `attended` is the mean number of tokens that a token attends
+        to; None: all tokens of a row.
         """
         predictions = max_predictions(self.config, phase)
         if not self.objective.inputs:  # without masked positions, all tokens have logits
@@ -66,12 +72,19 @@ class PretrainingProgram(Program):
 
 
 def teacher_of_shape(model: BertConfig, config: PretrainConfig) -> BertWithHead:
-    """Returns the Flax module of a masked-LM teacher with the architecture `model`."""
+    """Returns the Flax module of a masked-LM teacher with the architecture `model`.
+
+    The dtype of its activations is that of `config`.
+    """
     return HEADS["masked_lm"](model, jnp.dtype(config.dtype))
 
 
 def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1) -> int:
-    """Returns the maximum number of predicted tokens per row of up to `max_sequences` sequences."""
+    """Returns P, the maximum number of predicted tokens per row of up to `max_sequences` sequences.
+
+    P is `phase.max_predictions`, or follows from `config.mlm_probability`. A model that predicts
+    the next token predicts at all positions.
+    """
     if config.predict == "next_token":
         return phase.max_length
     wanted = phase.max_predictions or phase.max_length * config.mlm_probability
@@ -82,7 +95,10 @@ def max_predictions(config: PretrainConfig, phase: Phase, max_sequences: int = 1
 def make_masking(
     config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int = 1
 ) -> Masking:
-    """Returns the masking settings of a phase whose rows hold at most `max_sequences` sequences."""
+    """Returns the masking settings of a phase whose rows hold at most `max_sequences` sequences.
+
+    The settings are those of `config`, for the vocabulary of `tokenizer`.
+    """
     whole_words = config.whole_word_masking or config.max_ngram > 1
     return Masking(
         probability=config.mlm_probability,
@@ -98,7 +114,10 @@ def make_masking(
 
 
 def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
-    """Creates a batch of `count` masked rows, each one sequence of random token ids, no padding."""
+    """Creates a batch of `count` masked rows, each one sequence of random token ids, no padding.
+
+    The batch has the arrays and the shapes that `config` gives the batches of `phase`.
+    """
     rng, length, vocab_size = np.random.default_rng(0), phase.max_length, config.model.vocab_size
     masking = Masking(
         probability=config.mlm_probability,
@@ -120,7 +139,8 @@ def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
 def batch_shapes(config: PretrainConfig, phase: Phase, rows: Any) -> dict[str, Any]:
     """Returns the arrays of a phase's global batch as `jax.ShapeDtypeStruct`s.
 
-    `rows` is the sharding of each array. The shapes are those of batches with one sequence per row.
+    `rows` is the sharding of each array. The shapes are those of batches with one sequence per row,
+    for the model and the masking in `config`.
     """
     return {
         key: jax.ShapeDtypeStruct((phase.batch_size, *value.shape[1:]), value.dtype, sharding=rows)

@@ -48,6 +48,10 @@ DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cl
 class PretrainingRun(Run):
     """A pretraining run: its data, initial parameters and evaluation.
 
+    Args:
+        config: the config of the run.
+        workdir: the workdir of the run; None: that of the config.
+
     Raises:
         ValueError: the config cannot be used with the prepared data, the model of --init, the
             teacher or the devices.
@@ -319,7 +323,8 @@ class PretrainingRun(Run):
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
         """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
 
-        Always returns True: later evaluations of the phase need no compilation.
+        `params` are parameters on the devices. Always returns True: later evaluations of the phase
+        need no compilation.
         """
         if held_out := self._held_out_of(phase):
             for batch in itertools.islice(self._eval_batches(held_out.rows[0], phase), 1):
@@ -382,7 +387,20 @@ def write_model(
     head: str,
     step: int,
 ) -> None:
-    """Writes a model directory to `folder`, with a model card that states the number of steps."""
+    """Writes a model directory to `folder`, with a model card that states the number of steps.
+
+    Args:
+        workdir: the workdir of the run, which has its config and its last evaluation.
+        folder: the model directory, a folder in the workdir.
+        params: the parameters, numpy arrays.
+        model: the config of the model.
+        tokenizer: the tokenizer, which is saved with the model.
+        head: the name of the head.
+        step: the number of steps after which the parameters were saved.
+
+    Raises:
+        NotFinite: a parameter is NaN or infinite.
+    """
     check_finite(params, f"The model of step {step}")
     facts = training_facts(workdir.read()["config"], step, workdir.last_evaluation())
     card = model_card(workdir.path.name, head, model, tokenizer.do_lower_case, facts)

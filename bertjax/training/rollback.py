@@ -64,14 +64,20 @@ class Rollbacks:
     ) -> int | None:
         """Rolls the run back to the last checkpoint at least `steps` steps before `first_bad`.
 
-        `first_bad` and `last_bad` are the first and the last of the consecutive steps whose updates
-        were skipped. Newer checkpoints are moved from the folder `checkpoints` to the folder
-        `rolled_back` in the workdir. Every host must call this method; only the first host changes
-        files.
+        Newer checkpoints are moved to the folder `rolled_back` in the workdir. Every host must call
+        this method; only the first host changes files.
+
+        Args:
+            checkpoints: the folder of the checkpoints.
+            phases: the phases of the run.
+            first_bad: the first of the consecutive steps whose updates were skipped.
+            last_bad: the last of these steps.
+            steps: the minimum number of steps between the checkpoint and `first_bad`.
 
         Returns:
-            The step of the checkpoint that the run returns to (0: the start of the run); None,
-            and nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS` times.
+            The step of the checkpoint that the run returns to, where 0 is the start of the run;
+            None, and nothing is changed, if the run has already been rolled back `MAX_ROLLBACKS`
+            times.
         """
         if self.count >= MAX_ROLLBACKS:
             return None

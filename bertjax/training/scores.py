@@ -74,15 +74,16 @@ def selected_by(task: Task, metric: str | None) -> Task:
 def best_run(scores: Scores, metric: str | None) -> str:
     """Returns the name of the run whose score `metric`, such as "dev/accuracy", is the best.
 
-    The best score is the highest or, for losses and errors, the lowest. If several runs are equally
-    good, the first of them is returned; if `metric` is None, the first run.
+    `scores` is {name of a run: {metric: score}}. The best score is the highest or, for losses and
+    errors, the lowest. If several runs are equally good, the first of them is returned; if `metric`
+    is None, the first run.
     """
     sign = 1 if metric is None or higher_is_better(metric) else -1
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
 
 def print_scores(scores: Scores, task: Task) -> None:
-    """Prints a table with the scores of each run.
+    """Prints a table with the scores of each run on `task`.
 
     For several runs, also prints the mean and standard deviation of each score and the name of the
     best run.

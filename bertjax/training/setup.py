@@ -36,7 +36,8 @@ class Program:
     Attributes:
         rows: the sharding of the arrays of a batch, whose axis 0 indexes the rows.
         attention: the chosen attention kernel and the reason for the choice.
-        state_sharding, state_shapes: the shardings and the shapes of the `TrainState`.
+        state_sharding: the shardings of the arrays of the `TrainState`.
+        state_shapes: the shapes and dtypes of the arrays of the `TrainState`.
 
     Raises:
         ValueError: the attention kernel, unroll factor of the layer scan or warm-up of the config

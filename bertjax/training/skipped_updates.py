@@ -19,9 +19,15 @@ class NotFinite(ValueError):
 
     An update is skipped if its loss or gradient is not finite or a spike.
 
+    Args:
+        message: what happened, for the user.
+        first_step: see the attribute.
+        last_step: see the attribute.
+
     Attributes:
-        first_step, last_step: the first and the last of the consecutive steps whose updates were
-            skipped; 0 and None if the cause of the error is an array that is not finite.
+        first_step: the first of the consecutive steps whose updates were skipped; 0 if the cause of
+            the error is an array that is not finite.
+        last_step: the last of these steps; None if the cause is an array that is not finite.
     """
 
     def __init__(self, message: str, first_step: int = 0, last_step: int | None = None):
@@ -63,6 +69,13 @@ class SkippedUpdates:
         self._unread: list[tuple[int, dict[str, Any]]] = []
 
     def __call__(self, step: int, state: Any, metrics: dict[str, Any]) -> None:
+        """Notes the `metrics` of `step`, and reports the skipped updates among earlier steps.
+
+        `state` is not used.
+
+        Raises:
+            NotFinite: `max_bad_steps` consecutive updates were skipped.
+        """
         del state
         names = ("skipped", "loss", "grad_norm")
         self._unread.append((step, {name: metrics[name] for name in names}))

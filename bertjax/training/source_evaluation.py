@@ -22,6 +22,13 @@ class HeldOutSources:
     it has fewer. All means are weighted such that a source counts by its weight, however many rows
     it contributes.
 
+    Args:
+        sources: the sources, each with its weight and its ArrayRecord shards.
+        masking: the masking settings.
+        form: the format of the rows.
+        seed: the seed of the samples and of the masks.
+        max_rows: the maximum number of rows, of all sources together.
+
     Attributes:
         rows: the rows of each source.
     """
@@ -51,8 +58,12 @@ class HeldOutSources:
     ) -> dict[str, float]:
         """Returns {metric: mean} over all sources, and {loss_LABEL: mean} of each of several.
 
-        `batches` returns the batches, on the devices, of the rows of a source. The result contains
-        "unigram_entropy", in nats.
+        The result contains "unigram_entropy"; losses and the entropy are in nats.
+
+        Args:
+            eval_step: a function (params, batch) -> {metric: (weighted sum, sum of weights)}.
+            params: the parameters.
+            batches: a function that returns the batches, on the devices, of the rows of a source.
         """
         sums = [evaluation_sums(eval_step, params, batches(rows)) for rows in self.rows]
         if len(sums) == 1:
@@ -102,9 +113,9 @@ def source_labels(names: Sequence[str]) -> list[str]:
 
 
 def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
-    """Returns a line of text for each phase that says how often it reads each source of a mixture.
+    """Returns a line of text for each of `phases` that says how often it reads each source.
 
-    The list is empty if the data are no mixture.
+    The list is empty if the data, which `metadata` describes, are no mixture.
     """
     if metadata.sources is None:
         return []

@@ -18,7 +18,9 @@ class TrainState:
     step: jax.Array
     """The number of train steps so far, including skipped updates; an int32 scalar."""
     params: Any
+    """The parameters, a tree of float32 arrays."""
     opt_state: Any
+    """The state of the optimizer, as Optax defines it."""
     history: LossHistory
     """The losses and gradient norms of the last steps in which both were finite, and the threshold
     above which a loss or gradient norm is a spike."""

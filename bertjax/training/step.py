@@ -54,16 +54,27 @@ def make_train_step(
 
     The loss is the mean over the global batch, and the dropout mask of a row depends only on the
     seed, the step and the index of the row in the global batch. Therefore, loss and masks do not
-    depend on how the rows are split over devices and microbatches. With `dropout_prng` "rbg",
-    dropout is faster, but the masks do depend on how the rows are split. The seed is an argument of
-    `train_step`, so that runs with different seeds share one compiled program. Parameters whose
-    top-level keys are in `frozen` have neither gradients nor optimizer state. `constants` is empty
+    depend on how the rows are split over devices and microbatches. The seed is an argument of
+    `train_step`, so that runs with different seeds share one compiled program. `constants` is empty
     or, in distillation, one dictionary with the frozen parameters of the teacher, which the state
     does not contain.
 
     If the loss or the gradient norm is not finite or a spike (far above the mean of the last
     steps), the update is skipped: the parameters and the optimizer state, except for the step count
     of the learning-rate schedule, stay the same, and the metric "skipped" is true.
+
+    Args:
+        loss_fn: a function (params, batch, total weights of the losses in the global batch, dropout
+            key) -> (loss, {metric: (weighted sum, sum of weights)}); the loss is a float32 scalar.
+        weights_fn: a function batch -> {name of a loss: its total weight in the batch}.
+        tx: the optimizer.
+        schedule: a function step -> learning rate, for the metric "learning_rate".
+        mesh: the mesh of the devices, whose axes "data" and "fsdp" share the rows of a batch.
+        accumulation_steps: the number of microbatches, computed one after the other, that each
+            device's rows of a batch are split into.
+        frozen: top-level keys of parameters that have neither gradients nor optimizer state.
+        dropout_prng: the implementation of the dropout keys; with "rbg", dropout is faster, but the
+            masks do depend on how the rows are split.
     """
     compute = _make_compute(_make_row_grads(loss_fn, frozen), mesh, accumulation_steps)
 
@@ -182,7 +193,8 @@ def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:
 def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Batch], Any]:
     """Returns `eval_step(params, batch, *constants) -> {metric: (sum, weight)}` without dropout.
 
-    The mean of a metric over batches is total sum / total weight.
+    `loss_fn` and `weights_fn` are those of `make_train_step`. The mean of a metric over batches is
+    total sum / total weight.
     """
 
     def eval_step(params, batch: Batch, *constants: dict[str, Any]):
@@ -194,7 +206,8 @@ def make_eval_step(loss_fn: LossFn, weights_fn: WeightsFn) -> Callable[[Any, Bat
 def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[str, Any]:
     """Merges the parameters of the state and of the teacher, if any, into one dict.
 
-    The loss function takes this dict as `params`.
+    The loss function takes this dict as `params`. `constants` is empty, or holds one dictionary
+    with the parameters of the teacher.
     """
     return dict(itertools.chain(*(part.items() for part in (params, *constants))))
 
@@ -202,8 +215,10 @@ def with_constants(params: dict[str, Any], *constants: dict[str, Any]) -> dict[s
 def compile_train_step(train_step, state_shardings: Any, rows: Any, *constants: Any) -> Any:
     """Applies `jax.jit` to a train step, with the shardings of its state, batch and constants.
 
-    `rows` is the sharding of the batch. `constants` are the shardings of the arguments `constants`
-    of the train step (the teacher's parameters, if any). The argument `state` is donated.
+    `train_step` is the function that `make_train_step` returns; its argument `state`, whose
+    shardings are `state_shardings`, is donated. `rows` is the sharding of the batch. `constants`
+    are the shardings of the arguments `constants` of the train step (the teacher's parameters, if
+    any).
     """
     return jax.jit(
         train_step,

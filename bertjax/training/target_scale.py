@@ -32,7 +32,7 @@ def to_standardized(params: Any, task: Task) -> Any:
 def to_original(params: Any, task: Task) -> Any:
     """Converts a head that predicts standardised targets to one that predicts the targets.
 
-    The arguments are those of `to_standardized`.
+    `params` and `task` are those of `to_standardized`.
     """
     if not isinstance(task, RegressionTask):
         return params

@@ -15,7 +15,13 @@ from bertjax.weights.student import fingerprint, student_params
 
 
 class Teacher(NamedTuple):
-    """The teacher of a run: its Flax module, parameters (numpy), and a hash of the parameters."""
+    """The teacher of a run.
+
+    Attributes:
+        model: the Flax module.
+        params: the parameters, a tree of numpy arrays.
+        fingerprint: a hash of the parameters.
+    """
 
     model: BertWithHead
     params: dict[str, Any]

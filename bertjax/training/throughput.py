@@ -50,8 +50,9 @@ def measure(
         profile: the directory for a profiler trace of one additional round; None: no trace.
 
     Returns:
-        {name: value}, where times and rates, such as "tokens_per_second", come from medians over
-        the rounds, and other entries describe the config, the device and the library versions.
+        A dictionary of measurements. Times (in seconds) and rates, such as "tokens_per_second",
+        come from medians over the rounds; other entries describe the config, the device and the
+        library versions.
 
     Raises:
         ValueError: the config has no phase `index`, or cannot be used with the data and devices.
@@ -80,6 +81,10 @@ class Subject:
     """The compiled train step, training state and batches of the phase that is measured.
 
     If the config names no data, the batches are rows of random token ids without padding.
+
+    Args:
+        config: the config of the run.
+        index: the index of the phase.
 
     Raises:
         ValueError: the config cannot be used with the data and the devices.
@@ -119,8 +124,8 @@ class Subject:
         """Runs `steps` steps of the training loop and measures their time.
 
         Returns:
-            A dictionary: "seconds" and "tokens" (without padding) are means per step, and "waited"
-            is the fraction of the time in which the loop waited for the next batch.
+            A dictionary of "seconds" and "tokens" (without padding), means per step, and "waited",
+            the fraction of the time in which the loop waited for the next batch.
         """
         waited, tokens = 0.0, []
 

@@ -81,6 +81,12 @@ class WandbTracker:
 
     The server knows how far a run is, and refuses lower steps. WANDB_MODE=offline writes to the
     disk only; a killed process loses a part of that, so each process writes the whole run anew.
+
+    Args:
+        start: what the tracker shows of the run, and the run that it continues.
+
+    Raises:
+        ValueError: no API key is stored, although WANDB_MODE does not say that none is needed.
     """
 
     def __init__(self, start: Start):
@@ -116,7 +122,11 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`."""
+    """A run of MLflow: at MLFLOW_TRACKING_URI or, if that is not set, in `mlflow.db`.
+
+    Args:
+        start: what the tracker shows of the run, and the run that it continues.
+    """
 
     def __init__(self, start: Start):
         uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -185,7 +195,11 @@ class MlflowTracker:
 
 
 class TrackioTracker:
-    """A run of Trackio: on the local disk (TRACKIO_DIR), or in a Space (TRACKIO_SPACE_ID)."""
+    """A run of Trackio: on the local disk (TRACKIO_DIR), or in a Space (TRACKIO_SPACE_ID).
+
+    Args:
+        start: what the tracker shows of the run, and the run that it continues.
+    """
 
     def __init__(self, start: Start):
         # Trackio continues the run of the same name, so that the name must be unique.

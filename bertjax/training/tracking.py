@@ -152,7 +152,11 @@ class Tracking:
 
 
 def open_trackers(config: TrainingConfig, workdir: Path, rollbacks: int) -> list[Tracking]:
-    """Returns the trackers of --track; each continues the run that it has of `workdir`, if any."""
+    """Returns the trackers of --track; each continues the run that it has of `workdir`, if any.
+
+    `config` is the config of the run, and `rollbacks` the number of its rollbacks so far, after
+    which trackers show a new run.
+    """
     content = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     content["command"] = shlex.join(sys.orig_argv)
     return [

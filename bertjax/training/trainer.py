@@ -41,6 +41,14 @@ PER_HOST = ("data", "data_cache", "workdir", "distributed", "reader_threads")
 class Run(abc.ABC):
     """A training run, which resumes from the newest checkpoint in its workdir.
 
+    Args:
+        config: the settings that pretraining and fine-tuning have in common.
+        program: the model, the optimizer and the compiled steps.
+        phases: the phases of the run; fine-tuning has one.
+        tokenizer: the tokenizer.
+        teacher: the teacher for distillation; None: no distillation.
+        workdir: the workdir of the run; None: that of the config.
+
     Attributes:
         name: the name of the run in the progress bar.
         best_metric: the name of the evaluation metric that determines the best checkpoint.
@@ -91,14 +99,15 @@ class Run(abc.ABC):
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
         """Yields the global batches of a phase on the devices, from batch `first_batch` on.
 
-        Batches and phases are counted from 0.
+        `phase_index` is the index of the phase. Batches and phases are counted from 0.
         """
 
     @abc.abstractmethod
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
         """Evaluates `params`; returns {metric: value}, or {} if there is no evaluation data.
 
-        The names of the metrics begin with "eval/".
+        `phase` is the phase of the run, whose row length the evaluation has. The names of the
+        metrics begin with "eval/".
 
         Raises:
             EvaluationStopped: a stop signal (such as SIGTERM) came during the evaluation.
@@ -108,7 +117,8 @@ class Run(abc.ABC):
         """Compiles the evaluation of a phase before the phase begins; here, does nothing.
 
         When a phase begins, the newest checkpoint is usually that of the last step, so a stop
-        signal can end the process at once, even during compilation, without loss.
+        signal can end the process at once, even during compilation, without loss. `params` are the
+        parameters on the devices.
 
         Returns:
             True if evaluations of the phase need no more compilation; False if nothing was
@@ -129,7 +139,8 @@ class Run(abc.ABC):
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
         """Returns the JSON values that a checkpoint stores, such as the position in the data.
 
-        `next_batch` is the index, within the phase, of the first batch after the checkpoint.
+        `phase_index` is the index of the phase, and `next_batch` the index, within the phase, of
+        the first batch after the checkpoint.
         """
 
     def resume(self, progress: Mapping[str, Any]) -> None:
@@ -148,7 +159,10 @@ class Run(abc.ABC):
         return False
 
     def rows_of_batch(self, phase_index: int, batch: int) -> tuple[int, int]:
-        """Returns (first row, last row), both inclusive, of a batch; row 0 is the phase's first."""
+        """Returns (first row, last row), both inclusive, of the batch number `batch` of a phase.
+
+        `phase_index` is the index of the phase, whose first row has the index 0.
+        """
         batch_size = self.phases[phase_index].batch_size
         return batch * batch_size, (batch + 1) * batch_size - 1
 
@@ -286,11 +300,17 @@ class Run(abc.ABC):
             raise RolledBack(f"rolled back to step {target}")
 
     def after_step(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
-        """Is called after each step and its checkpoint; subclasses may use the state."""
+        """Is called after each step and its checkpoint; subclasses may use the state.
+
+        `step` is the number of the step, `state` the state after it, and `metrics` its metrics.
+        """
         del step, state, metrics
 
     def choose_state(self, checkpointer: Checkpointer, state: TrainState) -> TrainState:
-        """Returns the state to export: here, the last `state`; subclasses may choose the best."""
+        """Returns the state to export: here, the last `state`; subclasses may choose the best.
+
+        `checkpointer` has the checkpoints of the run, from which a state can be restored.
+        """
         del checkpointer
         return state
 

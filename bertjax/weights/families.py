@@ -194,6 +194,10 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
 class MissingHead(ValueError):
     """Raised if transformers has no class for a head of a model family.
 
+    Args:
+        config: the config of the model, which names the family.
+        head: the name of the head.
+
     Attributes:
         family: the name of the family, as in `model_type`.
         head: the name of the head.

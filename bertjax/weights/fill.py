@@ -49,7 +49,11 @@ def _init(model: BertWithHead, key: jax.Array) -> Any:
 
 
 def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np.ndarray]:
-    """Initialises only the parameters of `model` at `paths`; returns {path: parameter}."""
+    """Initialises only the parameters of `model` at `paths`; returns {path: parameter}.
+
+    The parameters have the shapes that the model declares, and are drawn from `seed`, with the same
+    values as in a model that is initialised as a whole.
+    """
 
     @jax.jit
     def init(key: jax.Array) -> dict[str, jax.Array]:
@@ -62,7 +66,8 @@ def fresh(model: BertWithHead, paths: frozenset[str], seed: int) -> dict[str, np
 def with_training_parts(params: dict[str, Any], model: BertWithHead, seed: int) -> dict[str, Any]:
     """Returns `params` with newly initialised parameters under the keys `model.training_parts`.
 
-    These parameters exist only during training, so loaded parameters lack them.
+    These parameters, which are drawn from `seed`, exist only during training, so loaded parameters
+    lack them.
     """
     if not model.training_parts:
         return params

@@ -86,8 +86,9 @@ def has_weights(directory: Path) -> bool:
 def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
     """Returns {PyTorch name: tensor} of a model directory; a tensor is read when it is accessed.
 
-    The tensors are those in the first of these files that exists: `model.safetensors`, the shards
-    named in `model.safetensors.index.json`, or `pytorch_model.bin`.
+    The tensors have the shapes of PyTorch's parameters. They are those in the first of these files
+    that exists: `model.safetensors`, the shards named in `model.safetensors.index.json`, or
+    `pytorch_model.bin`.
 
     Raises:
         FileNotFoundError: there are no weights, or shards that the index names are missing.
@@ -123,6 +124,8 @@ def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
 
 def open_weights(file: Path) -> Mapping[str, np.ndarray]:
     """Returns {PyTorch name: tensor} of a single `.safetensors` or `.bin` file.
+
+    The tensors have the shapes of PyTorch's parameters.
 
     Raises:
         ValueError: the file is damaged, or holds objects other than tensors.
@@ -203,7 +206,10 @@ def check_files(directory: Path) -> None:
 
 
 def write_safetensors(path: Path, flat: Mapping[str, Any], config: BertConfig) -> None:
-    """Writes parameters {path: array} to a safetensors file as float32, under PyTorch names.
+    """Writes parameters to the safetensors file `path` as float32, under PyTorch names.
+
+    `flat` is {path in the parameter tree: array}, and `config` that of the model, whose family
+    determines the names.
 
     A safetensors file consists of the length of the header (8 bytes), the header in JSON, and the
     bytes of the tensors. To save memory, this function converts and writes one tensor at a time;

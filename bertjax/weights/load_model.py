@@ -61,13 +61,19 @@ class Source(NamedTuple):
 
 
 class LoadedModel(NamedTuple):
-    """A Flax module with its parameters (numpy), tokenizer and labels.
+    """A Flax module with its parameters, tokenizer and labels.
 
-    `labels` lists the class names in `id2label` of the source's config; None: the config has none,
-    or their number is not the `num_labels` passed to `load_model`. `absent` names the parts of the
-    model that the source lacks and that were initialised at random. `unused` names the parts of the
-    source that the model does not have. `tokenizer` can be None only if the caller of `load_model`
-    does not require a tokenizer.
+    Attributes:
+        model: the Flax module.
+        head: the name of the head in `bertjax.model.HEADS`.
+        params: the parameters, a tree of numpy arrays (float32).
+        config: the config of the encoder.
+        tokenizer: the tokenizer; None only if the caller of `load_model` does not require one.
+        labels: the class names in `id2label` of the source's config; None: the config has none, or
+            their number is not the `num_labels` passed to `load_model`.
+        absent: the parts of the model that the source lacks and that were initialised at random.
+        unused: the parts of the source that the model does not have.
+        source: the directory or checkpoint that the model was loaded from.
     """
 
     model: BertWithHead
@@ -86,6 +92,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
 
     `bertjax:NAME` is a model that comes with bertjax, such as `bertjax:tiny`. If `path` is a file
     `.bin` or `.safetensors`, the weights are read from this file, and all else from its directory.
+    `tokenizer_required` says whether a model without a tokenizer is an error.
 
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the

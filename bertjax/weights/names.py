@@ -39,7 +39,13 @@ _FROM_HEADS = _Transform(
 
 
 class Rule(NamedTuple):
-    """The PyTorch name of a parameter, its path in our tree, and the conversion of its layout."""
+    """The conversion of one parameter between PyTorch and our parameter tree.
+
+    Attributes:
+        hf_name: the name in PyTorch's BERT, with "{layer}" for the number of the layer.
+        path: the path in our tree, such as "bert/embeddings/word_embeddings/embedding".
+        transform: the conversion of the layout.
+    """
 
     hf_name: str
     path: str
@@ -174,7 +180,10 @@ class Mapped(NamedTuple):
 
 
 def find(name: str, config: BertConfig) -> Mapped | None:
-    """Returns the `Mapped` of the tensor that BERT calls `name`; None if no rule has this name."""
+    """Returns the `Mapped` of the tensor that BERT calls `name`; None if no rule has this name.
+
+    `config` is the config of the model.
+    """
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
@@ -185,7 +194,8 @@ def find(name: str, config: BertConfig) -> Mapped | None:
 def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Converts parameters {path: array}; yields (PyTorch name, array), sorted by path and layer.
 
-    The PyTorch names are those of the config's family.
+    The names, and the shapes of the arrays, are those of PyTorch for the config's family. A stacked
+    array in `params`, [layers, ...], becomes one array per layer.
     """
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params

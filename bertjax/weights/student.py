@@ -1,4 +1,7 @@
-"""Initialises a student with layers of its teacher, and computes hashes of model parameters."""
+"""Initialises a student with layers of its teacher, and computes hashes of model parameters.
+
+The initialisation is that of DistilBERT (Sanh et al. 2019, 3).
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,9 +30,9 @@ def student_params(
         seed: the seed for the random initialisation of parameters that the teacher lacks.
 
     Returns:
-        The student's parameters (numpy), and the names of everything initialised at random: parts
-        of the model (such as "bert/pooler") that the teacher's files lack, and paths of parameters
-        that only the student has.
+        The student's parameters (numpy), and the names of everything initialised at random, which
+        are parts of the model (such as "bert/pooler") that the teacher's files lack, and paths of
+        parameters that only the student has.
 
     Raises:
         ValueError: `layers` does not name one layer of the teacher for each layer of the student,

@@ -29,6 +29,8 @@ def with_new_tagger(
 ) -> LoadedModel:
     """Adds a randomly initialised tagger (classifier of words, `num_labels` classes) to `encoder`.
 
+    The parameters of the tagger, whose config is `tagger`, are drawn from `seed`.
+
     Raises:
         ValueError: the tagger uses an encoder layer twice, or a layer that the encoder lacks.
     """

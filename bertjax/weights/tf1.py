@@ -38,7 +38,8 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
             with one checkpoint or with a file `checkpoint` that names the latest checkpoint.
 
     Returns:
-        {PyTorch name: float32 array}; matrices named `kernel` in TF1 are transposed views.
+        A mapping of PyTorch names to float32 arrays in the shapes of PyTorch; matrices named
+        `kernel` in TF1 are transposed views.
         Variables that are no parameters of BERT keep their TF1 names, so that the caller can report
         such variables. The optimizer state is left out.
 
@@ -102,6 +103,10 @@ def find_tf1(path: str | Path) -> Path:
 
     `path` is the prefix itself, one of the files, or a directory with one checkpoint or with a file
     `checkpoint` that names the latest checkpoint.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint, or one of its files is missing.
+        ValueError: the directory has several checkpoints, of which none is named the latest.
     """
     path = Path(path)
     if path.is_dir():
@@ -161,7 +166,7 @@ def save_tf1(
 
     Args:
         directory: the directory to write; an existing model in it is replaced atomically.
-        tensors: pairs (PyTorch name, array).
+        tensors: pairs (PyTorch name, array), in the shapes of PyTorch.
         config_json: the content of Hugging Face's `config.json`; the fields that Google's
             `bert_config.json` also has are written.
         vocab: the tokens in the order of their ids, which become the lines of `vocab.txt`. The

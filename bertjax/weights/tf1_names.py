@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 
 class Tf1Name(NamedTuple):
-    """The TF1 and PyTorch names of a parameter, and whether TF1 has PyTorch's matrix transposed."""
+    """The names of a parameter in TF1 and in PyTorch.
+
+    Attributes:
+        tf1: the name in checkpoints of google-research/bert.
+        pytorch: the name in PyTorch's BERT.
+        transposed: whether TF1 has PyTorch's matrix transposed.
+    """
 
     tf1: str
     pytorch: str

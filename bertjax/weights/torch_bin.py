@@ -34,10 +34,11 @@ _ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+
 def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     """Opens the state dict in a file of `torch.save`; each array is created on access.
 
-    An array is a read-only view of the memory-mapped file if its data are aligned and in native
-    byte order, and a copy otherwise. Tensors of type bool are always copied; bfloat16 is converted
-    to float32. The state dict is the pickled object itself, or the entry "state_dict" or
-    "model_state_dict" of the pickled dictionary.
+    The arrays have the names and shapes of the tensors. An array is a read-only view of the
+    memory-mapped file if its data are aligned and in native byte order, and a copy otherwise.
+    Tensors of type bool are always copied; bfloat16 is converted to float32. The state dict is the
+    pickled object itself, or the entry "state_dict" or "model_state_dict" of the pickled
+    dictionary.
 
     Raises:
         OSError: the file cannot be opened.

@@ -58,7 +58,13 @@ _OPCODES = {info.code.encode("latin-1"): info for info in pickletools.opcodes}
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """The description of a torch storage, a one-dimensional array elsewhere in the file."""
+    """The description of a torch storage, a one-dimensional array elsewhere in the file.
+
+    Attributes:
+        key: the name of the storage in the file.
+        dtype: the name of the dtype of the elements, such as "float32".
+        numel: the number of elements.
+    """
 
     key: str
     dtype: str
@@ -66,10 +72,15 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
+        """The size of the storage in bytes."""
         return self.numel * np.dtype(STORED_AS.get(self.dtype, self.dtype)).itemsize
 
     def placed(self, start: int, end: int) -> int:
-        """Returns the byte offset `start`; raises ValueError if the storage ends after `end`."""
+        """Returns the byte offset `start`, at which the storage begins in the file.
+
+        Raises:
+            ValueError: the storage ends after the byte offset `end`.
+        """
         if self.nbytes > end - start:
             raise ValueError(
                 f"storage {self.key[:80]!r} has {end - start} bytes instead of {self.nbytes}"
@@ -79,9 +90,14 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """The description of a tensor as a view of a storage; offset and strides are in elements.
+    """The description of a tensor as a view of a storage.
 
-    `extent` is the number of elements in the storage from the tensor's first to its last element.
+    Attributes:
+        storage: the storage that holds the elements.
+        offset: the index in the storage of the tensor's first element.
+        shape: the shape of the tensor.
+        strides: the distance, in elements, between neighbours on each axis.
+        extent: the number of elements in the storage from the tensor's first to its last element.
     """
 
     storage: Storage
@@ -164,7 +180,12 @@ class Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Interprets the pickle and returns the object that the pickle describes."""
+        """Interprets the pickle and returns the object that the pickle describes.
+
+        Raises:
+            ValueError: the pickle is damaged, contains what torch.save never writes, or is too
+                large.
+        """
         end = self._window.tell() + MAX_PICKLE_BYTES
         for _ in range(MAX_OPCODES):
             info = _OPCODES.get(self._window.read(1))

@@ -54,7 +54,8 @@ class PaddedRows:
 
     Attributes:
         used: bool [B, W], whether the element holds a value.
-        rows, columns: int [N], the row and the column of each value.
+        rows: int [N], the row of each value.
+        columns: int [N], the column of each value.
 
     Raises:
         ValueError: a row has more than W values.

@@ -134,6 +134,12 @@ def make_batch(
     """Packs features into one batch; returns the batch and the `Placement` of each feature.
 
     The batch has the arrays of `batch.py`, except those for masked tokens.
+
+    Args:
+        features: the encoded examples.
+        shape: the numbers of tokens and of sequences per row.
+        labels: the description of the label arrays.
+        pad_token_id: the id of the padding token.
     """
     sizes = [len(feature.input_ids) for feature in features]
     rows = pack_features(sizes, shape, labels.num_choices)
@@ -150,8 +156,14 @@ def make_rows(
 ) -> tuple[Batch, dict[int, Placement]]:
     """Makes a batch of packed rows; returns the batch and {index of a feature: its `Placement`}.
 
-    `rows` holds the indices of the features in each row. The batch has the arrays of `batch.py`,
-    except those for masked tokens.
+    The batch has the arrays of `batch.py`, except those for masked tokens.
+
+    Args:
+        features: the encoded examples.
+        rows: the indices of the features in each row.
+        shape: the numbers of tokens and of sequences per row.
+        labels: the description of the label arrays.
+        pad_token_id: the id of the padding token.
     """
     placements = {}
     for row, members in enumerate(rows):
@@ -234,8 +246,9 @@ class FeatureBatches(grain.MapDataset):
         path: path of an ArrayRecord file of features.
         sizes: number of tokens of every feature in the file, int [n].
         batch_size: number of features per global batch.
-        shape, labels, pad_token_id: the shape of the batches, the description of their label
-            arrays, and the id of the padding token.
+        shape: the numbers of tokens and of sequences per row.
+        labels: the description of the label arrays.
+        pad_token_id: the id of the padding token.
         seed: seed of the shuffling.
         first: index of the first batch to read, counted from the beginning of the run.
         host_rows_of: function from the number of rows of a global batch to the sorted indices of
@@ -283,6 +296,8 @@ class FeatureBatches(grain.MapDataset):
     def members(self, batch: int) -> np.ndarray:
         """Returns the indices, in the feature file, of the features in a batch of the run.
 
+        The result is int [features of the batch], in the shuffled order of the epoch.
+
         Args:
             batch: index of the batch, counted from the beginning of the run.
         """
@@ -298,9 +313,10 @@ class FeatureBatches(grain.MapDataset):
 
 
 def feature_batches(batches: FeatureBatches, num_threads: int) -> Iterator[tuple[int, Batch]]:
-    """Returns an endless iterator over (number of rows, local rows) of each batch, in order.
+    """Returns an endless iterator over the elements of `batches`, in order.
 
-    The rows are read ahead by `num_threads` threads.
+    An element is (number of rows of the global batch, local rows). The rows are read ahead by
+    `num_threads` threads.
     """
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))

@@ -35,10 +35,13 @@ class Masking:
     """
 
     probability: float
+    """Fraction of the tokens of each sequence that is predicted."""
     max_predictions: int
     """Maximum number of predictions per row; in a packed row, the first sequences have priority."""
     vocab_size: int
+    """Number of token ids, from which random replacements are drawn."""
     mask_token_id: int
+    """Id of [MASK]."""
     never_masked: tuple[int, ...]
     """Ids of the tokens that are never predicted: [CLS] and [SEP]."""
     word_starts: np.ndarray | None = None
@@ -209,7 +212,8 @@ def replacements(ids: np.ndarray, bits: np.ndarray, masking: Masking) -> np.ndar
     """Returns what replaces the tokens to predict, `ids` [M], by the 80/10/10 rule of BERT.
 
     Each token independently becomes [MASK] with probability 0.8, becomes a random token with
-    probability 0.1, and is unchanged with probability 0.1. `bits`, uint64 [M], are random bits.
+    probability 0.1, and is unchanged with probability 0.1. `bits`, uint64 [M], are random bits;
+    `masking` has the id of [MASK], the vocabulary size and the tokens that are never drawn.
     """
     tenth = ((bits >> np.uint64(32)) * np.uint64(10)) >> np.uint64(32)
     drawable = np.uint64(masking.vocab_size - len(masking.never_drawn))

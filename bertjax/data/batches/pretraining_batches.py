@@ -28,7 +28,13 @@ ROWS_PER_BLOCK = 128
 
 
 class RowFormat(NamedTuple):
-    """Format of rows: tokens per row, id of the padding token, and maximum sequences per row."""
+    """Format of the rows of batches.
+
+    Attributes:
+        row_length: L, the number of tokens per row, padding included.
+        pad_token_id: the id of the padding token.
+        max_sequences: K, the maximum number of sequences per row.
+    """
 
     row_length: int
     pad_token_id: int
@@ -43,7 +49,8 @@ def make_batch(rows: Sequence[Row], masking: Masking, form: RowFormat, bits: np.
 
     Args:
         rows: the rows, at least one.
-        masking, form: the masking settings and the format of the rows.
+        masking: the masking settings.
+        form: the format of the rows.
         bits: uint64 [B, 2, row_length], random bits of each token (see `random_bits`).
 
     Raises:
@@ -170,13 +177,14 @@ def train_batches(
 
     Args:
         sources: the sources, each with its weight and its ArrayRecord shards.
-        masking, form: the masking settings and the format of the rows.
+        masking: the masking settings.
+        form: the format of the rows.
         seed: seed that, together with `phase`, determines the shuffling and the masks.
         phase: index of the phase in the run.
         batch_size: number of rows per global batch.
         first_row: index, among all rows that the phase reads, of the first row to read; a multiple
             of `batch_size`.
-        host_rows: indices, in each global batch, of the rows that this host needs.
+        host_rows: int [rows of this host], their indices in each global batch.
         num_threads: number of threads that read batches.
     """
     seeds = (seed, phase)
@@ -192,6 +200,13 @@ class HeldOutRows:
     The sample has `max_rows` rows, drawn with `seed` and without replacement, in the order of the
     records; if there are at most `max_rows` records, all records are used. The masks of a row
     depend only on `seed` and on the index of the row's record.
+
+    Args:
+        paths: the ArrayRecord shards of the held-out rows.
+        masking: the masking settings.
+        form: the format of the rows.
+        seed: the seed of the sample and of the masks.
+        max_rows: the maximum number of rows.
     """
 
     def __init__(
@@ -210,7 +225,14 @@ class HeldOutRows:
         return len(self._sample)
 
     def batches(self, batch_size: int, host_rows: np.ndarray) -> Iterator[Batch]:
-        """Yields this host's rows of every batch; rows of padding fill up the last batch."""
+        """Yields this host's rows of every batch; rows of padding fill up the last batch.
+
+        The arrays are those of the batch contract, with as many rows as `host_rows` has.
+
+        Args:
+            batch_size: number of rows per global batch.
+            host_rows: int [rows of this host], their indices in each global batch.
+        """
         for start in range(0, len(self._sample), batch_size):
             present = self._sample[start + host_rows[start + host_rows < len(self._sample)]]
             # A host without rows in the last batch reads one row to know the shapes.
@@ -230,8 +252,8 @@ class HeldOutRows:
     def token_counts(self) -> np.ndarray:
         """How often each token that may be masked occurs in the rows that are evaluated.
 
-        [CLS] and [SEP] are not counted. Every host reads all these rows, not only its share of
-        them.
+        The result is int64 [number of such tokens]: all of the vocabulary but [CLS] and [SEP].
+        Every host reads all these rows, not only its share of them.
         """
         counts = np.zeros(self._masking.vocab_size, np.int64)
         for start in range(0, len(self._sample), ROWS_PER_READ):

@@ -21,6 +21,9 @@ _LEAST_SHARDS = 16
 class Rows:
     """Data source of the rows in several shards, whose indices continue from shard to shard.
 
+    Args:
+        paths: the ArrayRecord files of the shards, in order.
+
     Raises:
         OSError: a shard cannot be read: the file is missing, the user lacks permission, or the disk
             or bucket has an error; the message names the shard.

@@ -84,7 +84,16 @@ def cut_chunks(
 class ChunkSettings:
     """Settings of `ChunkPreparer`: fields of `PrepareConfig`, with the same names and meanings.
 
-    Only `max_lengths` has another name in `PrepareConfig`: `max_length`.
+    Attributes:
+        output: the folder of the prepared data.
+        objective: the name of the training objective.
+        max_lengths: the maximum numbers of tokens per row, `max_length` in `PrepareConfig`.
+        dupe_factor: the number of times that the text is split into examples.
+        short_seq_prob: the fraction of documents whose sentence pairs have a shorter length.
+        seed: the seed of all random choices, together with the number of the chunk.
+        eval_fraction: the fraction of the documents that is held out for evaluation.
+        pack: whether a row may hold several examples.
+        max_sequences: the maximum number of examples per row.
     """
 
     output: str
@@ -122,7 +131,12 @@ class _Tokens:
 
 
 class ChunkPreparer:
-    """Converts chunks to shards one after the other, with a cache of the token ids of words."""
+    """Converts chunks to shards one after the other, with a cache of the token ids of words.
+
+    Args:
+        settings: the settings of the preparation.
+        tokenizer: the tokenizer.
+    """
 
     def __init__(self, settings: ChunkSettings, tokenizer: Tokenizer):
         self._settings, self._objective = settings, OBJECTIVES[settings.objective]
@@ -311,8 +325,15 @@ def held_out_documents(
     At most `count // 2` documents are held out. If fewer than `count // 2` documents are held out,
     the number of held-out documents is even, so that next-sentence prediction can draw from a
     second held-out document. The number of held-out documents is rounded at random, so that on
-    average a share of `fraction` is held out. If `fraction` is positive, the first chunk of a
-    source (`is_first`) holds out at least one document, provided that the chunk has two documents.
+    average a share of `fraction` is held out.
+
+    Args:
+        count: the number of documents in the chunk.
+        fraction: the share of the documents to hold out.
+        seed: the seed of the preparation, which determines the choice together with `chunk`.
+        chunk: the index of the chunk.
+        is_first: whether the chunk is the first of a source. If `fraction` is positive, such a
+            chunk holds out at least one document, provided that it has two documents.
     """
     if fraction == 0 or count < 2:
         return set()

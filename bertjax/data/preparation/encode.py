@@ -20,6 +20,9 @@ _WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 class SentenceEncoder:
     """Encodes each sentence as bytes, which hold the token ids of the sentence.
 
+    Args:
+        tokenizer: the tokenizer.
+
     Attributes:
         typecode: type code of the ids for `array.array`: "H" (uint16) if the vocabulary has at most
             65536 entries, else "I" (uint32).

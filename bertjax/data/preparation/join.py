@@ -67,7 +67,7 @@ def joined_files(directory: Path) -> frozenset[str]:
 
 
 def remove_damaged(directory: Path, remembered: Remembered) -> None:
-    """Deletes joined shards that are damaged, so that their chunks are prepared again.
+    """Deletes damaged joined shards in `directory`, so that their chunks are prepared again.
 
     Shards in the list `remembered` of verified shards are not verified again.
     """

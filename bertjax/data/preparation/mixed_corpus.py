@@ -15,6 +15,10 @@ from bertjax.data.text.sources import input_exists
 class MixedCorpus:
     """The inputs of a preparation, of which each weighted one is a source of a mixture.
 
+    Args:
+        inputs: the inputs, as in `PrepareConfig.input`.
+        options: how to read the text.
+
     Attributes:
         identity: the `Corpus.identity` of all sources, one after the other.
         note: a message about the weights for the user; "": none.

@@ -1,5 +1,8 @@
 """The pretraining objectives for which `prepare` makes examples.
 
+They are next sentence prediction (Devlin et al. 2018, 3.1), sentence order prediction (Lan et al.
+2019, 3.1), and masked language modelling alone (Liu et al. 2019, 4.2).
+
 A new objective needs a name in the type `ObjectiveName`, an entry in OBJECTIVES, and a function in
 `segments.py` that makes the examples.
 """

@@ -1,4 +1,8 @@
-"""Best-fit packing of sequences into rows."""
+"""Best-fit packing of sequences into rows.
+
+Rows of several sequences, which attend only to themselves, are due to Krell et al. 2021; best fit
+is a heuristic for bin packing (Johnson 1974).
+"""
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush

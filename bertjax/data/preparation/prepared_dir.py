@@ -268,7 +268,7 @@ def clear(directory: Path) -> None:
 
 
 def write_part(directory: Path, part: tuple[int, int], chunks: int, counts: dict[str, int]) -> None:
-    """Writes the file that marks part i of n as finished, where `part` is (i, n).
+    """Writes the file in `directory` that marks part i of n as finished, where `part` is (i, n).
 
     The file also stores `chunks`, the number of chunks of the whole input, and `counts`, how often
     text of the input was skipped or cut, as {reason: number of times}.
@@ -297,7 +297,7 @@ def join_parts(directory: Path) -> Metadata | None:
 
 
 def missing_chunks(directory: Path, chunks: int) -> list[int]:
-    """Returns the indices of the unfinished chunks; `chunks` is the number of all chunks."""
+    """Returns the indices of the chunks that are unfinished in `directory`, of `chunks` chunks."""
     joined = joined_files(directory)
     return [
         number

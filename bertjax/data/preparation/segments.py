@@ -1,5 +1,6 @@
 """Makes examples from documents: sentence pairs, single segments, or rows of full sentences.
 
+The examples are those of Devlin et al. 2018 (A.2), Lan et al. 2019 (3.1) and Liu et al. 2019 (4.2).
 A document is a list of boundaries, the positions in one long array of token ids where its
 sentences begin and end: [10, 14, 20] is a document of two sentences, at the positions 10..13 and
 14..19. An example consists of positions in this array of token ids, so no token is copied. This
@@ -67,7 +68,8 @@ def sentence_pairs(
     `options.max_tokens` or shorter (see `ExampleOptions`). A negative pair has a random segment B
     (NSP, Devlin et al. 2018) or swapped segments (SOP, Lan et al. 2019). If a single sentence
     reaches the target length or is the last of its document, this sentence is segment A, and
-    segment B is random. No sentence in `documents` may be empty.
+    segment B is random. `negatives` says which of the two is meant, and all choices are drawn
+    from `rng`. No sentence in `documents` may be empty.
     """
     max_tokens, random = options.max_tokens, rng.random
     for number, bounds in enumerate(documents):
@@ -153,9 +155,9 @@ def single_segments(
 ) -> Iterator[Segments]:
     """Yields examples of one segment of one document, with up to `options.max_tokens` tokens.
 
-    A segment consists of whole sentences unless `options.shift` is True. A sentence of more than
-    `options.max_tokens` tokens is split over several examples, so no token is lost. No sentence in
-    `documents` may be empty.
+    A segment consists of whole sentences unless `options.shift` is True; the length of the first
+    segment is then drawn from `rng`. A sentence of more than `options.max_tokens` tokens is split
+    over several examples, so no token is lost. No sentence in `documents` may be empty.
     """
     for bounds in documents:
         start = bounds[0]
@@ -175,9 +177,9 @@ def full_sentences(
 
     An example is a list of segments, one per document; `options.max_tokens` includes one separator
     token between two documents. Unless `options.shift` is True, an example ends before a sentence
-    that would make the example longer than `options.max_tokens`. A sentence of more than
-    `options.max_tokens` tokens is split over several examples, so no token is lost. No sentence in
-    `documents` may be empty.
+    that would make the example longer than `options.max_tokens`; otherwise, the length of the
+    first example is drawn from `rng`. A sentence of more than `options.max_tokens` tokens is split
+    over several examples, so no token is lost. No sentence in `documents` may be empty.
     """
     row: Segments = []
     room = _first_room(options, rng)

@@ -72,6 +72,12 @@ def check_enough(
 ) -> None:
     """Checks that there is text, and enough of it for the objective.
 
+    Args:
+        splits: {name of a split: its totals}.
+        settings: the settings of the preparation, of which "objective" is read.
+        inputs: the identity of each input, for the message.
+        counts: how often text was left out, for the message, as {reason: number of times}.
+
     Raises:
         TooLittleText: there is no text, or a single document where the objective needs two.
     """

@@ -25,6 +25,10 @@ class Workers:
 
     At most `processes + 1` submitted chunks are unfinished at any time, so the memory for chunks
     does not grow with the size of the input.
+
+    Args:
+        settings: the settings of the preparation.
+        processes: the number of worker processes.
     """
 
     def __init__(self, settings: ChunkSettings, processes: int):
@@ -45,7 +49,11 @@ class Workers:
     def submit(self, chunk: Chunk) -> None:
         """Submits `chunk` to a worker process; blocks while `processes + 1` chunks are unfinished.
 
-        If `processes` is 1, this process converts `chunk` to shards before `submit` returns.
+        If `processes` is 1, this process converts `chunk` to shards before `submit` returns. An
+        error of an earlier chunk is raised here.
+
+        Raises:
+            OSError: a worker process died, for example because the memory did not suffice.
         """
         if self._pool is None:
             with _one_tokenizer_thread():
@@ -58,7 +66,11 @@ class Workers:
                 self._pending.add(self._pool.submit(_prepare_in_worker, chunk))
 
     def finish(self) -> None:
-        """Waits until the shards of all submitted chunks are written."""
+        """Waits until the shards of all submitted chunks are written.
+
+        Raises:
+            OSError: a worker process died, for example because the memory did not suffice.
+        """
         with self._explaining_lost_workers():
             while self._pending:
                 self._collect()

@@ -1,4 +1,4 @@
-"""Iteration in a thread, so that the next item is made while the last one is used."""
+"""Iterates in a thread, so that the next item is prepared while the current one is used."""
 
 import queue
 import threading

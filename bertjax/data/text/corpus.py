@@ -35,8 +35,11 @@ _ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
 class ReadOptions:
     """Options for reading text, with the names and meanings of fields of `PrepareConfig`.
 
-    They concern the layout of the text, the field that holds it in JSON, Parquet and TFDS, bytes
-    that are not UTF-8, and the folder of TensorFlow Datasets.
+    Attributes:
+        text_format: the layout of the text: "lines", "prose", or "auto", detected in each file.
+        text_field: the field that holds the text in JSON, Parquet and TensorFlow Datasets.
+        errors: what is done about bytes that are not UTF-8: "strict" or "replace".
+        tfds_data_dir: data folder of TensorFlow Datasets; None: its default folder.
     """
 
     text_format: str = "auto"
@@ -47,6 +50,10 @@ class ReadOptions:
 
 class Corpus:
     """A text corpus: the constructor finds and checks the inputs, `documents` reads the inputs.
+
+    Args:
+        inputs: the inputs, as in `PrepareConfig.input`, without weights.
+        options: how to read the text; None: the defaults.
 
     Attributes:
         identity: one list per input: [path, size, hash of the first and last bytes] of a file,
@@ -59,6 +66,10 @@ class Corpus:
         counts: Counter of "long_lines_cut", the lines that were split because they are very long,
             and "records_without_text", the lines of JSON and rows of Parquet that were skipped
             because their text is null.
+
+    Raises:
+        ValueError: there are no inputs, or an input cannot be read.
+        FileNotFoundError: an input does not exist.
     """
 
     def __init__(self, inputs: Sequence[str], options: ReadOptions | None = None):

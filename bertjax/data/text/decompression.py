@@ -162,10 +162,15 @@ class Decompressed(io.RawIOBase):
         self._streams = 0
 
     def readable(self) -> bool:
+        """Returns True, as `io.RawIOBase` requires."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Returns at most `size` decompressed bytes, or all if `size` < 0; b"" at the end."""
+        """Returns at most `size` decompressed bytes, or all if `size` < 0; b"" at the end.
+
+        Raises:
+            DamagedInput: the file is damaged or truncated, or a decompression bomb.
+        """
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
         if self._at == len(self._out) and size:

@@ -31,7 +31,8 @@ class Document(NamedTuple):
 def bounded_documents(lines: Iterable[str], layout: Layout) -> Iterator[Document]:
     """Joins the lines of a document with newlines, and yields it as one or several documents.
 
-    A document of over LONG_DOCUMENT_CHARACTERS characters may be split between lines.
+    A document of over LONG_DOCUMENT_CHARACTERS characters may be split between lines; if `layout`
+    is "prose", at blank lines as long as the document has at most twice as many characters.
     """
     held: list[str] = []
     size = 0

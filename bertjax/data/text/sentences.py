@@ -59,8 +59,8 @@ def normalise(sentence: str) -> list[str]:
     """Replaces runs of white space in a sentence by single spaces; splits a very long sentence.
 
     Returns:
-        A list: empty for a blank sentence; pieces of at most MAX_SENTENCE_CHARACTERS characters for
-        a longer sentence; in all other cases, only the sentence.
+        A list with the sentence; an empty list for a blank sentence; and pieces of at most
+        MAX_SENTENCE_CHARACTERS characters for a longer sentence.
     """
     sentence = " ".join(sentence.split())
     if len(sentence) <= MAX_SENTENCE_CHARACTERS:

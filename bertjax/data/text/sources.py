@@ -30,7 +30,7 @@ HASHED_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file on disk and its size in bytes."""
+    """A file on disk: its `path`, and its `size` in bytes."""
 
     path: str
     size: int
@@ -104,9 +104,11 @@ class PeekableStream(io.RawIOBase):
         return self._head[:size]
 
     def readable(self) -> bool:
+        """Returns True, as `io.RawIOBase` requires."""
         return True
 
     def read(self, size: int = -1) -> bytes:
+        """Returns at most `size` bytes, or all if `size` < 0, including those peeked at."""
         if not self._head:
             return self._stream.read(size)
         if size is None or size < 0:
@@ -119,11 +121,14 @@ class PeekableStream(io.RawIOBase):
 def open_texts(path: str, counter: "ByteCounter") -> Iterator[tuple[str, PeekableStream]]:
     """Yields (name, stream) of each text in the file `path`, which may be compressed or an archive.
 
-    The name of a text in a tar archive is `ARCHIVE:MEMBER`.
+    The name of a text in a tar archive is `ARCHIVE:MEMBER`. `counter` counts the bytes that are
+    read from the disk.
 
     Raises:
-        ValueError: the file begins with binary data, is damaged or truncated, is a decompression
-            bomb, or has more than MAX_DEPTH layers of compression and archives.
+        ValueError: the file begins with binary data, or has more than MAX_DEPTH layers of
+            compression and archives.
+        DamagedInput: a subclass of ValueError; the file is damaged or truncated, or a decompression
+            bomb.
     """
     with open(path, "rb") as file:
         before = counter.count

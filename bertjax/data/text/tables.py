@@ -22,9 +22,9 @@ MAX_FOOTER_BYTES = 1 << 24
 
 
 def read_parquet(path: str, text_field: str) -> Iterator[str | None]:
-    """Yields the values of the text column `text_field` of a Parquet file; a missing value is None.
+    """Yields the values of the text column `text_field` of the Parquet file `path`.
 
-    The file is read in batches of ROWS_PER_READ rows.
+    A missing value is None. The file is read in batches of ROWS_PER_READ rows.
 
     Raises:
         ValueError: the file has no text column named `text_field`, or is damaged.
@@ -111,7 +111,13 @@ def parquet_batches(
 
 @contextlib.contextmanager
 def explained_parquet(path: str) -> Iterator[None]:
-    """Converts errors of pyarrow, which have many types, to a ValueError that names the file."""
+    """Converts errors of pyarrow, which have many types, to a ValueError that names the file.
+
+    `path` is the file that the `with` block reads.
+
+    Raises:
+        ValueError: the block raises an error of pyarrow, or OSError, TypeError or LookupError.
+    """
     import pyarrow
 
     try:
@@ -123,9 +129,12 @@ def explained_parquet(path: str) -> Iterator[None]:
 
 
 def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Opens the train split of `tfds:NAME[/CONFIG][:VERSION]`.
+    """Opens the train split of the dataset `name`, which is tfds:NAME/CONFIG:VERSION.
 
-    Returns ("tfds:NAME[/CONFIG]/VERSION", data source: a random-access sequence of examples).
+    CONFIG and VERSION may be left out. `data_dir` is the data folder of TensorFlow Datasets; None:
+    its default folder.
+
+    Returns ("tfds:NAME/CONFIG/VERSION", data source: a random-access sequence of examples).
 
     Raises:
         ValueError: the dataset is unknown, cannot be downloaded or read, or must be prepared with
@@ -136,9 +145,10 @@ def open_tfds(name: str, data_dir: str | None) -> tuple[str, Any]:
 
 
 def is_prepared(name: str, data_dir: str | None) -> bool:
-    """Returns whether TensorFlow Datasets has prepared NAME[/CONFIG][:VERSION] in `data_dir`.
+    """Returns whether TensorFlow Datasets has prepared the dataset `name` in `data_dir`.
 
-    If `data_dir` is None, the default folder of TensorFlow Datasets is searched.
+    `name` is NAME/CONFIG:VERSION, of which CONFIG and VERSION may be left out. If `data_dir` is
+    None, the default folder of TensorFlow Datasets is searched.
     """
     from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.registered import DatasetNotFoundError
@@ -220,6 +230,11 @@ def _first_line(error: Exception) -> str:
 
 def read_tfds(name: str, source: Any, text_field: str) -> Iterator[str]:
     """Yields the text in the field `text_field` of each example of a TensorFlow Dataset.
+
+    Args:
+        name: the name of the dataset, for error messages.
+        source: the data source that `open_tfds` returns.
+        text_field: the field that holds the text.
 
     Raises:
         ValueError: an example has no text field named `text_field`.

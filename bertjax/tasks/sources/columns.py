@@ -97,7 +97,7 @@ def flag_of(field: str) -> str:
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
-    """Checks that a user's file has all columns in `columns`.
+    """Checks that `table`, a user's file, has all columns in `columns`.
 
     Raises:
         ValueError: the file lacks a column; the message suggests the nearest name.

@@ -34,11 +34,15 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 class Sentence(NamedTuple):
-    """A sentence with the tags as written in the file; `tags` is None if the file has no tags.
+    """A sentence of a file of a tagging task.
 
-    `row` is the row number of the first word. If the file holds the sentence as a running text,
-    `text` is this text, and `offsets` holds (start, end) of each word in `text`, in characters.
-    `cut_word` is the first word within which an entity begins or ends, or "".
+    Attributes:
+        row: the row number of the first word.
+        words: the words of the sentence.
+        tags: the tags as written in the file, one per word; None if the file has no tags.
+        text: the running text of the sentence, if the file holds it; otherwise "".
+        offsets: (start, end) of each word in `text`, in characters.
+        cut_word: the first word within which an entity begins or ends, or "".
     """
 
     row: int
@@ -83,10 +87,10 @@ def read_conll(path: Path | str) -> Iterator[Example]:
 
 
 def tagged_example(id: str, path: Path, sentence: Sentence, scheme: Scheme | None) -> Example:
-    """Converts a sentence of the file `path` to an example, and its tags from `scheme` to IOB2.
+    """Converts a sentence to an example with the id `id`, and its tags from `scheme` to IOB2.
 
-    `scheme` is "IOB1", "IOB2" or "IOBES". If it is None, the tags do not mark entities and are
-    kept.
+    `path` is the file of the sentence. `scheme` is "IOB1", "IOB2" or "IOBES". If it is None, the
+    tags do not mark entities and are kept.
     """
     tags = sentence.tags
     return Example(
@@ -153,6 +157,8 @@ def _make(options: TaskOptions) -> TagTask:
 
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:
     """Computes conlleval's metrics of the tags in the last columns of two files.
+
+    `gold` is the file with the correct tags, and `predictions` the file with the predicted tags.
 
     Raises:
         ValueError: the two files differ in words or sentences, have no tags, or are the same file.

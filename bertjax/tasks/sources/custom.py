@@ -71,8 +71,10 @@ class CustomSource(OwnFiles):
 
         Args:
             kind: the kind of task.
-            train, dev, test: the file of each split, or a folder of files with the same columns; at
+            train: the file of the train split, or a folder of files with the same columns; at
                 least one split is required.
+            dev: the same for the dev split.
+            test: the same for the test split.
             conll: whether the files of a tagging task have CoNLL's columns, except CSV, JSON and
                 Parquet files, which never have; None: as True. Other tasks ignore this argument.
             columns: the column names; a name that is not set is guessed from the file of train, or
@@ -138,7 +140,11 @@ class CustomSource(OwnFiles):
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of the first usable example in the first split; 2 without one."""
+        """The number of choices of the first usable example in the first split; 2 without one.
+
+        Raises:
+            ValueError: the file has no examples.
+        """
         first = None
         for first in self.examples(self.splits[0]):
             if first.choices:

@@ -20,9 +20,14 @@ def shorten(value: Any) -> str:
 
 
 class Row(NamedTuple):
-    """One row of a user's file: the path of the file, the row number, and {column: value}.
+    """One row of a user's file.
 
     All methods of `Row` raise ValueError if a value has a wrong type; the message names the row.
+
+    Attributes:
+        path: the path of the file.
+        number: the number of the row.
+        values: {column: value}.
     """
 
     path: Path
@@ -35,7 +40,11 @@ class Row(NamedTuple):
         return place(self.path, self.number)
 
     def text(self, column: str) -> str:
-        """Returns the text in the column `column` of the row; an empty text is an error."""
+        """Returns the text in the column `column` of the row.
+
+        Raises:
+            ValueError: the row lacks the column, or its value is not a text or is empty.
+        """
         if column not in self.values:
             raise ValueError(
                 f"{self.where} has no column {brief(column, 60)!r}, only "
@@ -50,7 +59,12 @@ class Row(NamedTuple):
         return tuple(self.text(column) for column in columns)
 
     def listed(self, column: str) -> tuple[str, ...]:
-        """Returns the list of texts in the column `column` of the row, as a tuple."""
+        """Returns the list of texts in the column `column` of the row, as a tuple.
+
+        Raises:
+            ValueError: the value is not a list, or is empty, or an element is not a text or is
+                empty.
+        """
         listed = self.values.get(column)
         if not isinstance(listed, list) or not listed:
             raise ValueError(
@@ -75,10 +89,14 @@ class Row(NamedTuple):
         return value
 
     def name(self, value: Any) -> str:
-        """Converts a label to a class name; numbers and booleans become their JSON text.
+        """Converts the label `value` to a class name; numbers and booleans become their JSON text.
 
         The JSON numbers 3 and 3.0 are one class, "3": pandas writes whole numbers as floats if a
         value is missing in their column.
+
+        Raises:
+            ValueError: the label is neither a text that is not blank, nor a finite number or a
+                boolean.
         """
         if isinstance(value, str) and value.strip():
             return value.strip()
@@ -92,13 +110,21 @@ class Row(NamedTuple):
         )
 
     def names(self, values: Any) -> list[str]:
-        """Converts a list of labels or tags to a list of class names."""
+        """Converts `values`, a list of labels or tags, to a list of class names.
+
+        Raises:
+            ValueError: `values` is not a list, or `name` rejects an element.
+        """
         if not isinstance(values, list):
             raise ValueError(f"{self.where}: labels should be a list, but are {shorten(values)}.")
         return [self.name(value) for value in values]
 
     def number_of(self, value: Any) -> float:
-        """Converts a label, given as a text or as a JSON number, to a float."""
+        """Converts the label `value`, given as a text or as a JSON number, to a float.
+
+        Raises:
+            ValueError: the label is not a number.
+        """
         number = None if isinstance(value, bool | list | dict) else read_number(str(value))
         if number is None:
             raise ValueError(
@@ -109,9 +135,13 @@ class Row(NamedTuple):
         return number
 
     def choice_of(self, value: Any, columns: Columns, count: int) -> int:
-        """Converts a label (the index, text or letter of a choice) to the index of the choice.
+        """Converts the label `value`, the index, text or letter of a choice, to its index.
 
-        Indices count from 0, letters from a; the example has `count` choices.
+        Indices count from 0, letters from a. The example has `count` choices, whose texts are in
+        the columns `columns.choices`.
+
+        Raises:
+            ValueError: the label is none of these.
         """
         written = self.name(value)
         if written.isdecimal() and int(written) < count:

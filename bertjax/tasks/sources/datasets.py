@@ -55,7 +55,7 @@ class DatasetSource:
         """Opens the dataset, which is downloaded first if necessary.
 
         Args:
-            builder: name of the dataset in TFDS, as NAME[/CONFIG][:VERSION].
+            builder: name of the dataset in TFDS, as `NAME[/CONFIG][:VERSION]`.
             convert: function that converts a row to an example, or to None if the row is left out.
             data_dir: data folder of TFDS; if None, the default of the library.
 

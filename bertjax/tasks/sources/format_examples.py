@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class FormatExample(NamedTuple):
-    """An example of a file: what it shows, the suffix of the file, and its lines."""
+    """An example of a file: its `title`, which says what it shows, its `suffix` and its `lines`."""
 
     title: str
     suffix: str

@@ -149,12 +149,14 @@ def read_glue_file(
 
 
 def legible(spec: GlueSpec, text: str) -> str:
-    """Returns `text`, or "?" for an empty text of a task with `has_broken_rows`."""
+    """Returns `text`, or "?" for an empty text if `spec` says that the task `has_broken_rows`."""
     return "?" if spec.has_broken_rows and not text.strip() else text
 
 
 def read_label(spec: GlueSpec, code: str, where: str) -> str | float:
-    """Converts a label in a GLUE file to a class name or, for a regression task, to a number.
+    """Converts `code`, a label in a GLUE file, to a class name or, for regression, to a number.
+
+    `spec` describes the task, and `where` names the row in the message of an error.
 
     Raises:
         ValueError: the label is not a class of the task, or is not a number for regression.

@@ -10,7 +10,13 @@ from bertjax.tokenization.hub import fetch
 
 
 class HubDataset(NamedTuple):
-    """A dataset on the hub: its repository, and the folder and branch with its Parquet files."""
+    """A dataset on the hub that has the data of a benchmark task as Parquet files.
+
+    Attributes:
+        repository: the repository, OWNER/NAME.
+        folder: the folder with the Parquet files.
+        revision: the branch with the Parquet files.
+    """
 
     repository: str
     folder: str
@@ -36,7 +42,11 @@ class ParquetRows:
     """The rows of Parquet files, read like a data source of TFDS: by `len` and `__getitems__`."""
 
     def __init__(self, paths: Iterable[Path]):
-        """Reads the files into memory; raises ValueError if a file is damaged."""
+        """Reads the files `paths` into memory.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
         import pyarrow
 
         tables = []

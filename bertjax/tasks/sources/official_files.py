@@ -68,7 +68,7 @@ def existing(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def value_of_split(task: str, split: str, values: Mapping[str, Value]) -> Value:
-    """Returns `values[split]`, for example the path of the file of a split.
+    """Returns `values[split]`, for example the path of the file of a split of the task `task`.
 
     Raises:
         ValueError: `values` has no such split; the message suggests the nearest name.
@@ -91,7 +91,7 @@ class ChangeCounts(Counter[str]):
         self.first: dict[str, str] = {}
 
     def add(self, reason: str, where: str) -> None:
-        """Counts one example, which is at `where`."""
+        """Counts one example, which is at `where` and was changed or left out for `reason`."""
         if reason not in self:
             self.first[reason] = where
         self[reason] += 1

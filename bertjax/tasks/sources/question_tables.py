@@ -76,7 +76,7 @@ class QuestionRow(NamedTuple):
 
 
 def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
-    """Yields the rows of a table of questions.
+    """Yields the rows of the file `path`, a table of questions.
 
     With `to_train`, a row is malformed if the place of its answer is not known. To score
     predictions, the text of the answer is enough.

@@ -72,9 +72,11 @@ class RowExamples:
     classes: KnownClasses
 
     def example(self, id: str, row: Row, *, labelled: bool) -> Example:
-        """Converts a row to an example with the id `id`, for all kinds of task except tagging.
+        """Converts `row` to an example with the id `id`, for all kinds of task except tagging.
 
-        If `labelled` is True, a row without a label is an error.
+        Raises:
+            ValueError: a column of the row is missing or has a wrong type, the label is malformed,
+                or `labelled` is True and the row has no label.
         """
         columns = self.columns
         assert columns.text is not None
@@ -95,9 +97,10 @@ class RowExamples:
         )
 
     def sentence(self, row: Row, *, labelled: bool) -> Sentence:
-        """Converts a row with a list of words or a running text to a sentence with its tags.
+        """Converts `row`, a list of words or a running text, to a sentence with its tags.
 
-        If `labelled` is True, a row without tags or entities is an error.
+        Raises:
+            ValueError: the row is malformed, or `labelled` is True and it has no tags or entities.
         """
         columns = self.columns
         assert columns.text is not None

@@ -37,7 +37,7 @@ Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
 def place(path: Path | str, row: int) -> str:
-    """Returns the text "PATH, row ROW", which names a row of a file in error messages."""
+    """Returns the text "PATH, row ROW", which names a row of the file `path` in error messages."""
     return f"{path}, row {row}"
 
 
@@ -243,6 +243,8 @@ def read_number(text: str) -> float | None:
 def check_utf8(text: str, path: Path | str, row: int) -> None:
     """Checks that a text has no lone surrogates, which stand for bytes that are not UTF-8.
 
+    `path` and `row` are the file and the row number of the text.
+
     Raises:
         ValueError: the text has a lone surrogate; the message names the row and the byte.
     """
@@ -282,7 +284,8 @@ def open_text(path: Path, newline: str | None, errors: str = "surrogateescape") 
 
     Args:
         path: the file.
-        newline, errors: as for `open`.
+        newline: as for `open`.
+        errors: as for `open`.
 
     Raises:
         OSError: the file cannot be read.

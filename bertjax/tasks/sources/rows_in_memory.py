@@ -16,11 +16,14 @@ from bertjax.scratch import scratch_folder
 def rows_as_files(**rows: Any) -> Iterator[dict[str, str]]:
     """Yields {argument: path of a file with its rows}; temporary files are removed at the end.
 
-    A ValueError from the block names the argument, such as "train, row 3", and not the temporary
-    file. Rows are counted from 1, like the lines of the file.
+    Rows are counted from 1, like the lines of the file.
 
     Args:
         rows: the rows of each argument, as for `as_file`; arguments that are None are left out.
+
+    Raises:
+        ValueError: the block raises ValueError; the message names the argument, such as "train, row
+            3", and not the temporary file.
     """
     given = {name: value for name, value in rows.items() if value is not None}
     with scratch_folder() as folder:

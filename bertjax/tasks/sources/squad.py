@@ -75,7 +75,7 @@ class SquadSource(OwnFiles):
 
     @classmethod
     def in_directory(cls, data_dir: Path | str, version: Version) -> "SquadSource":
-        """Finds the train and dev files in `data_dir`, such as `train-v1.1.json`.
+        """Finds the files of SQuAD's `version` in `data_dir`, such as `train-v1.1.json`.
 
         A file with a part of a split, such as `train-v1.1.a.json`, is used if the complete file
         `train-v1.1.json` does not exist.

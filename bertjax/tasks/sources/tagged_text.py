@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 def has_columns(path: Path, labels: Collection[str]) -> bool:
-    """Returns whether a file has CoNLL's columns, one word per line, and not one text per line.
+    """Returns whether the file `path` has CoNLL's columns, one word and not one text per line.
 
     CSV, JSON and Parquet files never have CoNLL's columns. Any other file has them if its first 200
     lines that are not blank all have the same number of fields with spaces between, at most 6, and
@@ -66,6 +66,11 @@ def text_sentence(row: Row, text_column: str, entity_column: str | None) -> Sent
     The words depend on the text alone, so that labels do not help a prediction: an entity that
     starts or ends within a word is taken as whole words. If the row has no list of entities, the
     tags of the sentence are None.
+
+    Args:
+        row: a row of a user's file.
+        text_column: the column with the text.
+        entity_column: the column with the list of entities; None: there are no labels.
 
     Raises:
         ValueError: the text has no words, an entity is malformed or lies outside of the text, or
