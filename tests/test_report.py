@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -236,7 +237,7 @@ def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     times = json.loads(line)["seconds"]
     assert seen["seconds"] == {key: value for key, value in times.items() if value > 0}
     assert seen["states"] == ["finishedFinished after step 8 of 8."]
-    assert "python -m pytest" in seen["text"] or "pytest" in seen["text"]  # the command
+    assert shlex.join(sys.orig_argv) in seen["text"]  # the command
 
 
 @pytest.mark.slow

@@ -297,10 +297,11 @@ function fillPage() {
   const content = $("content");
   if (!isOne) content.append(element("div", { style: "margin-top:18px" }, comparison(), differences()));
   content.append(...drawCharts(), ...runs.map(evaluations).filter(Boolean));
-  for (const run of runs) content.append(...taskOf(run).filter(Boolean));
   for (const run of runs) {
-    content.append(element("h2", {}, isOne ? "The run" : `The run ${run.name}`),
-      element("div", { class: "grid" }, ...[timeOf(run), notesOf(run), processesOf(run), configOf(run)].filter(Boolean)));
+    const parts = [...taskOf(run), element("h2", {}, isOne ? "The run" : `The run ${run.name}`),
+      element("div", { class: "grid" }, ...[timeOf(run), notesOf(run), processesOf(run), configOf(run)].filter(Boolean))].filter(Boolean);
+    if (isOne) content.append(...parts);
+    else content.append(element("details", runs.length > 2 ? {} : { open: "" }, element("summary", {}, `Details of ${run.name}`), ...parts));
   }
 }
 

@@ -130,6 +130,7 @@ def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def _present(workdir: Path) -> list[dict[str, Any]]:
     """Returns the line of the ledger that a process has not finished yet, if there is one."""
+    line = None
     # The process overwrites its line in place, so that a reader may see half of two lines.
     for _ in range(3):
         line = _json(workdir / GOODPUT[1])

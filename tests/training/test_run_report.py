@@ -2,9 +2,12 @@
 
 import json
 import random
+import shlex
+import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -144,7 +147,8 @@ def test_states_of_a_run_are_said_in_plain_words(workdir):
     events = [(event["kind"], event["step"]) for event in data["events"]]
     assert events == [("resumed", 30), ("rolled back", 20)]
     assert any("resumed at step 30" in note for note in data["notes"])
-    assert data["processes"][0]["versions"]["jax"] and "pytest" in data["processes"][0]["command"]
+    assert data["processes"][0]["versions"]["jax"] == jax.__version__
+    assert data["processes"][0]["command"] == shlex.join(sys.orig_argv)
 
 
 def test_damage_and_warnings_are_said(workdir, capsys):
