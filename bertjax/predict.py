@@ -13,6 +13,7 @@ from bertjax.files import explaining
 
 if TYPE_CHECKING:
     from bertjax.tasks.sources.columns import Columns
+    from bertjax.weights import LoadedModel
 
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 # Maps each flag that selects a kind of inference to the flags that it can be combined with.
@@ -20,7 +21,7 @@ MODES = {
     "input": (*_COLUMNS, "label_separator", "output", "max_length"),
     "text": ("pair", "output", "max_length"),
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length"),
-    "fill_mask": ("top_k",),
+    "fill_mask": ("top_k", "html"),
     "embed": ("text_column", "output", "pooling", "normalize", "layers", "max_length"),
 }
 
@@ -38,7 +39,7 @@ class PredictConfig:
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
         "pair_column label_column id_column choice_columns label_separator",
         "model": "model max_length pooling normalize layers top_k",
-        "output": "output submission",
+        "output": "output html submission",
     }
 
     model: str
@@ -107,6 +108,10 @@ class PredictConfig:
     columns of the input, too; an .npy, .jsonl or .parquet file for --embed, with the vectors in the
     order of the texts (in .parquet, the texts as well); a folder for --task; None: standard output
     for --input and --text, the folder predictions/TASK for --task; --embed requires it."""
+    html: str | None = None
+    """Page to write for --fill_mask, a file that ends in .html and needs neither a network nor
+    other files: the tokens of the text, and the most probable tokens for each mask as bars; None:
+    the tokens are only printed."""
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the value used in fine-tuning (for a model that
     another library fine-tuned, the maximum length of the model; question answering: 384); with
@@ -127,6 +132,8 @@ class PredictConfig:
     def __post_init__(self):
         if self.top_k < 1:
             raise ValueError(f"top_k={self.top_k}: it must be at least 1.")
+        if self.html is not None and not self.html.lower().endswith((".html", ".htm")):
+            raise ValueError(f"--html {self.html}: the file must end in .html.")
         modes = [name for name in MODES if getattr(self, name) is not None]
         if len(modes) != 1:
             raise ValueError(
@@ -260,6 +267,8 @@ def run(config: PredictConfig) -> None:
         loaded = load_model(config.model, "masked_lm")
         words = fill_mask(loaded, config.fill_mask, config.top_k)
         _print_words(words, loaded.tokenizer.layout.special_tokens.mask)
+        if config.html is not None:
+            _write_words(config, loaded)
     elif config.embed is not None:
         if config.output is None:
             raise ValueError("--embed needs --output FILE.npy, FILE.jsonl or FILE.parquet.")
@@ -280,6 +289,19 @@ def run(config: PredictConfig) -> None:
             answer(dataclasses.replace(config, input=str(path)))
     else:
         answer(config)
+
+
+def _write_words(config: PredictConfig, loaded: "LoadedModel") -> None:
+    """Writes the page of --html."""
+    from bertjax.files import write_text
+    from bertjax.inference.text_view import encoded, model_name, text_view
+    from bertjax.pages.templates import fill
+
+    ids, types = encoded(loaded, str(config.fill_mask), None)
+    view = text_view(loaded, ids, types, top_k=config.top_k)
+    page = fill("fill_mask.html", view | {"model": model_name(config.model)})
+    write_text(Path(str(config.html)), page)
+    print(f"page written to {config.html}, which any browser opens")
 
 
 def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:

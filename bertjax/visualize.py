@@ -1,24 +1,30 @@
-"""Shows the attention of a model on a text as one HTML file: `python -m bertjax.visualize`."""
+"""Shows the attention of a model on a text, as a page or figure: `python -m bertjax.visualize`."""
 
 import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
 from bertjax import command_line
 
+if TYPE_CHECKING:
+    from bertjax.inference.pretrained import Pretrained
+
+# Suffixes of the files that can be written.
+FORMATS = (".html", ".png", ".svg", ".pdf")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisualizeConfig:
-    """Config of `bertjax.visualize`: the model, the text and the page."""
+    """Config of `bertjax.visualize`: the model, the text, and the page or figure to write."""
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "text pair",
         "model": "model",
-        "output": "output",
+        "output": "output layer head plot",
     }
 
     text: Annotated[str, tyro.conf.Positional]
@@ -29,32 +35,101 @@ class VisualizeConfig:
     """Model: a directory, the workdir of a pretraining or of a finished fine-tuning, a TF1
     checkpoint or a hub name; bertjax:tiny is a small model that comes with bertjax."""
     output: str = "attention.html"
-    """HTML file to write, which needs neither a network nor other files."""
+    """File to write: .html, a page that needs neither a network nor other files; or .png, .svg or
+    .pdf, a figure for papers, which needs matplotlib (pip install 'bertjax[viz]')."""
+    layer: int | None = None
+    """Layer, from 1: the one that the page shows first, or the one of the figure; None: the last
+    layer in a page, all layers in a figure."""
+    head: int | None = None
+    """Attention head of the layer, from 1; None: the first head in a page, all heads in a
+    figure."""
+    plot: Literal["matrix", "lines"] | None = None
+    """What a figure shows of a head: a matrix, or lines from token to token; None: a matrix; a page
+    shows both."""
+
+    def __post_init__(self):
+        suffix = Path(self.output).suffix.lower()
+        if suffix not in FORMATS:
+            raise ValueError(
+                f"--output {self.output}: the suffix {suffix!r} is not supported. Use one of "
+                f"{', '.join(FORMATS)}."
+            )
+        for name in ("layer", "head"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"--{name} {number}: {name}s are numbered from 1.")
+        if suffix == ".html" and self.plot is not None:
+            raise ValueError(
+                f"--plot {self.plot}: without effect with --output {self.output}, because a page "
+                "shows a matrix and lines. Leave it out, or write a .png, .svg or .pdf file."
+            )
 
 
 def run(config: VisualizeConfig) -> None:
-    """Writes a page with the attention of a model, words for its tokens, and its hidden states.
+    """Writes a page or a figure of the attention of a model on a text.
+
+    A page also shows words for the tokens of the text, and the hidden states.
 
     Raises:
         FileNotFoundError: there is no model at `config.model`.
-        OSError: the page cannot be written.
-        ValueError: the text is empty or too long.
+        ImportError: a figure is to be written, but matplotlib is not installed.
+        OSError: the file cannot be written.
+        ValueError: the text is empty or too long, or the model has no such layer or head.
     """
+    from bertjax.devices.compilation_cache import use_compilation_cache
+    from bertjax.inference.pretrained import Pretrained
+    from bertjax.weights import load_model
+
+    use_compilation_cache()
+    # Unlike `load_pretrained`, says nothing about an untrained pooler, which is not shown.
+    model = Pretrained(load_model(config.model))
+    counts = {
+        "layer": model.config.num_hidden_layers,
+        "head": model.config.num_attention_heads,
+    }
+    for name, count in counts.items():
+        if (getattr(config, name) or 1) > count:
+            number = getattr(config, name)
+            raise ValueError(f"--{name} {number}: the model has {count} {name}s, 1 to {count}.")
+    if Path(config.output).suffix.lower() == ".html":
+        _write_page(config, model)
+    else:
+        _write_figure(config, model)
+
+
+def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
     from bertjax.files import write_text
     from bertjax.inference.attention_data import attention_data
-    from bertjax.inference.pretrained import load_pretrained
+    from bertjax.inference.text_view import model_name
     from bertjax.pages.templates import fill
 
-    data = attention_data(load_pretrained(config.model), config.text, config.pair)
-    parts = Path(config.model).resolve().parts if Path(config.model).exists() else (config.model,)
-    # The model of a run is in its folder `model`, whose name says nothing.
-    name = "/".join(parts[-2:]) if parts[-1] == "model" else parts[-1]
-    page = fill("attention.html", data | {"model": name})
+    data = attention_data(model, config.text, config.pair)
+    data["first"] = {
+        "layer": (config.layer or data["layers"]) - 1,
+        "head": (config.head or 1) - 1,
+    }
+    page = fill("attention.html", data | {"model": model_name(config.model)})
     write_text(Path(config.output), page)
     print(
         f"{data['layers']} layers of {data['heads']} heads, {len(data['tokens'])} tokens: written "
         f"to {config.output} ({len(page.encode()) / 1e6:.1f} MB), which any browser opens"
     )
+
+
+def _write_figure(config: VisualizeConfig, model: "Pretrained") -> None:
+    from bertjax.inference.attention_data import attention_of
+    from bertjax.inference.attention_figure import attention_figure, save_figure
+
+    shown = attention_of(model, config.text, config.pair)
+    figure = attention_figure(
+        shown.tokens,
+        shown.probabilities,
+        layer=config.layer,
+        head=config.head,
+        plot=config.plot or "matrix",
+    )
+    if note := save_figure(figure, Path(config.output)):
+        print(f"warning: {note}", file=sys.stderr)
+    print(f"figure of the attention on {len(shown.tokens)} tokens written to {config.output}")
 
 
 def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:
@@ -63,7 +138,7 @@ def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:
         VisualizeConfig,
         argv,
         command="visualize",
-        description="Writes the attention of a model on a text as one HTML file.",
+        description="Writes the attention of a model on a text as one HTML file, or as a figure.",
     )
 
 

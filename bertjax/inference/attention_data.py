@@ -1,28 +1,76 @@
 """What `bertjax.visualize` shows of a model and a text, in the form in which a page holds it."""
 
 import base64
+import dataclasses
 import gzip
 from typing import Any
 
 import numpy as np
 
-from bertjax.files import brief
-from bertjax.inference.fill_mask import fill_masked_ids
+from bertjax.config.finetune_config import SHORTEST
 from bertjax.inference.pretrained import Pretrained
+from bertjax.inference.text_view import encoded, text_view
 
-# Number of words that are shown at a masked token.
-CANDIDATES = 8
-# Up to this number of tokens, the candidates at every token are computed, which takes one forward
-# pass per token.
-MASKED_UP_TO = 64
-# Up to this number of tokens, probabilities are stored in 16 bits, above it in 8.
-FINE_UP_TO = 64
+# Integers that probabilities are stored as; 16 bits are used if the page stays small.
+LEVELS_16, LEVELS_8 = 65535, 255
+# Up to this number of bytes, probabilities are compressed in 16 bits to see whether they fit.
+TRIED_BYTES = 32_000_000
 # A page must not exceed 5 MB, of which this number of bytes is for the attention.
 MAX_ATTENTION_BYTES = 4_500_000
+# Heads whose predictions for a text, or a text pair, a page can show.
+SHOWN_HEADS = ("sequence_classification", "token_classification", "question_answering")
+# The parts of predictions that a page shows.
+SHOWN_KEYS = ("label", "labels", "probabilities", "score", "words", "answer", "probability")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """The attention of a model on a text.
+
+    Attributes:
+        ids: the token ids, L of them.
+        types: the token types.
+        is_pair: whether the tokens are those of a text pair.
+        tokens: the tokens, as people read them.
+        probabilities: the attention probabilities, float32 [layers, heads, L, L]; row i holds the
+            probabilities with which token i attends to each token.
+        hidden_states: float32 [layers + 1, L, D], that of the embeddings first.
+    """
+
+    ids: list[int]
+    types: list[int]
+    is_pair: bool
+    tokens: list[str]
+    probabilities: np.ndarray
+    hidden_states: np.ndarray
+
+
+def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Attention:
+    """Applies a model to a text, or to a text pair if `pair` is not None.
+
+    Raises:
+        ValueError: the text is empty, or longer than the model can read.
+    """
+    tokenizer = model.loaded.tokenizer
+    ids, types = encoded(model.loaded, text, pair)
+    outputs = model(
+        input_ids=np.asarray(ids, np.int32)[None],
+        token_type_ids=np.asarray(types, np.int32)[None],
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    return Attention(
+        ids=ids,
+        types=types,
+        is_pair=pair is not None,
+        tokens=[tokenizer.readable(tokenizer.tokens[i]) for i in ids],
+        probabilities=outputs["attentions"][:, 0],
+        hidden_states=outputs["hidden_states"][:, 0],
+    )
 
 
 def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dict[str, Any]:
-    """Computes attention, candidates of masked tokens, and changes of the hidden states.
+    """Computes attention, words at masked tokens, changes of the hidden states, and predictions.
 
     Args:
         model: a model with a tokenizer.
@@ -30,73 +78,69 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
         pair: a second text; None: a single text.
 
     Returns:
-        A dict of JSON values, namely "tokens", their "segments" (0 or 1) and whether they are
-        "special"; "layers", "heads" and "attention", see `packed`; "candidates" {position: [[token,
-        probability], ...]}; and "change", lists [layers, tokens] of 1 - cosine between the hidden
-        states before and after a layer.
+        A dict of JSON values, namely the items of `text_view`; "layers", "heads" and "attention", see
+        `packed`; "change", lists [layers, tokens] of 1 - cosine between the hidden states before
+        and after a layer; "shared_layers", whether layers share parameters; and "prediction", that
+        of a fine-tuned head, or None.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
     """
-    if not text.strip():
-        raise ValueError("The text is empty: give a text to look at.")
-    tokenizer = model.loaded.tokenizer
-    ids, types = tokenizer.encode_prompt(text, pair)
-    if len(ids) > model.config.max_length:
-        raise ValueError(
-            f"{brief(text)!r} has {len(ids)} tokens, but the model reads at most "
-            f"{model.config.max_length}: shorten it."
-        )
-    row = np.asarray(ids, np.int32)[None]
-    outputs = model(
-        input_ids=row,
-        token_type_ids=np.asarray(types, np.int32)[None],
-        output_attentions=True,
-        output_hidden_states=True,
-    )
-    attention = outputs["attentions"][:, 0]  # [layers, heads, L, L]
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
-    return {
-        "tokens": [tokenizer.tokens[i] for i in ids],
-        "segments": _segments(ids, types, tokenizer.sep_token_id, pair is not None),
-        "special": [i in special for i in ids],
-        "layers": attention.shape[0],
-        "heads": attention.shape[1],
-        "attention": packed(attention),
-        "candidates": _candidates(model, ids, types),
-        "change": _changes(outputs["hidden_states"][:, 0]),
+    shown = attention_of(model, text, pair)
+    layers, heads = shown.probabilities.shape[:2]
+    view = text_view(model.masked_lm, shown.ids, shown.types, is_pair=shown.is_pair)
+    return view | {
+        "layers": layers,
+        "heads": heads,
+        "attention": packed(shown.probabilities),
+        "change": _changes(shown.hidden_states),
+        "shared_layers": model.config.groups < layers,
+        "prediction": _prediction(model, text, pair, len(shown.ids)),
     }
-
-
-def _segments(ids: list[int], types: list[int], separator: int, is_pair: bool) -> list[int]:
-    """Returns 0 for the tokens of the first text and 1 for those of the second.
-
-    Families without token types, such as RoBERTa, separate the texts by separators alone.
-    """
-    if any(types) or not is_pair:
-        return [int(t) for t in types]
-    first = ids.index(separator)
-    return [int(position > first) for position in range(len(ids))]
 
 
 def packed(attention: np.ndarray) -> dict[str, Any]:
     """Compresses attention probabilities [layers, heads, L, L].
 
     Returns:
-        A dict of "levels" n, "threshold" t, and "gzip", compressed integers in base64. A
-        probability p is stored as round(p * n), in 16 bits (little endian) if n > 255, else in 8
-        bits; probabilities below t, which is 0 unless the page would exceed its maximum size, as 0.
+        A dict of "levels" n, "power" k, "threshold" t, and "gzip", compressed integers in base64. A
+        probability p is stored as round(p ** (1 / k) * n), in 16 bits (little endian) if n > 255,
+        else in 8 bits; probabilities below t, which is 0 unless the page would exceed its maximum
+        size, as 0.
     """
-    fine = attention.shape[-1] <= FINE_UP_TO
-    levels = 65535 if fine else 255
-    threshold = 0.0
-    while True:
-        kept = np.where(attention < threshold, 0.0, attention)
-        values = np.round(kept * levels).astype("<u2" if fine else np.uint8)
-        text = base64.b64encode(gzip.compress(values.tobytes(), 6, mtime=0)).decode()
+    if 2 * attention.size <= TRIED_BYTES:
+        text = _compressed(np.round(attention * LEVELS_16).astype("<u2"))
         if len(text) <= MAX_ATTENTION_BYTES:
-            return {"levels": levels, "threshold": threshold, "gzip": text}
-        threshold = max(2 * threshold, 2 / levels)
+            return {"levels": LEVELS_16, "power": 1, "threshold": 0.0, "gzip": text}
+    # Most probabilities of a long text are small. Their square roots are not.
+    values = np.round(np.sqrt(attention) * LEVELS_8).astype(np.uint8)
+    smallest = _smallest(values.reshape(-1, *values.shape[2:]))
+    while True:
+        values[values < smallest] = 0
+        text = _compressed(values)
+        if len(text) <= MAX_ATTENTION_BYTES:
+            threshold = ((smallest - 0.5) / LEVELS_8) ** 2 if smallest > 1 else 0.0
+            return {"levels": LEVELS_8, "power": 2, "threshold": threshold, "gzip": text}
+        smallest += 1
+
+
+def _smallest(values: np.ndarray) -> int:
+    """Returns the smallest integer to keep in uint8 [heads, L, L], estimated from some heads."""
+    sample = values[:: max(1, len(values) // 12)].copy()
+    limit = 0.98 * MAX_ATTENTION_BYTES * len(sample) / len(values)
+    low, high = 1, 255
+    while low < high:
+        middle = (low + high) // 2
+        if len(_compressed(np.where(sample < middle, 0, sample).astype(np.uint8))) <= limit:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _compressed(values: np.ndarray) -> str:
+    # Higher levels of gzip take several times as long and save few percent.
+    return base64.b64encode(gzip.compress(values.tobytes(), 4, mtime=0)).decode()
 
 
 def _changes(hidden_states: np.ndarray) -> list[list[float]]:
@@ -107,24 +151,19 @@ def _changes(hidden_states: np.ndarray) -> list[list[float]]:
     return np.round(1 - cosines, 4).tolist()
 
 
-def _candidates(model: Pretrained, ids: list[int], types: list[int]) -> dict[str, Any]:
-    """Returns {position: [[token, probability], ...]} of the tokens whose candidates are computed.
+def _prediction(
+    model: Pretrained, text: str, pair: str | None, length: int
+) -> dict[str, Any] | None:
+    """Returns the prediction of a fine-tuned head for a text or pair of `length` tokens, or None.
 
-    These are the mask tokens and, in a short text, all tokens but special ones, each masked alone.
+    None means that the model has no such head, that parts of it are untrained, or that it takes
+    other inputs: question answering reads a question and a passage, and tagging a single text.
     """
-    masked_lm = model.masked_lm
-    if "predictions" in masked_lm.absent:
-        return {}
-    tokenizer = model.loaded.tokenizer
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
-    masks = [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id]
-    positions = [n for n, i in enumerate(ids) if i not in special]
-    positions = positions if len(ids) <= MASKED_UP_TO else masks
-    found: dict[str, Any] = {}
-    for position in positions:
-        masked = list(ids)
-        masked[position] = tokenizer.mask_token_id
-        number = masked[:position].count(tokenizer.mask_token_id)
-        words = fill_masked_ids(masked_lm, masked, types, CANDIDATES)[number]
-        found[str(position)] = [[token, round(p, 5)] for token, p in words]
-    return found
+    untrained = not set(model.absent).isdisjoint(model.model.parts)
+    answers, tags = model.head == "question_answering", model.head == "token_classification"
+    if model.head not in SHOWN_HEADS or untrained or (answers and not pair) or (tags and pair):
+        return None
+    limit = min(max(length, SHORTEST), model.config.max_length)
+    texts = text if pair is None else (text, pair)
+    (prediction,) = model.predict([texts], max_length=limit)
+    return {key: value for key, value in prediction.items() if key in SHOWN_KEYS}

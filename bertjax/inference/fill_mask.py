@@ -1,6 +1,6 @@
 """Mask filling: predicts the most probable tokens for each [MASK] of a text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -8,7 +8,14 @@ import numpy as np
 
 from bertjax.data.batches.batch import layout, pad_to
 from bertjax.files import brief
-from bertjax.inference.buckets import cached_program, length_bucket
+from bertjax.inference.buckets import (
+    cached_program,
+    length_bucket,
+    pad_rows,
+    piece_sizes,
+    read_behind,
+    token_budget,
+)
 from bertjax.inference.inference_params import for_inference, stacked
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
@@ -58,38 +65,80 @@ def fill_masked_ids(
 
     `loaded`, `top_k` and the result are those of `fill_mask`.
     """
-    limit = loaded.config.max_length
     masks = np.flatnonzero(np.array(ids) == loaded.tokenizer.mask_token_id)
-    length = length_bucket(len(ids), limit)
-    row = {
-        "input_ids": pad_to(ids, length, loaded.tokenizer.pad_token_id),
-        "token_type_ids": pad_to(types, length, 0),
-        **layout([len(ids)], length, 1),
-    }
-    positions = pad_to(masks, length_bucket(len(masks), length, smallest=8), 0)
-    inputs = [row[key][None] for key in MODEL_INPUTS]
-    logits = compiled_program(for_inference(loaded.model))(loaded.params, inputs, positions[None])
-    # If the vocabulary is padded for the device, some logits belong to ids without a token.
-    logits = logits[: len(masks), : loaded.tokenizer.vocab_size]
-    probabilities = np.asarray(jax.nn.softmax(logits))
-    best = np.argsort(-probabilities, axis=-1)[:, :top_k]
+    rows = np.array(ids, np.int32)[None]
+    (probabilities,) = word_probabilities(loaded, rows, types, masks[None])
+    tokens = loaded.tokenizer.tokens
     return [
-        [(loaded.tokenizer.tokens[i], float(distribution[i])) for i in indices]
-        for distribution, indices in zip(probabilities, best, strict=True)
+        [(tokens[i], float(distribution[i])) for i in most_probable(distribution, top_k)]
+        for distribution in probabilities
     ]
+
+
+def most_probable(distribution: np.ndarray, top_k: int) -> list[int]:
+    """Returns the ids of the `top_k` largest values of an array [V], the largest first."""
+    top_k = min(top_k, len(distribution))
+    best = np.argpartition(-distribution, top_k - 1)[:top_k]
+    return best[np.argsort(-distribution[best], kind="stable")].tolist()
+
+
+def word_probabilities(
+    loaded: LoadedModel, rows: np.ndarray, types: list[int], positions: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Computes the distributions over the vocabulary at some positions of texts of equal length.
+
+    Rows are padded to one of a few lengths and computed in pieces of one of a few numbers of rows,
+    so that texts of different lengths share compiled programs. A model that is a decoder predicts
+    a token from the tokens before it, so its distribution at a position is that of the output at
+    the position before.
+
+    Args:
+        loaded: a model with a masked LM head.
+        rows: token ids, int [B, L].
+        types: the token types of all rows, L of them.
+        positions: int [B, P], the positions whose tokens are predicted.
+
+    Yields:
+        For each row, its probabilities, float32 [P, V], where V is the size of the vocabulary.
+    """
+    limit, tokenizer = loaded.config.max_length, loaded.tokenizer
+    count = rows.shape[1]
+    length = length_bucket(count, limit)
+    width = length_bucket(positions.shape[1], length, smallest=8 if len(rows) == 1 else 1)
+    ids = np.pad(rows, ((0, 0), (0, length - count)), constant_values=tokenizer.pad_token_id)
+    if loaded.config.is_decoder:
+        positions = np.maximum(positions - 1, 0)
+    places = np.pad(positions.astype(np.int32), ((0, 0), (0, width - positions.shape[1])))
+    row = {"token_type_ids": pad_to(types, length, 0), **layout([count], length, 1)}
+    program = compiled_program(for_inference(loaded.model))
+
+    def start() -> Iterator[tuple[int, jax.Array]]:
+        first = 0
+        for size in piece_sizes(len(rows), length, token_budget(length, None)):
+            piece = {key: np.repeat(row[key][None], size, 0) for key in MODEL_INPUTS if key in row}
+            piece["input_ids"] = pad_rows(ids[first : first + size], size)
+            inputs = [piece[key] for key in MODEL_INPUTS]
+            masked = pad_rows(places[first : first + size], size)
+            yield min(size, len(rows) - first), program(loaded.params, inputs, masked)
+            first += size
+
+    for used, logits in read_behind(start()):
+        # If the vocabulary is padded for the device, some logits belong to ids without a token.
+        logits = logits[:used, : positions.shape[1], : tokenizer.vocab_size]
+        yield from np.asarray(jax.nn.softmax(logits))
 
 
 @cached_program
 def compiled_program(model: BertWithHead) -> Callable[..., jax.Array]:
-    """Returns a jitted function (params, inputs, positions [1, P]) -> logits [P, V].
+    """Returns a jitted function (params, inputs, positions [B, P]) -> logits [B, P, V].
 
-    `inputs` is a list of the arrays of a single row that `MODEL_INPUTS` names: input_ids [1, L]
-    etc. The logits are those of the masked LM head, over a vocabulary of V tokens, at the P
-    positions of the row.
+    `inputs` is a list of the arrays of B rows that `MODEL_INPUTS` names: input_ids [B, L] etc. The
+    logits are those of the masked LM head, over a vocabulary of V tokens, at the P positions of
+    each row.
     """
 
     def apply(params: Any, inputs: list[jax.Array], positions: jax.Array) -> jax.Array:
         outputs: Any = model.apply({"params": stacked(params)}, *inputs, masked_positions=positions)
-        return outputs[mlm_key(outputs)][0]
+        return outputs[mlm_key(outputs)]
 
     return jax.jit(apply)

@@ -14,6 +14,9 @@ import tokenizers
 
 from bertjax.files import brief, write_bytes
 
+VISIBLE_SPACE = "␣"
+"""The character that stands for a space in readable tokens."""
+
 
 class SpecialTokens(NamedTuple):
     """The special tokens of a model family, such as BERT or RoBERTa.
@@ -227,6 +230,13 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Converts token ids to text; special tokens such as "[CLS]" remain in the text."""
         return self._prompt_backend.decode(list(ids), skip_special_tokens=False)
+
+    def readable(self, token: str) -> str:
+        """Returns a token of the vocabulary as people read it; by default, the token itself.
+
+        Tokenizers whose tokens contain spaces write "␣" for a space.
+        """
+        return token
 
     def save(self, directory: str | Path) -> None:
         """Writes the vocabulary files, `tokenizer.json` and `tokenizer_config.json` to `directory`.

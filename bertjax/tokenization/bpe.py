@@ -14,7 +14,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 
 from bertjax import progress
 from bertjax.files import brief
-from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.base import VISIBLE_SPACE, Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.counting import Report, count_words, repeated
 
 ROBERTA = Layout(
@@ -24,6 +24,12 @@ ROBERTA = Layout(
 )
 SPACE = "Ġ"
 """The character that stands for a space in the tokens of a byte-level BPE vocabulary."""
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+# Maps each character of a byte-level token to its byte: printable bytes stand for themselves, the
+# others are numbered from 256 on (Radford et al. 2019, "encoder.py").
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + n): byte for n, byte in enumerate(b for b in range(256) if b not in _PRINTABLE)
+}
 
 
 class ByteLevelBPETokenizer(Tokenizer):
@@ -110,6 +116,18 @@ class ByteLevelBPETokenizer(Tokenizer):
         """
         special = set(self.layout.special_tokens)
         return np.array([token.startswith(SPACE) or token in special for token in self.tokens])
+
+    def readable(self, token: str) -> str:
+        """Returns the text of a token, with "␣" for a space and "↵" for a line break.
+
+        The bytes of an incomplete character are written in hexadecimal, such as "<E2 80>".
+        """
+        if token in self.layout.special_tokens:
+            return token
+        text = decoders.ByteLevel().decode([token])
+        if "\ufffd" in text and set(token) <= _BYTES.keys():
+            text = "<" + " ".join(f"{_BYTES[character]:02X}" for character in token) + ">"
+        return text.replace(" ", VISIBLE_SPACE).replace("\n", "↵").replace("\t", "⇥")
 
     def _identity(self) -> Any:
         return ["bpe", self.tokens, self.merges, self.add_prefix_space]

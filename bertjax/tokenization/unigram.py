@@ -18,7 +18,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from bertjax import progress
 from bertjax.files import MAX_JSON_BYTES, brief, read_bytes
-from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.base import VISIBLE_SPACE, Layout, SpecialTokens, Tokenizer
 from bertjax.tokenization.bpe import ROBERTA
 from bertjax.tokenization.counting import Report, count_words
 
@@ -165,6 +165,10 @@ class UnigramTokenizer(Tokenizer):
         """
         special = set(self.layout.special_tokens)
         return np.array([t in special or not t[0].isalnum() for t in self.tokens])
+
+    def readable(self, token: str) -> str:
+        """Returns a token with "␣" for each space, which is "▁" in the vocabulary."""
+        return token.replace(SPACE, VISIBLE_SPACE)
 
     def _identity(self) -> Any:
         charsmap = base64.b64encode(self.charsmap).decode()

@@ -1,0 +1,149 @@
+"""What a page shows of a text: its tokens, and the words that a model expects at masked tokens."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.files import brief
+from bertjax.inference.fill_mask import most_probable, word_probabilities
+from bertjax.weights import LoadedModel
+
+# Number of words that are shown at a masked token, unless the caller chooses it.
+WORDS = 8
+# The words at every token are computed if they need at most this number of floating-point
+# operations, about two seconds on two cores of a CPU; else only the words at mask tokens.
+MAX_OPERATIONS = 1e11
+
+
+def model_name(model: str) -> str:
+    """Returns a short name of a model for the title of a page, from the value of --model."""
+    parts = Path(model).resolve().parts if Path(model).exists() else (model,)
+    # The model of a run is in its folder `model`, whose name says nothing.
+    return "/".join(parts[-2:]) if parts[-1] == "model" else parts[-1]
+
+
+def encoded(loaded: LoadedModel, text: str, pair: str | None) -> tuple[list[int], list[int]]:
+    """Returns the token ids and token types of a text, or of a text pair if `pair` is not None.
+
+    Raises:
+        ValueError: the text is empty, or longer than the model can read.
+    """
+    if not text.strip():
+        raise ValueError("The text is empty: give a text to look at.")
+    ids, types = loaded.tokenizer.encode_prompt(text, pair)
+    if len(ids) > loaded.config.max_length:
+        raise ValueError(
+            f"{brief(text)!r} has {len(ids)} tokens, but the model reads at most "
+            f"{loaded.config.max_length}: shorten it."
+        )
+    return ids, types
+
+
+def text_view(
+    masked_lm: LoadedModel,
+    ids: list[int],
+    types: list[int],
+    *,
+    is_pair: bool = False,
+    top_k: int = WORDS,
+) -> dict[str, Any]:
+    """Computes what pages show of a text.
+
+    Args:
+        masked_lm: the model with its masked LM head, which may be an untrained one.
+        ids: the token ids of the text or text pair.
+        types: its token types.
+        is_pair: whether the ids are those of a text pair.
+        top_k: number of words per masked token.
+
+    Returns:
+        A dict of JSON values. "tokens": the tokens, as people read them; "segments": 0 or 1 for
+        each token; "special": whether each token is a special one, but no mask; "masks": the
+        positions of mask tokens; "mask_token": how they are written; "words": what
+        `expected_words` returns; "is_decoder": whether words are predicted from the tokens before
+        them only; "has_words": whether the model has a trained masked LM head.
+    """
+    tokenizer = masked_lm.tokenizer
+    return {
+        "tokens": [tokenizer.readable(tokenizer.tokens[i]) for i in ids],
+        "segments": _segments(ids, types, tokenizer.sep_token_id, is_pair),
+        "special": [_is_special(masked_lm, i) for i in ids],
+        "mask_token": tokenizer.layout.special_tokens.mask,
+        "masks": [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id],
+        "words": expected_words(masked_lm, ids, types, top_k),
+        "is_decoder": masked_lm.config.is_decoder,
+        "has_words": "predictions" not in masked_lm.absent,
+    }
+
+
+def _is_special(loaded: LoadedModel, token_id: int) -> bool:
+    """Whether a token is a special one that a page does not mask."""
+    tokenizer = loaded.tokenizer
+    return token_id in {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
+
+
+def _segments(ids: list[int], types: list[int], separator: int, is_pair: bool) -> list[int]:
+    """Returns 0 for the tokens of the first text and 1 for those of the second.
+
+    Families without token types, such as RoBERTa, separate the texts by separators alone.
+    """
+    if any(types) or not is_pair:
+        return [int(t) for t in types]
+    first = ids.index(separator)
+    return [int(position > first) for position in range(len(ids))]
+
+
+def expected_words(
+    masked_lm: LoadedModel, ids: list[int], types: list[int], top_k: int
+) -> dict[str, Any]:
+    """Computes the most probable tokens at the mask tokens and, if this is fast, at all others.
+
+    Every other token is masked alone, with the rest of the text unchanged; special tokens are not
+    masked. A decoder predicts each token from the tokens before it, without a mask.
+
+    Returns:
+        {position: {"top": [[token, probability], ...]}}, the most probable token first; {} if the
+        model has no trained masked LM head. At a token that is no mask, "actual" is [probability,
+        rank] of this token, where rank 1 is the most probable.
+    """
+    tokenizer, is_decoder = masked_lm.tokenizer, masked_lm.config.is_decoder
+    if "predictions" in masked_lm.absent:
+        return {}
+    masks = [n for n, i in enumerate(ids) if i == tokenizer.mask_token_id]
+    others = [n for n, i in enumerate(ids) if not _is_special(masked_lm, i)]
+    if not is_decoder and _operations(masked_lm, len(ids)) * len(others) > MAX_OPERATIONS:
+        others = masks
+    if not others:
+        return {}
+    rows = np.array([ids] * (1 if is_decoder else len(others)), np.int32)
+    if is_decoder:
+        places = np.array(others)[None]
+    else:
+        places = np.array(others)[:, None]
+        np.put_along_axis(rows, places, tokenizer.mask_token_id, axis=1)
+    found: dict[str, Any] = {}
+    distributions = (p for row in word_probabilities(masked_lm, rows, types, places) for p in row)
+    for position, distribution in zip(others, distributions, strict=True):
+        top = [
+            [tokenizer.readable(tokenizer.tokens[i]), _rounded(distribution[i])]
+            for i in most_probable(distribution, top_k)
+        ]
+        found[str(position)] = {"top": top}
+        if position not in masks:
+            actual = distribution[ids[position]]
+            rank = 1 + int((distribution > actual).sum())
+            found[str(position)]["actual"] = [_rounded(actual), rank]
+    return found
+
+
+def _operations(loaded: LoadedModel, length: int) -> float:
+    """Estimates the floating-point operations of the encoder for a text of `length` tokens."""
+    config = loaded.config
+    matrices = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    head = config.hidden_size * config.vocab_size
+    return 2 * (length * config.num_hidden_layers * matrices + head)
+
+
+def _rounded(probability: Any) -> float:
+    return float(f"{probability:.4g}")

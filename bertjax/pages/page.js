@@ -1,0 +1,33 @@
+// What all pages with a theme button and a model share. Loaded before the scripts of a page.
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+
+function element(name, className, text) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// 0.1234 -> "12.3 %"; small probabilities keep two digits, so that none but 0 is shown as 0.
+function percent(p) {
+  const digits = p > 0 && p < 0.001 ? Math.min(8, 1 - Math.floor(Math.log10(100 * p))) : 1;
+  return `${(100 * p).toFixed(digits)} %`;
+}
+
+function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+// The theme is that of the system until the button is pressed.
+function startTheme(redraw) {
+  const set = (dark) => {
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    $("theme").textContent = dark ? "Light" : "Dark";
+  };
+  set(matchMedia("(prefers-color-scheme: dark)").matches);
+  $("theme").addEventListener("click", () => {
+    set(document.documentElement.dataset.theme !== "dark");
+    redraw();
+  });
+}
+
+const readable = (n) => data.tokens[n].trim() || "␣";
