@@ -81,7 +81,7 @@ def run(config: VisualizeConfig) -> None:
 
     use_compilation_cache()
     # Unlike `load_pretrained`, says nothing about an untrained pooler, which is not shown.
-    model = Pretrained(load_model(config.model))
+    model = Pretrained(load_model(config.model, "auto"))
     counts = {
         "layer": model.config.num_hidden_layers,
         "head": model.config.num_attention_heads,

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import gzip
+import time
 
 import numpy as np
 import pytest
@@ -175,18 +176,17 @@ def test_the_page_works_in_a_browser(model, texts, one_layer, tmp_path):
     assert not seen["unnamed"]
 
 
-TIMES = """
-  const clock = (work) => {
-    const start = performance.now();
-    work();
-    return performance.now() - start;
-  };
-  seen.redraw = Math.max(...[1, 2, 3].map(() => clock(() => press("ArrowRight"))));
-  seen.hover = Math.max(...[1, 2, 3].map((n) => clock(() => select(n, null))));
-  seen.scroll = clock(() => { document.getElementById("lines").scrollTop = 5000; drawLines(); });
+REDRAWN = """
+  for (let n = 0; n < TIMES; n++) {
+    press("ArrowRight");
+    select(n, null);
+    document.getElementById("lines").scrollTop = 100 * n;
+    select(null, null);
+  }
   await new Promise((done) => { const wait = setInterval(() => {
     if (document.body.dataset.overview) { clearInterval(wait); done(); } }, 20); });
   seen.note = text("note");
+  seen.head = document.getElementById("head").value;
 """
 
 
@@ -210,10 +210,13 @@ def test_a_page_of_512_tokens_and_144_heads_is_small_and_fast(
     assert visualize.main([text, "--model", str(folder), "--output", str(output)]) == 0
     assert 4_000 < output.stat().st_size < 5_000_000
     page = output.read_text(encoding="utf-8")
-    for width in (1280, 400):
-        seen = used(page, TIMES, tmp_path, width=width)
+    seconds = {}
+    for times in (0, 30):
+        begin = time.monotonic()
+        seen = used(page, REDRAWN.replace("TIMES", str(times)), tmp_path)
+        seconds[times] = time.monotonic() - begin
         assert not seen["errors"] and not seen["requests"]
-        print(seen)
-        # A browser shows 60 frames per second; a busy machine must not fail the test.
-        assert max(seen["redraw"], seen["hover"], seen["scroll"]) < 500
-        assert "To keep the page small" in seen["note"]
+        assert "To keep the page small" in seen["note"] and seen["head"] == str(times % 12)
+    # The clock of the page is a virtual one. A redraw takes some hundredths of a second.
+    assert seconds[30] - seconds[0] < 30 * 0.25
+    assert seconds[0] < 20  # with the start of the browser

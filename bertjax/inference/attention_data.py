@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.finetune_config import SHORTEST
 from bertjax.inference.pretrained import Pretrained
+from bertjax.inference.saved_task import with_task
 from bertjax.inference.text_view import encoded, text_view
+from bertjax.tasks import Example
 
 # Integers that probabilities are stored as; 16 bits are used if the page stays small.
 LEVELS_16, LEVELS_8 = 65535, 255
@@ -17,8 +18,7 @@ LEVELS_16, LEVELS_8 = 65535, 255
 TRIED_BYTES = 32_000_000
 # A page must not exceed 5 MB, of which this number of bytes is for the attention.
 MAX_ATTENTION_BYTES = 4_500_000
-# Heads whose predictions for a text, or a text pair, a page can show.
-SHOWN_HEADS = ("sequence_classification", "token_classification", "question_answering")
+CLASSIFIER = "sequence_classification"
 # The parts of predictions that a page shows.
 SHOWN_KEYS = ("label", "labels", "probabilities", "score", "words", "answer", "probability")
 
@@ -35,6 +35,7 @@ class Attention:
         probabilities: the attention probabilities, float32 [layers, heads, L, L]; row i holds the
             probabilities with which token i attends to each token.
         hidden_states: float32 [layers + 1, L, D], that of the embeddings first.
+        logits: those of a sequence classifier, [classes]; None: the model has another head.
     """
 
     ids: list[int]
@@ -43,6 +44,7 @@ class Attention:
     tokens: list[str]
     probabilities: np.ndarray
     hidden_states: np.ndarray
+    logits: np.ndarray | None
 
 
 def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Attention:
@@ -66,6 +68,7 @@ def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Atten
         tokens=[tokenizer.readable(tokenizer.tokens[i]) for i in ids],
         probabilities=outputs["attentions"][:, 0],
         hidden_states=outputs["hidden_states"][:, 0],
+        logits=outputs["logits"][0] if model.head == CLASSIFIER else None,
     )
 
 
@@ -95,7 +98,7 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
         "attention": packed(shown.probabilities),
         "change": _changes(shown.hidden_states),
         "shared_layers": model.config.groups < layers,
-        "prediction": _prediction(model, text, pair, len(shown.ids)),
+        "prediction": _prediction(model, text, pair, shown),
     }
 
 
@@ -152,18 +155,24 @@ def _changes(hidden_states: np.ndarray) -> list[list[float]]:
 
 
 def _prediction(
-    model: Pretrained, text: str, pair: str | None, length: int
+    model: Pretrained, text: str, pair: str | None, shown: Attention
 ) -> dict[str, Any] | None:
-    """Returns the prediction of a fine-tuned head for a text or pair of `length` tokens, or None.
+    """Returns the prediction of a fine-tuned head for the text or pair, or None.
 
     None means that the model has no such head, that parts of it are untrained, or that it takes
-    other inputs: question answering reads a question and a passage, and tagging a single text.
+    other inputs: question answering reads a question and a passage, and tagging a single text,
+    both without masks.
     """
-    untrained = not set(model.absent).isdisjoint(model.model.parts)
-    answers, tags = model.head == "question_answering", model.head == "token_classification"
-    if model.head not in SHOWN_HEADS or untrained or (answers and not pair) or (tags and pair):
+    if not set(model.absent).isdisjoint(model.model.parts):
         return None
-    limit = min(max(length, SHORTEST), model.config.max_length)
-    texts = text if pair is None else (text, pair)
-    (prediction,) = model.predict([texts], max_length=limit)
+    if shown.logits is not None:
+        _, task, _ = with_task(model.loaded)
+        prediction = task.predict(Example(id="", where=""), (), [{"logits": shown.logits}])
+    elif model.head == ("token_classification" if pair is None else "question_answering"):
+        if model.loaded.tokenizer.mask_token_id in shown.ids:
+            return None
+        texts = text if pair is None else (text, pair)
+        (prediction,) = model.predict([texts], max_length=model.config.max_length)
+    else:
+        return None
     return {key: value for key, value in prediction.items() if key in SHOWN_KEYS}

@@ -138,11 +138,13 @@ def expected_words(
 
 
 def _operations(loaded: LoadedModel, length: int) -> float:
-    """Estimates the floating-point operations of the encoder for a text of `length` tokens."""
+    """Estimates the floating-point operations for a text of `length` tokens with one masked."""
     config = loaded.config
     matrices = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
-    head = config.hidden_size * config.vocab_size
-    return 2 * (length * config.num_hidden_layers * matrices + head)
+    # A softmax takes about as long as 30 operations of a matrix product per value.
+    attention = length * (4 * config.hidden_size + 30 * config.num_attention_heads)
+    head = 2 * config.hidden_size * config.vocab_size
+    return config.num_hidden_layers * length * (2 * matrices + attention) + head
 
 
 def _rounded(probability: Any) -> float:

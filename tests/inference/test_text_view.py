@@ -1,7 +1,6 @@
 """Words at masked tokens, for pages: those of the model, whatever the batch and the family."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -154,7 +153,28 @@ def test_every_family_is_shown(family, tiny_family, tokenizer, sentences, writte
     assert ("from left to right" in seen["note"]) == (family == "bert")
     assert ("no trained head" in seen["help"]) == (family == "distilbert")
     if head == "sequence_classification":
-        (prediction,) = model.predict([texts])
+        logits = outputs["logits"][0].astype(float)
+        probabilities = np.exp(logits) / np.exp(logits).sum()
+        prediction = data["prediction"]
+        assert [*prediction["probabilities"].values()] == pytest.approx(probabilities, rel=1e-4)
+        (predicted,) = model.predict([sentences[:2]])
+        plain = attention_data(model, *sentences[:2])["prediction"]["probabilities"]
+        assert plain == pytest.approx(predicted["probabilities"], rel=1e-3)
         ranked = sorted(prediction["probabilities"], key=prediction["probabilities"].__getitem__)
         assert seen["label"] == f"Label: {prediction['label']}" and seen["bars"] == ranked[::-1]
-        assert json.loads(json.dumps(data["prediction"])) == prediction
+
+
+@pytest.mark.slow
+def test_tags_and_answers_are_those_of_predict(
+    tiny_config, tokenizer, sentences, written, tmp_path
+):
+    config = dataclasses.replace(tiny_config, vocab_size=tokenizer.vocab_size)
+    for head, texts in (
+        ("token_classification", sentences[:1]),
+        ("question_answering", sentences[:2]),
+    ):
+        model = load_pretrained(str(written(tmp_path / head, config, head, tokenizer)))
+        (prediction,) = model.predict([texts[0] if len(texts) == 1 else texts])
+        shown = attention_data(model, *texts)["prediction"]
+        assert shown and shown == {key: prediction[key] for key in shown}
+        assert attention_data(model, f"{texts[0]} [MASK]", *texts[1:])["prediction"] is None
