@@ -59,15 +59,13 @@ def attention_figure(
     draw: Callable[..., None] = {"matrix": _draw_matrix, "lines": _draw_lines}[plot]
     with _matplotlib().rc_context(STYLE):
         if len(layers) * len(heads) == 1:
-            side = _side(len(tokens))
-            figure = figure_class(figsize=(side, side * (0.9 if plot == "matrix" else 1)))
+            figure = figure_class(figsize=_size(len(tokens), plot), layout="constrained")
             axes = figure.add_subplot()
             axes.set_title(f"layer {layers[0] + 1}, head {heads[0] + 1}")
             draw(axes, probabilities[layers[0], heads[0]], tokens)
-            figure.set_layout_engine("constrained")
             return figure
-        figure = figure_class(figsize=(0.4 + SMALL * len(heads), 0.4 + SMALL * len(layers)))
-        figure.set_layout_engine("constrained")
+        size = (0.4 + SMALL * len(heads), 0.4 + SMALL * len(layers))
+        figure = figure_class(figsize=size, layout="constrained")
         grid = figure.subplots(len(layers), len(heads), squeeze=False)
         for row, layer_index in enumerate(layers):
             for column, head_index in enumerate(heads):
@@ -116,9 +114,10 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def _side(count: int) -> float:
-    """Returns the side of the figure of one head in inches, with room for labels."""
-    return max(3.2, min(MAX_INCHES, 1.4 + INCHES_PER_TOKEN * count))
+def _size(count: int, plot: str) -> tuple[float, float]:
+    """Returns width and height in inches of the figure of one head, with room for labels."""
+    tokens = min(MAX_INCHES - 2.2, INCHES_PER_TOKEN * max(count, 8))
+    return (tokens + 2.2, tokens + 1.4) if plot == "matrix" else (3.6, tokens + 0.5)
 
 
 def _labels(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
@@ -142,7 +141,9 @@ def _draw_matrix(axes: Any, attention: np.ndarray, tokens: Sequence[str] | None)
     axes.tick_params(length=0)
     axes.set_xlabel("attended token")
     axes.set_ylabel("attending token")
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, ticks=[0, 0.01, 0.1, 0.5, 1])
+    bar = axes.figure.colorbar(
+        image, ax=axes, fraction=0.05, pad=0.03, ticks=[0, 0.01, 0.1, 0.5, 1]
+    )
     bar.ax.set_yticklabels(["0", "0.01", "0.1", "0.5", "1"])
     bar.set_label("attention probability")
 

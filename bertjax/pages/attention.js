@@ -133,7 +133,9 @@ function select(from, to) {
 let matrix = {}, drift = {}, overview = {};
 function drawMatrix() {
   const values = valuesOf(state.layer, state.head);
-  const shades = Uint8Array.from({ length: levels + 1 }, (_, n) => Math.round(255 * Math.sqrt(decoded[n])));
+  const most = decoded[values.reduce((best, value) => Math.max(best, value), 1)];
+  const shades = Uint8Array.from({ length: levels + 1 }, (_, n) => Math.min(255, Math.round(255 * Math.sqrt(decoded[n] / most))));
+  $("matrix-note").textContent = `The strongest colour is ${percent(most)}.`;
   matrix.picture = image(size, size, (i) => shades[values[i]], palette());
   paintMatrix();
 }
@@ -146,7 +148,7 @@ function paintMatrix() {
 
 function drawDrift() {
   const most = Math.max(...data.change.map((row) => Math.max(...row)), 1e-9);
-  $("drift-range").textContent = `0 to ${most.toFixed(2)} (darkest)`;
+  $("drift-range").textContent = `0 to ${most.toFixed(2)} (strongest colour)`;
   drift.picture = image(size, data.layers, (i) => Math.round(255 * Math.max(0, data.change[Math.floor(i / size)][i % size]) / most), palette());
   paintDrift();
 }

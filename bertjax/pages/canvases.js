@@ -40,6 +40,15 @@ function image(columns, rows, shade, colours) {
   return made;
 }
 
+// A picture with fewer columns, whose rows do not blend into one another.
+function narrowed(picture, columns) {
+  const made = document.createElement("canvas");
+  made.width = columns;
+  made.height = picture.height;
+  made.getContext("2d").drawImage(picture, 0, 0, columns, picture.height);
+  return made;
+}
+
 // Where a matrix of `columns` x `rows` is drawn in a panel of `room` pixels.
 function place(room, columns, rows, height) {
   const labelled = columns <= 48;
@@ -54,7 +63,7 @@ function place(room, columns, rows, height) {
 // Draws an image with labels, and marks the picked row and column.
 function paint(canvas, at, picture, tokens, rowLabel, picked) {
   const context = sized(canvas, at.width, at.height), [width, height] = at.cell;
-  context.imageSmoothingEnabled = width < 1;
+  context.imageSmoothingEnabled = width < 1 && height < 1;
   context.font = FONT;
   context.textBaseline = "middle";
   const ink = colour("--ink"), strong = colour("--picked");
@@ -73,6 +82,7 @@ function paint(canvas, at, picture, tokens, rowLabel, picked) {
   if (at.labelled) {
     tokens.forEach((token, n) => line(cut(token), at.left + (n + 0.5) * width, at.top - 6, -Math.PI / 2, "left", picked.column === n));
   }
+  if (width < 1 && height >= 1) picture = narrowed(picture, Math.max(1, Math.round(at.columns * width)));
   context.drawImage(picture, at.left, at.top, at.columns * width, at.rows * height);
   context.strokeStyle = colour("--rule");
   context.strokeRect(at.left + 0.5, at.top + 0.5, at.columns * width - 1, at.rows * height - 1);

@@ -85,6 +85,6 @@ function row(token, p, most, className, rank) {
   bar.style.width = `${100 * Math.min(1, p / most)}%`;
   const number = element("span", "", percent(p));
   made.append(element("b", "", token), bar, number);
-  if (rank) { made.title = rank; made.children[0].append(element("small", "", ` (${rank})`)); }
+  if (rank) { made.title = rank; made.children[0].append(element("small", "", ` ${rank}`)); }
   return made;
 }
