@@ -15,7 +15,7 @@ import pytest
 from bertjax import load_pretrained
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
 NAMES = [path.stem for path in NOTEBOOKS]
 
 
@@ -61,7 +61,7 @@ def execute(name: str, folder: Path, **settings: str) -> str:
     """Runs a notebook as a script in `folder`, and returns what it prints."""
     variables = {f"BERTJAX_NOTEBOOK_{key.upper()}": value for key, value in settings.items()}
     done = subprocess.run(
-        [sys.executable, ROOT / "notebooks" / f"{name}.py"],
+        [sys.executable, ROOT / "docs" / "notebooks" / f"{name}.py"],
         cwd=folder,
         env=os.environ | variables | {"MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)},
         capture_output=True,

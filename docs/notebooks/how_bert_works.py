@@ -30,7 +30,7 @@
 #   Transformers for Language Understanding* (arXiv:1810.04805).
 # - **Attention**: Vaswani et al. 2017, *Attention Is All You Need* (arXiv:1706.03762).
 #
-# The page is an executable script, `notebooks/how_bert_works.py` in the repository. Change a
+# The page is an executable script, `docs/notebooks/how_bert_works.py` in the repository. Change a
 # sentence and run it again; it takes less than a minute. It needs `pip install 'bertjax[viz]'`.
 
 # %%

@@ -22,7 +22,7 @@
 # pip install 'bertjax[viz]'       # viz: matplotlib, for the figures
 # ```
 #
-# The file is a Python script: `python notebooks/pretrain_from_scratch.py` executes it, VS Code
+# The file is a Python script: `python docs/notebooks/pretrain_from_scratch.py` executes it, VS Code
 # shows its cells, and `jupytext --to ipynb` converts it to a notebook.
 
 # %%
