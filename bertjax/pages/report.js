@@ -17,6 +17,12 @@ const TITLES = {
 const LAST = ["learning_rate", "grad_norm", "tokens_per_second", "mfu"];
 const base = (metric) => metric.slice(metric.indexOf("/") + 1);
 const titled = (name) => TITLES[name] || (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
+// A metric in plain words: "held-out MLM loss", "training loss", "tokens/s".
+function plain(metric) {
+  const name = titled(base(metric)), inText = /^[A-Z][a-z]/.test(name) ? name[0].toLowerCase() + name.slice(1) : name;
+  if (LAST.includes(base(metric))) return inText;
+  return `${metric.startsWith("train/") ? "training" : "held-out"} ${inText}`;
+}
 const isPercent = (metric) => runs.some((run) => run.percent.includes(metric));
 const shown = (metric, value) => {
   if (value === null || value === undefined) return "–";
@@ -263,12 +269,12 @@ function leadOf(run, index) {
   const tiles = [];
   if (run.best) {
     const which = run.best.higher_is_better ? "highest" : "lowest";
-    tiles.push([shown(run.best.metric, run.best.value), `${which} ${run.best.metric}, at step ${grouped(run.best.step)}`]);
+    tiles.push([shown(run.best.metric, run.best.value), `${which} ${plain(run.best.metric)}, at step ${grouped(run.best.step)}`]);
   }
   if (isOne) {
     for (const metric of ["train/loss", "train/tokens_per_second", "train/mfu"]) {
       const curve = run.train[metric];
-      if (curve) tiles.push([shown(metric, curve.values[curve.values.length - 1]), `last ${metric}, at step ${grouped(curve.steps[curve.steps.length - 1])}`]);
+      if (curve) tiles.push([shown(metric, curve.values[curve.values.length - 1]), `last ${plain(metric)}, at step ${grouped(curve.steps[curve.steps.length - 1])}`]);
     }
     if (run.ledger) tiles.push([duration(Object.values(run.ledger.seconds).reduce((sum, value) => sum + value, 0)), "since the start"]);
   }
