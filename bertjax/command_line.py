@@ -97,6 +97,7 @@ def parse(
     Raises:
         SystemExit: a flag is unknown or has a wrong value (status 2), or the help or the version
             was requested and printed (status 0).
+        Declared: `argv` is the list `DECLARED_ONLY`, so that nothing was parsed.
     """
     return _parse((config,), argv, command, description)[0]
 
@@ -127,6 +128,7 @@ def parse_both(
 
     Raises:
         SystemExit: as in `parse`.
+        Declared: as in `parse`.
     """
     first, second = _parse((flags, config), argv, command, description, hidden)
     return first, second
@@ -247,7 +249,10 @@ def _root(configs: Sequence[Any], hidden: Collection[str]) -> type[_Group]:
 
 
 def fields_of(config: Any) -> Sequence[StructFieldSpec]:
-    """Returns the fields of a config dataclass or an instance of one, as tyro describes them."""
+    """Returns the fields of `config`, a config dataclass or an instance of one, as tyro's records.
+
+    The values of an instance are the defaults of the fields.
+    """
     config_class = config if isinstance(config, type) else type(config)
     default = MISSING_NONPROP if isinstance(config, type) else config
     spec = ConstructorRegistry.get_struct_spec(

@@ -39,14 +39,24 @@ class CompletionConfig:
 
 
 def run(config: CompletionConfig) -> None:
-    """Prints the completion script of a shell."""
+    """Prints the completion script of `config.shell` to standard output."""
     from bertjax.__main__ import COMMANDS
 
     print(_SCRIPTS[config.shell](completed_commands(COMMANDS)), end="")
 
 
 def completed_commands(descriptions: Mapping[str, str]) -> list[CompletedCommand]:
-    """Returns all commands of `descriptions`, {name: description}, with their flags."""
+    """Returns the commands with their flags and the values of these, as completion offers them.
+
+    The modules of all commands are imported, and their `parse` tells the flags.
+
+    Args:
+        descriptions: {name of a command: what it does}, such as `bertjax.__main__.COMMANDS`.
+
+    Raises:
+        TypeError: the function `parse` of a command does not pass its `argv` to `command_line`, so
+            that its flags are unknown.
+    """
     commands = []
     for name, description in descriptions.items():
         try:
@@ -106,9 +116,11 @@ def _flag(field: _Field, configs: Sequence[Any]) -> CompletedFlag:
 
 
 def choices(field_type: Any) -> tuple[tuple[str, ...], bool]:
-    """Returns (the values that a field of a type can have, whether it is a boolean).
+    """Returns (the values that a field of a type can have, whether it can be a boolean).
 
-    The values of a type other than a boolean and a choice are ().
+    Args:
+        field_type: the annotation of a field. The values are known of `bool`, `Literal`, unions of
+            these and None, and tuples of any length of one of these; of other types, they are ().
     """
     origin, args = get_origin(field_type), get_args(field_type)
     if field_type is bool:

@@ -25,7 +25,14 @@ class CompletedFlag(NamedTuple):
 
 
 class CompletedCommand(NamedTuple):
-    """A command with its description, its flags, and the values of its first argument."""
+    """A command, for completion.
+
+    Attributes:
+        name: the name of the command, such as "pretrain".
+        description: a short description.
+        flags: its flags.
+        words: the values of its first argument; (): it has none, or any value is allowed.
+    """
 
     name: str
     description: str

@@ -36,8 +36,10 @@ def hide() -> None:
 
 
 def shows_bars(console: "Console") -> bool:
-    """Returns whether `console` can show live output: on a terminal, or in a notebook that has
-    ipywidgets."""
+    """Returns whether `console` can show live output.
+
+    It can on a terminal, and in a notebook if ipywidgets is installed.
+    """
     widgets = importlib.util.find_spec("ipywidgets") is not None
     return console.is_interactive or (console.is_jupyter and widgets)
 
@@ -54,12 +56,12 @@ def live_display() -> Iterator[bool]:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as h:mm:ss, after a number of days if necessary."""
+    """Returns a number of seconds as h:mm:ss, after a number of days if necessary."""
     return str(timedelta(seconds=round(seconds)))
 
 
 class Progress:
-    """The state of a piece of work.
+    """The state of a piece of work, which began when this object was created.
 
     Attributes:
         what: what is being done, such as "counting words".
@@ -169,7 +171,7 @@ def progress(
 
 
 def waiting(what: str) -> contextlib.AbstractContextManager[Progress]:
-    """Says `what` is being done in the `with` block, and for how long, if the block takes long."""
+    """Shows `what` is being done in the `with` block and for how long, as `progress` does."""
     return progress(what)
 
 

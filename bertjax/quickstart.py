@@ -32,7 +32,11 @@ LEAST_GAIN, LEAST_SIGMA = 0.5, 3.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuickstartConfig:
-    """Config of `bertjax.quickstart`."""
+    """Config of `bertjax.quickstart`.
+
+    Raises:
+        ValueError: `steps` is below 1.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {"data": "input", "training": "steps", "output": "output"}
 
@@ -51,10 +55,13 @@ class QuickstartConfig:
 
 
 class Step(NamedTuple):
-    """A step of the quickstart: what it does, and the words of the command, without `bertjax`.
+    """A step of the quickstart.
 
-    `output` is a file that a finished step has written and that makes repeating it unnecessary;
-    None: the command itself knows what is done already.
+    Attributes:
+        title: what the step does.
+        command: the words of its command, without `bertjax`.
+        output: a file that a finished step has written and that makes repeating it unnecessary;
+            None: the command itself knows what is done already.
     """
 
     title: str
@@ -63,7 +70,12 @@ class Step(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A property that the trained model must have, with the measured values."""
+    """A property that the trained model must have.
+
+    Attributes:
+        text: the property, with the measured values and their limits.
+        passed: whether the model has it.
+    """
 
     text: str
     passed: bool
@@ -155,6 +167,12 @@ def checks(out: Path) -> Iterator[Check]:
     The masked LM loss must be well below the unigram entropy, the least loss of a model that
     ignores context; the accuracy of next-sentence prediction must be significantly above that of a
     constant answer; and the words that fill a mask must depend on the sentence.
+
+    Args:
+        out: the output folder of a quickstart whose steps are done.
+
+    Raises:
+        FileNotFoundError: the metrics, the prepared data or the model are missing.
     """
     from bertjax.data.metadata import open_prepared
     from bertjax.inference.fill_mask import fill_mask

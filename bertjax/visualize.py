@@ -19,7 +19,12 @@ FORMATS = (".html", ".png", ".svg", ".pdf")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisualizeConfig:
-    """Config of `bertjax.visualize`: the model, the text, and the page or figure to write."""
+    """Config of `bertjax.visualize`: the model, the text, and the page or figure to write.
+
+    Raises:
+        ValueError: the suffix of `output` is not supported, `layer` or `head` is below 1, or `plot`
+            is set although `output` is a page.
+    """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "text pair",
@@ -143,7 +148,7 @@ def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses the flags, writes the page and returns the exit status."""
+    """Parses the flags, writes the page or figure and returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)), command_line.MEMORY_REMEDY)
 
 

@@ -29,9 +29,9 @@ class Attention:
 
     Attributes:
         ids: the token ids, L of them.
-        types: the token types.
+        types: the token types, L of them.
         is_pair: whether the tokens are those of a text pair.
-        tokens: the tokens, as people read them.
+        tokens: the tokens, as people read them, L of them.
         probabilities: the attention probabilities, float32 [layers, heads, L, L]; row i holds the
             probabilities with which token i attends to each token.
         hidden_states: float32 [layers + 1, L, D], that of the embeddings first.
@@ -48,7 +48,12 @@ class Attention:
 
 
 def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Attention:
-    """Applies a model to a text, or to a text pair if `pair` is not None.
+    """Applies a model to a text or a text pair, and returns its attention and hidden states.
+
+    Args:
+        model: a model with a tokenizer.
+        text: the text; it may contain [MASK].
+        pair: a second text; None: a single text.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
@@ -81,10 +86,10 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
         pair: a second text; None: a single text.
 
     Returns:
-        A dict of JSON values, namely the items of `text_view`; "layers", "heads" and "attention", see
-        `packed`; "change", lists [layers, tokens] of 1 - cosine between the hidden states before
-        and after a layer; "shared_layers", whether layers share parameters; and "prediction", that
-        of a fine-tuned head, or None.
+        A dict of JSON values, namely the items of `text_view`; the numbers of "layers" and "heads";
+        "attention", the result of `packed`; "change", lists [layers, L] of 1 - cosine between the
+        hidden states before and after a layer; "shared_layers", whether layers share parameters;
+        and "prediction", that of a fine-tuned head, or None.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
@@ -103,7 +108,10 @@ def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dic
 
 
 def packed(attention: np.ndarray) -> dict[str, Any]:
-    """Compresses attention probabilities [layers, heads, L, L].
+    """Compresses attention probabilities for a page.
+
+    Args:
+        attention: the probabilities, float [layers, heads, L, L].
 
     Returns:
         A dict of "levels" n, "power" k, "threshold" t, and "gzip", compressed integers in base64. A

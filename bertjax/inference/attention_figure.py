@@ -51,7 +51,8 @@ def attention_figure(
 
     Raises:
         ImportError: matplotlib is not installed.
-        IndexError: there is no such layer or head.
+        IndexError: `layer` or `head` is larger than the number of layers or heads.
+        KeyError: `plot` is neither "matrix" nor "lines".
     """
     figure_class = _matplotlib().figure.Figure
     layers = range(len(probabilities)) if layer is None else [layer - 1]
@@ -79,13 +80,19 @@ def attention_figure(
 
 
 def save_figure(figure: Any, path: Path) -> str:
-    """Writes a figure; its format is that of the suffix of `path`: png, svg or pdf.
+    """Writes a figure to a file, with 300 dots per inch where it has pixels.
+
+    Args:
+        figure: a `matplotlib.figure.Figure`, such as that of `attention_figure`.
+        path: the file; its suffix, .png, .svg or .pdf, is the format.
 
     Returns:
-        "", or a sentence that names characters which the fonts of this machine do not have.
+        An empty string, or a sentence that names the characters of a .png or .pdf file which the
+        fonts of matplotlib do not have.
 
     Raises:
         OSError: the file cannot be written.
+        ValueError: matplotlib does not know the format.
     """
     buffer, suffix = io.BytesIO(), path.suffix.lower()[1:]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}

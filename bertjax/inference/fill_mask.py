@@ -76,7 +76,12 @@ def fill_masked_ids(
 
 
 def most_probable(distribution: np.ndarray, top_k: int) -> list[int]:
-    """Returns the ids of the `top_k` largest values of an array [V], the largest first."""
+    """Returns the ids of the most probable tokens, the most probable first.
+
+    Args:
+        distribution: the probabilities of all tokens, [V].
+        top_k: number of ids; if it is larger than V, all V ids are returned.
+    """
     top_k = min(top_k, len(distribution))
     best = np.argpartition(-distribution, top_k - 1)[:top_k]
     return best[np.argsort(-distribution[best], kind="stable")].tolist()

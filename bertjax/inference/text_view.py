@@ -24,7 +24,15 @@ def model_name(model: str) -> str:
 
 
 def encoded(loaded: LoadedModel, text: str, pair: str | None) -> tuple[list[int], list[int]]:
-    """Returns the token ids and token types of a text, or of a text pair if `pair` is not None.
+    """Encodes a text, or a text pair, with the tokenizer of a model.
+
+    Args:
+        loaded: a model with a tokenizer.
+        text: the text; it may contain mask tokens, such as [MASK].
+        pair: a second text; None: a single text.
+
+    Returns:
+        The token ids and the token types, L integers each, where L includes the special tokens.
 
     Raises:
         ValueError: the text is empty, or longer than the model can read.
@@ -58,11 +66,12 @@ def text_view(
         top_k: number of words per masked token.
 
     Returns:
-        A dict of JSON values. "tokens": the tokens, as people read them; "segments": 0 or 1 for
-        each token; "special": whether each token is a special one, but no mask; "masks": the
-        positions of mask tokens; "mask_token": how they are written; "words": what
-        `expected_words` returns; "is_decoder": whether words are predicted from the tokens before
-        them only; "has_words": whether the model has a trained masked LM head.
+        A dict of JSON values, namely "tokens", the tokens as people read them; "segments", for each
+        token the text that it belongs to, 0 or 1; "special", whether each token is a special one,
+        but no mask; "masks", the positions of mask tokens, from 0; "mask_token", how they are
+        written; "words", the result of `expected_words`; "is_decoder", whether words are predicted
+        from the tokens before them only; and "has_words", whether the model has a trained masked
+        LM head.
     """
     tokenizer = masked_lm.tokenizer
     return {
@@ -102,10 +111,18 @@ def expected_words(
     Every other token is masked alone, with the rest of the text unchanged; special tokens are not
     masked. A decoder predicts each token from the tokens before it, without a mask.
 
+    Args:
+        masked_lm: the model with its masked LM head.
+        ids: the token ids of the text or text pair.
+        types: its token types.
+        top_k: number of tokens per position.
+
     Returns:
-        {position: {"top": [[token, probability], ...]}}, the most probable token first; {} if the
-        model has no trained masked LM head. At a token that is no mask, "actual" is [probability,
-        rank] of this token, where rank 1 is the most probable.
+        A dict of the results by position, from 0, as a string; it is empty if the model has no
+        trained masked LM head. A result is `{"top": [[token, probability], ...]}`, the most
+        probable token first, with probabilities rounded to four digits. At a token that is no
+        mask, it also has "actual", the probability and the rank of this token; the most probable
+        token has rank 1.
     """
     tokenizer, is_decoder = masked_lm.tokenizer, masked_lm.config.is_decoder
     if "predictions" in masked_lm.absent:

@@ -120,7 +120,7 @@ class ByteLevelBPETokenizer(Tokenizer):
     def readable(self, token: str) -> str:
         """Returns the text of a token, with "␣" for a space and "↵" for a line break.
 
-        The bytes of an incomplete character are written in hexadecimal, such as "<E2 80>".
+        The bytes of an incomplete character are written in hexadecimal, such as `<E2 80>`.
         """
         if token in self.layout.special_tokens:
             return token

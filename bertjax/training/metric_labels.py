@@ -21,9 +21,15 @@ VALUE_WIDTH = 6
 
 
 class Cell(NamedTuple):
-    """A metric of an evaluation: its plain name, its value, and the change of the value.
+    """A metric of an evaluation, as texts.
 
-    `width` is the width of the column of the value and the change, whether there is one or not.
+    Attributes:
+        label: its plain name, such as "MLM loss".
+        value: its value, in at least `VALUE_WIDTH` characters.
+        change: the change of the value since the evaluation before, in parentheses; blank if there
+            is none.
+        width: the width in characters of the column of the value and the change, whether there is
+            a change or not.
     """
 
     label: str
@@ -66,7 +72,13 @@ def learning_rate(value: float) -> str:
 
 
 def value_text(key: str, value: float) -> str:
-    """Returns the value of a metric; fractions and correlations in per cent."""
+    """Returns the value of a metric as text, such as "87.5%".
+
+    Args:
+        key: the name of the metric without "eval/" or "train/", which tells whether it is a
+            fraction or a correlation, shown in per cent.
+        value: its value; a fraction is between 0 and 1.
+    """
     return f"{100 * value:.1f}%" if _is_fraction(key) else number(value)
 
 
@@ -83,6 +95,10 @@ def cells(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[Cel
     """Returns the cells of the metrics of an evaluation, compared with those of the last one.
 
     The loss of each objective comes before its accuracy. Counts of examples are left out.
+
+    Args:
+        metrics: {name without "eval/": value}.
+        before: the metrics of the evaluation before; {} if there was none.
     """
     return [
         _cell(key, metrics[key], before)
@@ -113,13 +129,19 @@ def _in_order(keys: Iterable[str]) -> list[str]:
 
 
 def main_accuracy(metrics: Mapping[str, float]) -> str | None:
-    """Returns the name of the accuracy to show of training; None if there is none."""
+    """Returns the name of the accuracy in `metrics` to show of training; None if there is none."""
     names = [key for key in metrics if key.endswith("accuracy")]
     return min(names, key=lambda name: name not in ("accuracy", "mlm_accuracy"), default=None)
 
 
 def in_lines(widths: Sequence[int], room: int, gap: int = 2) -> list[list[int]]:
-    """Divides columns among lines of at most `room` characters; returns the indices per line."""
+    """Divides the columns of a table among lines, in order; returns the indices of each line.
+
+    Args:
+        widths: the widths of the columns in characters.
+        room: the largest width of a line in characters; a wider column has a line of its own.
+        gap: the number of characters between two columns.
+    """
     lines: list[list[int]] = [[]]
     used = 0
     for index, width in enumerate(widths):

@@ -43,9 +43,14 @@ CLASS_KINDS: Mapping[str, str] = {
 
 
 class Decision(NamedTuple):
-    """One decision of a model: the right answer, the model's answer and its probability.
+    """One decision of a model on a labelled example.
 
-    `word` is the index of the word that the decision is about; None: the whole example.
+    Attributes:
+        gold: the right answer.
+        predicted: the answer of the model.
+        probability: the probability that the model gives to its answer.
+        is_right: whether the two answers agree.
+        word: the index of the word that the decision is about; None: the whole example.
     """
 
     gold: str
@@ -130,7 +135,7 @@ class PredictionSummary:
         (heapq.heappushpop if full else heapq.heappush)(self._mistakes, entry)
 
     def content(self, scores: Mapping[str, float], classes: ClassReport) -> dict[str, Any]:
-        """Returns the summary as JSON values.
+        """Returns the summary of the predictions that `observe` has seen, as JSON values.
 
         Args:
             scores: {metric: value} of the split.
@@ -175,7 +180,17 @@ class PredictionSummary:
     def write(
         self, folder: Path, split: str, scores: Mapping[str, float], classes: ClassReport
     ) -> None:
-        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label."""
+        """Writes `content` to SPLIT.summary.json, unless no example of the split has a label.
+
+        Args:
+            folder: the folder of the file.
+            split: the name of the split.
+            scores: {metric: value} of the split.
+            classes: the report of the same predictions, with the confusion matrix.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         if self.examples:
             write_json(folder / f"{split}{SUFFIX}", self.content(scores, classes))
 

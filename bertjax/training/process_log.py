@@ -39,14 +39,24 @@ def started(workdir: Path, facts: Mapping[str, Any]) -> None:
 
 
 def ended(workdir: Path, state: str, reason: str = "") -> None:
-    """Appends the line of a process that ends: its `state`, and the `reason` why it stopped."""
+    """Appends the line of a process that ends; call it on the first host.
+
+    Args:
+        workdir: the local folder of the run.
+        state: the state of the run then, "finished" or "stopped".
+        reason: why the process stopped; "" if the run is finished.
+    """
     _append(workdir, {"end": time.time(), "state": state, "reason": reason})
 
 
 def read_processes(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the processes of a run in order; "ended" of each is its last line, or None.
+    """Returns the processes of a run in order, {field of the first line: value} of each.
 
-    Damaged lines are left out.
+    "ended" of a process is its last line; None: it is still running, or it was killed. Damaged
+    lines are left out, and a missing file counts as an empty one.
+
+    Args:
+        workdir: the local folder of the run, or of a copy of its files.
     """
     try:
         texts = (workdir / PROCESSES).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -67,7 +77,10 @@ def read_processes(workdir: Path) -> list[dict[str, Any]]:
 
 
 def environment() -> dict[str, Any]:
-    """Returns the command, the hardware and the versions of this process, as JSON values."""
+    """Returns the command, the hardware and the versions of this process, as JSON values.
+
+    "memory_bytes" is the memory of the host in bytes; None: unknown.
+    """
     versions = {"bertjax": bertjax.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

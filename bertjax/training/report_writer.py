@@ -45,7 +45,12 @@ class ReportWriter:
         self.seconds = 0.0
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Notes metrics that were written to metrics.jsonl; writes the report if that is due."""
+        """Notes metrics that were written to metrics.jsonl; writes the report if that is due.
+
+        Args:
+            step: the step of the metrics.
+            metrics: {name: value}, with names such as "train/loss".
+        """
         with self._surviving():
             if self._metrics is None:
                 self._metrics = read_metrics(self._workdir / METRICS)
@@ -87,8 +92,12 @@ class ReportWriter:
 def begin(workdir: Path, address: str, facts: Mapping[str, Any]) -> ReportWriter:
     """Notes that this process trains the run in `workdir`; returns the writer of its report.
 
-    Only the first host may call this function. `facts` are JSON values about the run, such as the
-    step from which it is trained.
+    Only the first host may call this function.
+
+    Args:
+        workdir: the local folder of the run.
+        address: what messages and the page call the workdir, such as its address in a bucket.
+        facts: JSON values about the run, such as the step from which it is trained.
     """
     writer = _runs[workdir] = ReportWriter(workdir, address)
     with writer._surviving():

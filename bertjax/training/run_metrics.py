@@ -87,7 +87,8 @@ class RunMetrics:
             evaluation has no such value.
         skipped: the first `MOST_SKIPPED` lines of skipped updates.
         num_skipped: the number of all skipped updates.
-        lines, damaged: the numbers of readable and of damaged lines.
+        lines: the number of readable lines.
+        damaged: the number of damaged lines.
         last_step: the last logged step; 0 if there is none.
     """
 
@@ -99,7 +100,13 @@ class RunMetrics:
         self.num_skipped = self.lines = self.damaged = self.last_step = 0
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
-        """Adds the metrics of one line of metrics.jsonl."""
+        """Adds the metrics of one line of metrics.jsonl.
+
+        Args:
+            step: the step of the line.
+            values: the other items of the line; those that are no numbers are ignored. None stands
+                for NaN and infinity.
+        """
         self.lines += 1
         self.last_step = max(self.last_step, step)
         numbers = {

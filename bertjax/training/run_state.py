@@ -68,7 +68,11 @@ def state_of(
 
 
 def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns where processes resumed the run or rolled it back: {"kind", "step", "time"}."""
+    """Returns where processes resumed the run or rolled it back: {"kind", "step", "time"}.
+
+    "kind" is "resumed", "started again" (from step 0) or "rolled back"; "time" is in seconds since
+    1970. `processes` are those of `process_log.read_processes`.
+    """
     events = []
     for before, process in zip(processes, processes[1:], strict=False):
         is_rollback = process.get("rollbacks", 0) > before.get("rollbacks", 0)
@@ -81,7 +85,13 @@ def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def notes_of(
     workdir: Path, metrics: RunMetrics, processes: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Returns sentences on what a reader should know: damage, resumes, rollbacks, bad rows."""
+    """Returns sentences on what a reader should know: damage, resumes, rollbacks, bad rows.
+
+    Args:
+        workdir: the local folder of the run.
+        metrics: the metrics of the run.
+        processes: the processes of the run (`process_log.read_processes`).
+    """
     notes = []
     if metrics.damaged:
         notes.append(

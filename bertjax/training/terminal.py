@@ -41,7 +41,7 @@ STEPS_TIMED = 100
 
 
 class Terminal:
-    """Shows a run on stdout.
+    """Shows a run on standard output.
 
     Args:
         name: the name of the run.
@@ -102,7 +102,13 @@ class Terminal:
             self._values, self._values_at = dict(values), time.monotonic()
 
     def show(self, step: int, values: Mapping[str, float]) -> None:
-        """Shows an entry of the metrics: of training, of an evaluation or of a skipped update."""
+        """Shows metrics of training, of an evaluation or of a skipped update.
+
+        Args:
+            step: the step of the metrics.
+            values: {name: value}; the names have the same prefix, such as "train/", "eval/" or
+                "skipped/".
+        """
         self._step = step
         kind = next(iter(values), "").partition("/")[0]
         metrics = {key.partition("/")[2]: value for key, value in values.items()}
