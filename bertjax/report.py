@@ -76,7 +76,11 @@ def _runs_at(address: str) -> list[tuple[str, Path]]:
         return [(address, folder)]
     inside = sorted(path for path in folder.glob("*/") if has_run(path)) if folder.is_dir() else []
     if not inside:
-        problem = "it has no run.json and no metrics.jsonl" if folder.is_dir() else "there is no such folder"
+        problem = (
+            "it has no run.json and no metrics.jsonl"
+            if folder.is_dir()
+            else "there is no such folder"
+        )
         raise FileNotFoundError(
             f"There is no run in {address} ({problem}): give the --workdir of a pretraining or a "
             "fine-tuning run."
