@@ -165,13 +165,20 @@ loss = last["eval/mlm_loss"]
 print(f"held-out loss                {loss:.3f} nats, perplexity {math.exp(loss):,.1f}")
 print(f"unigram entropy              {entropy:.3f} nats, perplexity {math.exp(entropy):,.1f}")
 print(f"masked tokens guessed right  {last['eval/mlm_accuracy']:.1%}")
-print(f"next sentence, right         {last['eval/nsp_accuracy']:.1%} (a coin: about 50 %)")
+labels = metadata.splits["eval"].lengths[str(MAX_LENGTH)].labels  # how often each answer is right
+constant = max(labels.values()) / sum(labels.values())
+print(f"next sentence, right         {last['eval/nsp_accuracy']:.1%}")
+print(f"  always the same answer     {constant:.1%}")
 if loss < entropy:
     print(f"The model uses context: it is {entropy - loss:.2f} nats below the unigram entropy.")
 else:
     print("The model does not use context yet: train it for more steps.")
 
 # %% [markdown]
+# (More than half of the pairs have a random second text: a document's last sentence has no text
+# that follows it. So compare next-sentence prediction with the more frequent answer, not with a
+# coin.)
+#
 # *Perplexity* is the exponential of the loss: a perplexity of 60 means that the model is as unsure
 # as if it chose among 60 equally likely pieces.
 #
