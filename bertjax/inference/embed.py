@@ -77,6 +77,8 @@ class Embedder:
         normalize = modules.normalize if normalize is None else normalize
         self.max_length = max_length or min(modules.max_length or longest, longest)
         self.truncated = 0
+        # Called with the number of texts of each batch that is finished.
+        self.after_batch: Callable[[int], None] = lambda count: None
         self._loaded, self._batch_size = loaded, batch_size
         self._params = inference_params(loaded.params, loaded.model)
         self.size = loaded.config.hidden_size * len(layers)
@@ -91,13 +93,8 @@ class Embedder:
             "device": jax.local_devices()[0].device_kind,
         }
 
-    def __call__(
-        self, texts: Sequence[str], advance: Callable[[int], None] = lambda count: None
-    ) -> np.ndarray:
-        """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts.
-
-        `advance` is called with the number of texts of each batch when it is finished.
-        """
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
         rows = self._loaded.tokenizer.encode_prompts(texts, self.max_length)
         self.truncated += sum(len(row) >= self.max_length for row in rows)
         vectors = np.empty((len(texts), self.size), np.float32)
@@ -116,7 +113,7 @@ class Embedder:
             members = list(piece.placements)
             places = [(place.row, place.slot) for place in piece.placements.values()]
             vectors[members] = np.asarray(values)[tuple(np.transpose(places))]
-            advance(len(members))
+            self.after_batch(len(members))
         return vectors
 
 

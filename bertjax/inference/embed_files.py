@@ -78,12 +78,13 @@ def embed_file(
         ) as vectors,
         progress("embedding", unit="texts") as state,
     ):
+        embedder.after_batch = state.advance
         for texts in _windows(_texts(source, text_column)):
             # Only whole windows are kept, because the texts of a window are batched together.
             if done is None and count + len(texts) > vectors.done:
                 done = _start_at(vectors, count, output)
             if done is not None:
-                vectors.write(embedder(texts, state.advance))
+                vectors.write(embedder(texts))
             count += len(texts)
             empty += sum(not text.strip() for text in texts)
         if done is None:

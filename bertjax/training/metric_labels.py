@@ -17,7 +17,7 @@ _WORDS = {
 _OF_SOURCE = re.compile(r"(?P<metric>\w*?loss)_(?P<source>.+)")
 # Metrics that are the same in each evaluation, so that their change says nothing.
 _CONSTANT = ("unigram_entropy",)
-VALUE_WIDTH = 6
+VALUE_WIDTH, CHANGE_WIDTH = len("12.345"), len("(+1.234)")
 
 
 class Cell(NamedTuple):
@@ -110,9 +110,8 @@ def _cell(key: str, value: float, before: Mapping[str, float]) -> Cell:
     text = f"{value_text(key, value):>{VALUE_WIDTH}}"
     if key in _CONSTANT:
         return Cell(label(key), text, "", VALUE_WIDTH)
-    room = len("(+12.3)") if _is_fraction(key) else len("(+1.234)")
-    change = _change(key, value, before.get(key))
-    return Cell(label(key), text, f"{change:>{room}}", VALUE_WIDTH + 1 + room)
+    change = f"{_change(key, value, before.get(key)):>{CHANGE_WIDTH}}"
+    return Cell(label(key), text, change, VALUE_WIDTH + 1 + CHANGE_WIDTH)
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:
