@@ -57,7 +57,7 @@ def measure(family: str, workdir: Path, args: argparse.Namespace) -> dict:
     size, kind, objective, settings = RECIPES[family]
     tokenizer, data, run = workdir / kind, workdir / f"{family}_data", workdir / f"{family}_run"
     if not (tokenizer / "tokenizer_config.json").is_file():
-        train_tokenizer.run(
+        train_tokenizer(
             TrainTokenizerConfig(
                 input=("pydocs",), kind=kind, vocab_size=VOCAB_SIZE, output=str(tokenizer)
             )
