@@ -67,7 +67,12 @@ SMALL = {
     "finetune": FINETUNE,
     "benchmark": f"{SMALL_STEP} {SMALL_PHASES} --steps 2",
 }
-NEEDS = {"convert run": "transformers", "convert uncased_L": "tensorflow", "plan": "libtpu"}
+NEEDS = {
+    "convert run": "transformers",
+    "convert uncased_L": "tensorflow",
+    "convert my-bert google": "tensorflow",
+    "plan": "libtpu",
+}
 
 
 @dataclasses.dataclass(frozen=True)

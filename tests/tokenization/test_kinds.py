@@ -237,7 +237,7 @@ def test_merges_of_another_vocabulary_are_refused(kinds):
 def test_a_name_that_is_not_here_is_looked_for_on_the_hub(tmp_path, tokenizer, monkeypatch):
     asked = []
 
-    def download(name, *, repo_type, revision, allow_patterns):
+    def download(name, *, repo_type, revision, allow_patterns, tqdm_class):
         assert (repo_type, revision) == ("model", "main")
         asked.append((name, "vocab.txt" in allow_patterns))
         tokenizer.save(tmp_path / "cache")
