@@ -267,7 +267,7 @@ def make_configs_small(folder):
     """Configs that programs of a page load have a model and a run of seconds."""
     file = folder / "configs/pretrain/bert_base.py"
     flags = shlex.split(f"--config {file} {SMALL_RUN} {SMALL_PHASES}")
-    config = importlib.import_module("bertjax.pretrain").parse(flags)
+    config, _ = importlib.import_module("bertjax.pretrain").parse(flags)
     file.write_text(f"from bertjax.config import *\n\nconfig = {config!r}\n")
 
 

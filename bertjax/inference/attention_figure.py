@@ -51,9 +51,14 @@ def attention_figure(
 
     Raises:
         ImportError: matplotlib is not installed.
-        IndexError: `layer` or `head` is larger than the number of layers or heads.
         KeyError: `plot` is neither "matrix" nor "lines".
+        ValueError: the model has no such layer or head.
     """
+    for name, number, count in zip(
+        ("layer", "head"), (layer, head), probabilities.shape[:2], strict=True
+    ):
+        if number is not None and not 1 <= number <= count:
+            raise ValueError(f"{name}={number}: it must be from 1 to {count}.")
     figure_class = _matplotlib().figure.Figure
     layers = range(len(probabilities)) if layer is None else [layer - 1]
     heads = range(probabilities.shape[1]) if head is None else [head - 1]

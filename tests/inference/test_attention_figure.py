@@ -50,6 +50,12 @@ def test_without_a_layer_or_head_all_of_them_are_drawn(attention, chosen, shape)
     assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == shape
 
 
+@pytest.mark.parametrize("place", [{"layer": 0}, {"layer": 3}, {"head": 4}])
+def test_a_layer_or_head_that_the_model_lacks_is_refused(attention, place):
+    with pytest.raises(ValueError, match="it must be from 1 to"):
+        attention_figure(TOKENS, attention, **place)
+
+
 def test_long_texts_have_fewer_labels_and_a_size_for_paper():
     attention = np.full((1, 1, 300, 300), 1 / 300, np.float32)
     figure = attention_figure([f"t{n}" for n in range(300)], attention, layer=1, head=1)
