@@ -108,8 +108,8 @@ class Progress:
             return self.note
         speed = self.done / max(self.seconds, 1e-3)
         if self.unit == BYTES:
-            of = f" of {_size(self.total)}" if self.total else ""
-            return f"{_size(self.done)}{of}, {_size(speed)}/s"
+            of = f" of {file_size(self.total)}" if self.total else ""
+            return f"{file_size(self.done)}{of}, {file_size(speed)}/s"
         if not self.unit:
             return ""
         of = f" of {self.total:,.0f}" if self.total else ""
@@ -132,11 +132,12 @@ class Progress:
         """Returns a line of text about the finished work."""
         amount = self.note or (f"{self.done:,.0f} {self.unit}" if self.unit else "")
         if self.unit == BYTES and not self.note:
-            amount = _size(self.done)
+            amount = file_size(self.done)
         return f"{self.what}: {amount + ' in ' if amount else ''}{duration(self.seconds)}"
 
 
-def _size(number: float) -> str:
+def file_size(number: float) -> str:
+    """Returns a number of bytes in kB, MB or GB (powers of 1,000)."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6)):
         if number >= factor:
             return f"{number / factor:,.1f} {unit}"

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 import tyro
 
 from bertjax import command_line
+from bertjax.progress import file_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ def run(config: ReportConfig) -> None:
     write_text(Path(config.output), page)
     print(
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: written to {config.output} "
-        f"({len(page.encode()) / 1e6:.1f} MB), which any browser opens"
+        f"({file_size(len(page.encode()))}), which any browser opens"
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from bertjax import command_line
+from bertjax.progress import file_size
 
 if TYPE_CHECKING:
     from bertjax.inference.pretrained import Pretrained
@@ -43,7 +44,7 @@ class VisualizeConfig:
     """File to write: .html, a page that needs neither a network nor other files; or .png, .svg or
     .pdf, a figure for papers, which needs matplotlib (pip install 'bertjax[viz]')."""
     layer: int | None = None
-    """Layer, from 1: the one that the page shows first, or the one of the figure; None: the last
+    """Layer, from 1: the one that the page shows first, or the one of the figure; None: the first
     layer in a page, all layers in a figure."""
     head: int | None = None
     """Attention head of the layer, from 1; None: the first head in a page, all heads in a
@@ -109,14 +110,14 @@ def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
 
     data = attention_data(model, config.text, config.pair)
     data["first"] = {
-        "layer": (config.layer or data["layers"]) - 1,
+        "layer": (config.layer or 1) - 1,
         "head": (config.head or 1) - 1,
     }
     page = fill("attention.html", data | {"model": model_name(config.model)})
     write_text(Path(config.output), page)
     print(
         f"{data['layers']} layers of {data['heads']} heads, {len(data['tokens'])} tokens: written "
-        f"to {config.output} ({len(page.encode()) / 1e6:.1f} MB), which any browser opens"
+        f"to {config.output} ({file_size(len(page.encode()))}), which any browser opens"
     )
 
 

@@ -10,10 +10,13 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -260,7 +263,9 @@ def run_shell(statement):
     if program := re.fullmatch(r"python - <<'EOF'\n(.*)\nEOF", statement, re.DOTALL):
         exec(program[1], {"__name__": "__main__"})
         return
-    subprocess.run(["bash", "-ec", statement], check=True, timeout=100)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-ec", statement], check=True, timeout=100, env=environment)
 
 
 def make_configs_small(folder):
