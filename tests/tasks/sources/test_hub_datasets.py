@@ -49,7 +49,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    def download(repository, *, repo_type, revision, allow_patterns):
+    def download(repository, *, repo_type, revision, allow_patterns, tqdm_class):
         assert repo_type == "dataset" and len(allow_patterns) == 2
         assert revision == ("refs/convert/parquet" if "conll" in repository else "main")
         for name, rows in FILES[repository].items():

@@ -1,9 +1,9 @@
 """Takes the pictures of the README: a page of attention and the report of a run, in Chromium.
 
-    python docs/figures/screenshots.py RUN
+    python docs/images/screenshots.py RUN
 
 RUN is the workdir of a run; the page of attention is that of `bertjax:tiny`. Writes
-`docs/images/attention.png` and `report.png`, light, 1,280 pixels wide. Needs Chromium.
+`attention.png` and `report.png` beside this script, light, 1,280 pixels wide. Needs Chromium.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-IMAGES = Path(__file__).parent.parent / "images"
+IMAGES = Path(__file__).parent
 TEXTS = ("If the file does not [MASK], an error is raised.", "Check the path of the file.")
 
 
@@ -33,7 +33,6 @@ def main() -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("error: Chromium is not installed: install it (Debian: apt install chromium).")
-    IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name, height, arguments in (
             ("attention", 900, ["visualize", *TEXTS]),
