@@ -28,6 +28,7 @@ def run_program(command):
     assert importlib.import_module(f"bertjax.{program}").main(flags) == 0
 
 
+@pytest.mark.slow
 @executes("python -m bertjax.pretrain --config configs/pretrain/bert_large.py")
 def test_one_node_with_several_devices(prepared, tokenizer, tmp_path):
     changes = {"--data data": f"--data {prepared}", "--workdir large": f"--workdir {tmp_path}/run"}

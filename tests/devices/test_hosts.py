@@ -285,6 +285,7 @@ def test_a_process_that_never_comes_is_named(job, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_never_comes_is_named_without_a_common_folder(job, bucket, tmp_path):
     if bucket.startswith("s3"):
         pytest.skip("the program is the same, and the test waits for 25 s")

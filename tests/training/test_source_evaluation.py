@@ -66,6 +66,7 @@ def lines_of(workdir):
     return [{k: v for k, v in line.items() if not k.endswith(timed)} for line in lines]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_on_a_mixture_equals_a_whole_one(
     small_chunks, sentences, one_layer_config, tokenizer, tmp_path, monkeypatch, capfd
 ):
