@@ -41,7 +41,7 @@ def signals_raise() -> Iterator[None]:
     def receive(number: int, frame: Any) -> None:
         del frame
         if os.getpid() == process:
-            raise Interrupted(f"stopped by signal {number}")
+            raise Interrupted(f"stopped by {signal_name(number)}")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -80,6 +80,11 @@ def signals_deferred() -> Iterator[None]:
             signal.signal(number, handler)
     if len(received) == 1:
         before[signal.Signals(received[0])](received[0], None)
+
+
+def signal_name(number: int) -> str:
+    """Returns what a user knows the signal `number` by, such as "Ctrl-C" or "SIGTERM"."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def _numbers(*names: str) -> list[signal.Signals]:

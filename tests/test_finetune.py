@@ -181,7 +181,7 @@ def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_
 
     with monkeypatch.context() as patch:
         patch.setattr(finetuning.FinetuningRun, "predict_split", compiling)
-        with pytest.raises(Interrupted, match="there was nothing to save"):
+        with pytest.raises(Interrupted, match="everything up to step 8 is saved"):
             finetune.run(config)
     assert steps == [8] and not evaluations(workdir)
     finetune.run(config)

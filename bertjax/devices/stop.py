@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.devices import host_watch
-from bertjax.interruption import STOPPED, Interrupted
+from bertjax.interruption import STOPPED, Interrupted, signal_name
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -39,11 +39,14 @@ class StopSignal:
         nothing_to_lose: whether all finished training steps are saved in a checkpoint. If
             `nothing_to_lose` is True, a signal ends the process within seconds, even during
             compilation.
+        saved_step: the step of the checkpoint that holds all finished training steps while
+            `nothing_to_lose` is True; 0: no step has been done.
     """
 
     def __init__(self) -> None:
         self.received = self.agreed = False
         self.nothing_to_lose = True
+        self.saved_step = 0
         self._unread: list[jax.Array] = []
         self._over = threading.Event()
 
@@ -72,12 +75,20 @@ class StopSignal:
     def _receive(self, number: int, frame: Any) -> None:
         del frame
         if self.nothing_to_lose and jax.process_count() == 1:
-            raise Interrupted(f"signal {number}: there was nothing to save")
+            raise Interrupted(self._stopped_by(number))
+        name = signal_name(number)
         if self.received:
-            raise Interrupted(f"a second signal ({number}): stopped without saving a checkpoint")
+            raise Interrupted(f"stopped by a second signal ({name}) without saving a checkpoint")
         # This does not call print, since the signal may have interrupted a call of print.
-        os.write(2, f"signal {number}: saving a checkpoint, then stopping\n".encode())
+        os.write(2, f"{name}: saving a checkpoint, then stopping\n".encode())
         self.received = True
+
+    def _stopped_by(self, number: int) -> str:
+        """Says that a signal ended the process while `nothing_to_lose` was True."""
+        saved = "no training step was done yet, so there was nothing to save"
+        if self.saved_step:
+            saved = f"everything up to step {self.saved_step:,} is saved"
+        return f"stopped by {signal_name(number)} ({saved})"
 
     def _watch(self, pipe: int) -> None:
         """Ends the process if a signal arrives while `nothing_to_lose` is True.
@@ -90,7 +101,7 @@ class StopSignal:
             if not number or self._over.wait(GRACE_SECONDS):
                 break
             if self.nothing_to_lose and number[0] in SIGNALS:
-                text = f"signal {number[0]}: stopped; there was nothing to save"
+                text = self._stopped_by(number[0])
                 host_watch.announce(text)
                 os.write(2, f"{text}; run the same command again to resume\n".encode())
                 os._exit(STOPPED)

@@ -124,6 +124,7 @@ class EvaluateAndSave:
         """
         self.evaluation_due = True
         self._save(step, state, None)
+        self._stop.saved_step = step
         self._stop.nothing_to_lose = self.is_saved(step)
         self.make_due_evaluation(step, state)
 

@@ -124,6 +124,7 @@ class FitPhases:
         self._logger.start_phase(flops, peak)
         # If all steps so far are saved, a stop signal may end the process at once, even during
         # compilation.
+        self._stop.saved_step = step
         self._stop.nothing_to_lose = save.is_saved(step)
         with activity.compiling("the evaluation"):
             save.is_compiled |= run.compile_evaluation(state.params, phase)

@@ -319,6 +319,7 @@ class Run(abc.ABC):
     ) -> tuple[TrainState, int, bool]:
         """Trains all phases; returns (last state, its step, whether no stop signal ended it)."""
         progress: Mapping[str, Any] = {}
+        stop.saved_step = checkpointer.latest_step or 0
         if checkpointer.latest_step is None:
             # The step is not read from the state, because that would wait for its computation.
             state, step = self.new_state(), 0

@@ -259,8 +259,12 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 
 def test_a_signal_ends_at_once_while_nothing_is_to_be_saved():
     with StopSignal() as stop:
-        with pytest.raises(Interrupted, match="there was nothing to save"):
+        with pytest.raises(Interrupted, match=r"by SIGTERM \(no training step was done yet"):
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        stop.saved_step = 1034
+        with pytest.raises(Interrupted, match=r"by Ctrl-C \(everything up to step 1,034 is saved"):
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
         stop.nothing_to_lose = False
         os.kill(os.getpid(), signal.SIGHUP)
