@@ -112,6 +112,7 @@ function drawCharts() {
     });
     grid.append(chart.figure);
   }
+  if (!found.size) return [element("h2", {}, "Curves"), element("p", {}, "There are no curves yet: the run has neither reached its first log line (every log_every steps) nor been evaluated.")];
   if (grid.children.length % 2) grid.children[0].classList.add("wide");
   const marks = isOne && runs[0].events.length ? " Small triangles on the axis: the run was resumed or rolled back there." : "";
   const help = `Point at a chart for exact values, or choose it with Tab and use the arrow keys. Click a name below a chart to hide its line.${marks}`;
@@ -220,7 +221,7 @@ function duration(seconds) {
 function notesOf(run) {
   const skipped = run.skipped.rows.map((row) => [grouped(row.step), short(row.loss), short(row.grad_norm), row.in_a_row, `${grouped(row.first_row)} to ${grouped(row.last_row)} of phase ${row.phase + 1}`]);
   const made = element("section", {}, element("h3", {}, "Warnings and interruptions"));
-  made.append(run.notes.length ? element("ul", { class: "notes" }, ...run.notes.map((note) => element("li", {}, note))) : element("p", {}, "None: no update was skipped, and the run was never interrupted."));
+  made.append(run.notes.length ? element("ul", { class: "notes" }, ...run.notes.map((note) => element("li", {}, note))) : element("p", {}, "None: no update was skipped, and the run was not interrupted."));
   if (skipped.length) {
     made.append(element("details", {}, element("summary", {}, `The first ${skipped.length} skipped updates`),
       table(["step", "loss", "gradient norm", "in a row", "rows"], skipped, [0, 1, 2, 3])));

@@ -111,7 +111,10 @@ def run_data(
         "config": _config_rows(config),
         "processes": processes,
         "events": events_of(processes),
-        "notes": [*([problem] if problem else []), *notes_of(workdir, metrics, processes)],
+        "notes": [
+            *([problem] if problem else []),
+            *notes_of(workdir, metrics, processes, ledger, status),
+        ],
         "skipped": {"count": metrics.num_skipped, "rows": metrics.skipped},
         "ledger": _ledger(ledger),
     }

@@ -16,6 +16,7 @@ ALIVE_SECONDS = 60.0
 # Messages of errors are cut to this number of characters.
 REASON_CHARACTERS = 600
 RESUMING = "The same command resumes it."
+KILLED = "its process was killed, or its machine failed"
 
 
 def state_of(
@@ -57,40 +58,62 @@ def state_of(
         early = ": the dev score had stopped improving" if total and step < total else ""
         sentence = f"Finished after step {step:,}{of}{early}."
     else:
-        reason = str((ended or {}).get("reason", ""))[:REASON_CHARACTERS]
-        if is_silent:
-            reason = "its process was killed, or its machine failed"
-        elif reason.startswith("stopped after step"):
-            reason = "it was told to stop"
-        colon = f": {reason.rstrip('.')}." if reason else "."
+        reason = KILLED if is_silent else _reason(ended)
+        colon = f": {reason}." if reason else "."
         sentence = f"Stopped after step {step:,}{of}{share}{colon} {RESUMING}"
     return {"state": state, "step": step, "num_steps": total, "sentence": sentence}
 
 
-def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns where processes resumed the run or rolled it back: {"kind", "step", "time"}.
+def _reason(ended: Mapping[str, Any] | None) -> str:
+    """Returns why a process stopped, without a full stop; "" if that is not known."""
+    reason = str((ended or {}).get("reason", ""))[:REASON_CHARACTERS].rstrip(".")
+    # Without "stopped", because the sentence says this already.
+    if reason.startswith("stopped after step"):
+        return "it was told to stop"
+    return reason.removeprefix("stopped by ") if reason.startswith("stopped by ") else reason
 
-    "kind" is "resumed", "started again" (from step 0) or "rolled back"; "time" is in seconds since
-    1970. `processes` are those of `process_log.read_processes`.
+
+def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns where processes continued the run: {"kind", "step", "time", "reason", "since"}.
+
+    "kind" is "resumed", "started again" (from step 0), "rolled back", or "extended" if the run had
+    been finished and has got more steps; a process that found it finished is no event. "time" is in
+    seconds since 1970, "reason" says why the process before had ended ("" for an extended run), and
+    "since" is the time at which that process had started. `processes` are those of
+    `process_log.read_processes`.
     """
     events = []
     for before, process in zip(processes, processes[1:], strict=False):
+        ended = before["ended"] or {}
         is_rollback = process.get("rollbacks", 0) > before.get("rollbacks", 0)
         again = "resumed" if process.get("step") else "started again"
-        kind = "rolled back" if is_rollback else again
-        events.append({"kind": kind, "step": process.get("step", 0), "time": process["start"]})
+        kind, reason = ("rolled back" if is_rollback else again), _reason(ended)
+        if ended.get("state") == FINISHED:
+            if process.get("num_steps") == before.get("num_steps"):
+                continue
+            kind = "extended"
+        elif not ended and not is_rollback:
+            reason = KILLED
+        event = {"kind": kind, "step": process.get("step", 0), "time": process["start"]}
+        events.append(event | {"reason": reason, "since": before["start"]})
     return events
 
 
 def notes_of(
-    workdir: Path, metrics: RunMetrics, processes: Sequence[Mapping[str, Any]]
+    workdir: Path,
+    metrics: RunMetrics,
+    processes: Sequence[Mapping[str, Any]],
+    ledger: Sequence[Mapping[str, Any]],
+    status: Mapping[str, Any],
 ) -> list[str]:
-    """Returns sentences on what a reader should know: damage, resumes, rollbacks, bad rows.
+    """Returns sentences on what a reader should know: damage, stops, rollbacks, bad rows.
 
     Args:
         workdir: the local folder of the run.
         metrics: the metrics of the run.
         processes: the processes of the run (`process_log.read_processes`).
+        ledger: the lines of the ledger, with that of the present process.
+        status: what `state_of` returns.
     """
     notes = []
     if metrics.damaged:
@@ -98,14 +121,9 @@ def notes_of(
             f"{metrics.damaged:,} lines of metrics.jsonl are damaged and left out; the "
             f"{metrics.lines:,} readable lines are shown."
         )
-    for event in events_of(processes):
-        if event["kind"] == "started again":
-            notes.append("The run was started again from step 0, because it had no checkpoint.")
-        elif event["kind"] == "resumed":
-            notes.append(
-                f"The run was resumed at step {event['step']:,}. Steps after it that an earlier "
-                "process had done were computed again."
-            )
+    notes += [text for event in events_of(processes) if (text := _continued(event, ledger))]
+    if status["state"] == STOPPED:
+        notes.append(status["sentence"])
     notes += _rollbacks(workdir)
     if metrics.num_skipped:
         notes.append(
@@ -122,6 +140,23 @@ def notes_of(
     if processes and "warning:" in str(processes[-1].get("attention", "")):
         notes.append(f"Attention kernel {processes[-1]['attention']}.")
     return notes
+
+
+def _continued(event: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> str:
+    """Says how a process continued the run; "" for a rollback, which has a note of its own."""
+    step, reason = f"{event['step']:,}", event["reason"]
+    why = f" The process before had stopped: {reason}." if reason else ""
+    if event["kind"] == "extended":
+        return f"The finished run was continued at step {step} with another number of steps."
+    if event["kind"] == "started again":
+        return f"The run was started again from step 0, because it had no checkpoint.{why}"
+    if event["kind"] != "resumed":
+        return ""
+    lost = sum(
+        line["lost_steps"] for line in ledger if event["since"] < line["end"] <= event["time"]
+    )
+    again = f" {lost:,} steps that it had done after its last checkpoint were computed again."
+    return f"The run was resumed at step {step}.{why}{again if lost else ''}"
 
 
 def _rollbacks(workdir: Path) -> list[str]:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from bertjax.training.metric_files import to_line
 from bertjax.training.prediction_summary import MOST_POINTS, PredictionSummary
 from bertjax.training.run_metrics import MOST_BUCKETS, Curve, RunMetrics, read_metrics
 from bertjax.training.run_report import report_page, run_data
+from bertjax.training.run_state import RESUMING
 
 CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
 SECONDS = dict.fromkeys(
@@ -146,9 +148,41 @@ def test_states_of_a_run_are_said_in_plain_words(workdir):
     assert data["status"]["state"] == "finished" and "step 40 of 60" in sentence()
     events = [(event["kind"], event["step"]) for event in data["events"]]
     assert events == [("resumed", 30), ("rolled back", 20)]
-    assert any("resumed at step 30" in note for note in data["notes"])
+    # No step was lost, so that none is said to have been computed again.
+    assert data["notes"] == [
+        "The run was resumed at step 30. The process before had stopped: NotFinite: the loss is "
+        "NaN."
+    ]
     assert data["processes"][0]["versions"]["jax"] == jax.__version__
     assert data["processes"][0]["command"] == shlex.join(sys.orig_argv)
+
+
+def test_every_stop_and_only_steps_that_were_lost_are_said(workdir, monkeypatch):
+    clock = iter(range(1000, 9000, 10))
+    monkeypatch.setattr(process_log, "time", SimpleNamespace(time=lambda: float(next(clock))))
+    process_log.started(workdir, {"step": 0, "num_steps": 60})  # at 1000
+    process_log.ended(workdir, "stopped", "stopped by Ctrl-C (everything up to step 34 is saved)")
+    lines = [ledger_line(995, 1009, 34)]
+    (workdir / LEDGER).write_text(json.dumps(lines[0]) + "\n")
+    data = run_data(workdir)
+    said = data["status"]["sentence"]
+    assert said.endswith("(67 %): Ctrl-C (everything up to step 34 is saved). " + RESUMING)
+    assert data["notes"] == [said]  # a stopped run is not called uninterrupted
+    process_log.started(workdir, {"step": 34, "num_steps": 60})  # at 1020, is killed
+    process_log.started(workdir, {"step": 40, "num_steps": 60})  # at 1030
+    process_log.ended(workdir, "finished")
+    process_log.started(workdir, {"step": 60, "num_steps": 60})  # finds that nothing is to be done
+    process_log.ended(workdir, "finished")
+    lines += [ledger_line(1015, 1025, 57) | {"lost_steps": 17}, ledger_line(1028, 1039, 60)]
+    (workdir / LEDGER).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = run_data(workdir)
+    assert [event["kind"] for event in data["events"]] == ["resumed", "resumed"]
+    first, second = data["notes"]
+    assert "resumed at step 34" in first and "Ctrl-C" in first and "again" not in first
+    assert "resumed at step 40" in second and "was killed" in second
+    assert "17 steps that it had done after its last checkpoint were computed again" in second
+    process_log.started(workdir, {"step": 60, "num_steps": 90})
+    assert run_data(workdir)["events"][-1]["kind"] == "extended"
 
 
 def test_damage_and_warnings_are_said(workdir, capsys):
