@@ -20,6 +20,7 @@ from bertjax import pretrain, report
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.training import report_writer
 from bertjax.training.metric_files import read_lines
+from tests.browser import used
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
@@ -76,14 +77,14 @@ def tuned(one_layer, files, tmp_path_factory):
 def test_a_run_writes_its_report_while_it_goes_on(pretrained):
     folder, pages = pretrained
     states = [data_of(page)["runs"][0]["status"] for page in pages]
-    # The first log line, three evaluations, and the end.
-    assert [status["step"] for status in states] == [5, 20, 40, 60, 60]
-    assert [status["state"] for status in states] == ["running"] * 4 + ["finished"]
-    assert states[1]["sentence"] == "Running: step 20 of 60 (33 %)."
+    # The start, the first log line, three evaluations, and the end.
+    assert [status["step"] for status in states] == [0, 5, 20, 40, 60, 60]
+    assert [status["state"] for status in states] == ["running"] * 5 + ["finished"]
+    assert states[2]["sentence"] == "Running: step 20 of 60 (33 %)."
     assert (folder / "report.html").read_text() == pages[-1]
     # While the run goes on, the page has exactly the lines that were logged by then.
     logged = read_lines(folder / "metrics.jsonl").lines
-    early = data_of(pages[2])["runs"][0]
+    early = data_of(pages[3])["runs"][0]
     wanted = [line for line in logged if line["step"] <= 40 and "train/loss" in line]
     assert early["train"]["train/loss"]["values"] == [line["train/loss"] for line in wanted]
     assert early["eval"]["steps"] == [20, 40]
@@ -92,6 +93,15 @@ def test_a_run_writes_its_report_while_it_goes_on(pretrained):
     (line,) = (folder / "goodput.jsonl").read_text().splitlines()
     seconds = json.loads(line)["seconds"]
     assert {key: last["ledger"]["seconds"][key] for key in seconds} == seconds
+
+
+@needs_browser
+def test_the_first_page_of_a_run_shows_what_it_has(pretrained, tmp_path):
+    page = pretrained[1][0]
+    seen = used(page, 'seen.text = document.querySelector("main").textContent;', tmp_path)
+    assert not seen["errors"] and not seen["requests"]
+    assert "Running: step 0 of 60 (0 %)." in seen["text"] and "no curves yet" in seen["text"]
+    assert "Point at a chart" not in seen["text"] and "log_every" in seen["text"]
 
 
 def test_the_report_of_a_fine_tuning_has_the_files_of_its_predictions(tuned):

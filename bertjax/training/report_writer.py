@@ -1,7 +1,7 @@
 """Writes `report.html` of a run while it goes on, and once more when it ends.
 
-The page is written again, atomically, after each evaluation, after the first log line, and when it
-is older than a minute. A report never stops a run: whatever fails is one line of warning.
+The page is written when the training begins, before it has any curve, and again, atomically, after
+each evaluation, after the first log line, and when it is older than a minute. A report never stops a run: whatever fails is one line of warning.
 """
 
 import contextlib
@@ -52,14 +52,19 @@ class ReportWriter:
             metrics: {name: value}, with names such as "train/loss".
         """
         with self._surviving():
+            is_due = self._metrics is None or time.monotonic() - self._written >= REFRESH_SECONDS
             if self._metrics is None:
                 self._metrics = read_metrics(self._workdir / METRICS)
             else:
                 self._metrics.add(step, metrics)
-            is_old = time.monotonic() - self._written >= REFRESH_SECONDS
-            if is_old or any(name.startswith("eval/") for name in metrics):
+            if is_due or any(name.startswith("eval/") for name in metrics):
                 with activity.doing(activity.SAVING):
                     self._write(RUNNING)
+
+    def start(self) -> None:
+        """Writes the first report of this process, so that the page can be opened at once."""
+        with self._surviving(), activity.doing(activity.SAVING):
+            self._write(RUNNING)
 
     def finish(self, state: str) -> None:
         """Writes the last report of this process; `state` is "finished" or "stopped"."""
@@ -90,7 +95,9 @@ class ReportWriter:
 
 
 def begin(workdir: Path, address: str, facts: Mapping[str, Any]) -> ReportWriter:
-    """Notes that this process trains the run in `workdir`; returns the writer of its report.
+    """Notes that this process trains the run in `workdir`, and writes the first report.
+
+    The writer of the reports is returned.
 
     Only the first host may call this function.
 
@@ -102,6 +109,7 @@ def begin(workdir: Path, address: str, facts: Mapping[str, Any]) -> ReportWriter
     writer = _runs[workdir] = ReportWriter(workdir, address)
     with writer._surviving():
         process_log.started(workdir, facts)
+    writer.start()
     return writer
 
 
