@@ -213,7 +213,7 @@ def test_a_finished_run_and_another_config(bucket, config, capsys):
     before = names_in(remote.workdir)
     capsys.readouterr()
     pretrain.run(remote)
-    assert "resuming at step 6" in capsys.readouterr().out
+    assert "is finished (step 6 of 6): nothing is left to train" in capsys.readouterr().out
     assert {n for n in names_in(remote.workdir) if "tfevents" not in n} == {
         n for n in before if "tfevents" not in n
     }

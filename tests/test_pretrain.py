@@ -156,10 +156,15 @@ def test_a_run_learns_and_says_so(config, whole, tokenizer):
     assert entropies == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_finished_run_has_nothing_left_to_do(config, whole):
-    before = lines_of(whole)
+def test_a_finished_run_has_nothing_left_to_do_and_keeps_its_report(config, whole, capsys):
+    before, names = lines_of(whole), ("report.html", "processes.jsonl", "goodput.jsonl")
+    files = [(whole / name).read_bytes() for name in names]
     pretrain.run(dataclasses.replace(config, workdir=str(whole)))
     assert lines_of(whole) == before
+    assert [(whole / name).read_bytes() for name in names] == files
+    said = capsys.readouterr().out
+    assert f"The run in {whole} is finished (step 20 of 20): nothing is left to train" in said
+    assert "--overwrite" in said and "resuming" not in said
 
 
 def test_the_model_directory_holds_the_last_parameters(config, whole):

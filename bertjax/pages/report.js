@@ -193,22 +193,29 @@ function taskOf(run) {
   });
 }
 
+const IDLE = "idle between processes";
+// The seconds in which a process of the run was there.
+const working = (ledger) => Object.entries(ledger.seconds).reduce((sum, [name, value]) => sum + (name === IDLE ? 0 : value), 0);
+
 function timeOf(run) {
   if (!run.ledger) return null;
   const entries = Object.entries(run.ledger.seconds).filter(([, value]) => value > 0);
   const total = entries.reduce((sum, [, value]) => sum + value, 0);
   const bar = element("div", { class: "bar", role: "img", "aria-label": entries.map(([name, value]) => `${name} ${percent(value / total, 1)}`).join(", ") });
-  const order = ["stepping", "compiling", "evaluating", "saving", "waiting for input", "start-up", "restoring", "lost steps", "idle between processes"];
+  const order = ["stepping", "compiling", "evaluating", "saving", "waiting for input", "start-up", "restoring", "lost steps"];
   const rows = entries.map(([name, value]) => {
-    const shade = color(Math.max(0, order.indexOf(name)));
+    // Without a process there is no activity, and so no colour of one.
+    const shade = name === IDLE ? "var(--idle)" : color(Math.max(0, order.indexOf(name)));
     bar.append(element("i", { style: `width:${100 * value / total}%;background:${shade}`, title: `${name}: ${short(value)} s` }));
     const label = name === "lost steps" ? `${name} (${grouped(run.ledger.lost_steps)} steps)` : name;
     return [element("span", {}, element("i", { class: "swatch", style: `background:${shade}` }), label),
       element("span", { "data-activity": name, "data-value": value }, value < 100 ? value.toFixed(1) : grouped(Math.round(value))), percent(value / total, 1)];
   });
   const many = run.ledger.processes === 1 ? "one process" : `${run.ledger.processes} processes`;
+  const pause = run.ledger.seconds[IDLE] || 0, idle = pause ? `, and ${duration(pause)} between them` : "";
+  const lost = run.ledger.seconds["lost steps"] > 0 ? " Lost steps had to be computed again after a kill or a rollback." : "";
   return element("section", {}, element("h3", {}, "Where the time went"),
-    element("p", {}, `${duration(total)} in ${many}, from the start of the first one. Lost steps had to be computed again after a kill or a rollback.`), bar,
+    element("p", {}, `${duration(working(run.ledger))} in ${many}${idle}.${lost}`), bar,
     table(["activity", "seconds", "share"], rows, [1, 2]));
 }
 
@@ -277,7 +284,7 @@ function leadOf(run, index) {
       const curve = run.train[metric];
       if (curve) tiles.push([shown(metric, curve.values[curve.values.length - 1]), `last ${plain(metric)}, at step ${grouped(curve.steps[curve.steps.length - 1])}`]);
     }
-    if (run.ledger) tiles.push([duration(Object.values(run.ledger.seconds).reduce((sum, value) => sum + value, 0)), "since the start"]);
+    if (run.ledger) tiles.push([duration(working(run.ledger)), run.ledger.processes === 1 ? "running time" : `running time of ${run.ledger.processes} processes`]);
   }
   made.append(element("div", { class: "tiles" }, ...tiles.map(([value, label]) => element("div", { class: "tile" }, element("b", {}, value), element("span", {}, label)))));
   return made;

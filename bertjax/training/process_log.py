@@ -24,6 +24,7 @@ import jax
 import bertjax
 from bertjax.training.workdir import PROCESSES
 
+FINISHED = "finished"
 # The packages whose versions may matter for the results of a run.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "tokenizers")
 
@@ -43,7 +44,7 @@ def ended(workdir: Path, state: str, reason: str = "") -> None:
 
     Args:
         workdir: the local folder of the run.
-        state: the state of the run then, "finished" or "stopped".
+        state: the state of the run then, `FINISHED` or "stopped".
         reason: why the process stopped; "" if the run is finished.
     """
     _append(workdir, {"end": time.time(), "state": state, "reason": reason})
@@ -74,6 +75,13 @@ def read_processes(workdir: Path) -> list[dict[str, Any]]:
         elif "end" in line and processes:
             processes[-1]["ended"] = line
     return processes
+
+
+def has_finished(workdir: Path) -> bool:
+    """Returns whether the last process of the run in the local folder `workdir` finished it."""
+    processes = read_processes(workdir)
+    ended = processes[-1]["ended"] if processes else None
+    return (ended or {}).get("state") == FINISHED
 
 
 def environment() -> dict[str, Any]:

@@ -14,9 +14,10 @@ from bertjax.devices import activity
 from bertjax.files import write_text
 from bertjax.interruption import Interrupted
 from bertjax.training import process_log
+from bertjax.training.process_log import FINISHED
 from bertjax.training.run_metrics import RunMetrics, read_metrics
 from bertjax.training.run_report import METRICS, report_page, run_data
-from bertjax.training.run_state import FINISHED, RUNNING, STOPPED
+from bertjax.training.run_state import RUNNING, STOPPED
 from bertjax.training.workdir import REPORT
 
 # A page is written again at a log line if it is older than this number of seconds.

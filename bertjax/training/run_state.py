@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.checkpoint_files import DAMAGED
+from bertjax.training.process_log import FINISHED
 from bertjax.training.rollback import Rollbacks
 from bertjax.training.run_metrics import RunMetrics
 from bertjax.training.workdir import BAD_ROWS, GOODPUT
 
-RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
+RUNNING, STOPPED = "running", "stopped"
 # A running process writes its line of the ledger every second; copies in buckets are older.
 ALIVE_SECONDS = 60.0
 # Messages of errors are cut to this number of characters.

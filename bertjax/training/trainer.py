@@ -19,7 +19,7 @@ from bertjax.devices import activity, host_watch, hosts, sharding
 from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.tokenization import Tokenizer
-from bertjax.training import goodput, report_writer
+from bertjax.training import goodput, process_log, report_writer
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.fit_phases import FitPhases
 from bertjax.training.hooks import MetricLogger
@@ -328,9 +328,12 @@ class Run(abc.ABC):
                 state, progress = checkpointer.restore(self.program.state_shapes)
                 checkpointer.delete_superseded()
                 step = int(state.step)
-        goodput.begin(self.workdir.path, step)
         self.resume(progress)
-        hosts.say(self._summary(step))
+        # Of a finished run, neither the report nor the ledger of its time changes.
+        is_done = hosts.is_first() and self._is_done(step, progress)
+        if not is_done:
+            goodput.begin(self.workdir.path, step)
+        hosts.say(self._said_when_done(step) if is_done else self._summary(step))
         writer, listeners = None, list[Listener]()
         if hosts.is_first():
             due = bool(progress.get("evaluation_due"))
@@ -341,8 +344,10 @@ class Run(abc.ABC):
                 publish=self.workdir.publish_if_possible,
             )
             self._trackers = open_trackers(self.training, self.workdir.path, self.rollbacks.count)
-            report = report_writer.begin(self.workdir.path, self.workdir.address, self._facts(step))
-            listeners += [*self._trackers, report]
+            listeners += self._trackers
+            if not is_done:
+                run = self.workdir
+                listeners.append(report_writer.begin(run.path, run.address, self._facts(step)))
         logger = MetricLogger(
             writer,
             trackers=listeners,
@@ -358,6 +363,18 @@ class Run(abc.ABC):
             return FitPhases(self, checkpointer, logger, stop, progress).fit(state, step)
         finally:
             logger.close()
+
+    def _is_done(self, step: int, progress: Mapping[str, Any]) -> bool:
+        """Returns whether an earlier process has finished the run, with its model and scores."""
+        if progress.get("evaluation_due") or (step < self.num_steps and not self.is_finished()):
+            return False
+        return process_log.has_finished(self.workdir.path)
+
+    def _said_when_done(self, step: int) -> str:
+        return (
+            f"The run in {self.workdir.address} is finished (step {step:,} of "
+            f"{self.num_steps:,}): nothing is left to train; --overwrite deletes it and starts anew"
+        )
 
     def _last_evaluation(self) -> dict[str, Any]:
         """Returns the metrics of the last evaluation without "eval/"; {} if there is none."""
