@@ -1,7 +1,8 @@
 """Writes `report.html` of a run while it goes on, and once more when it ends.
 
 The page is written when the training begins, before it has any curve, and again, atomically, after
-each evaluation, after the first log line, and when it is older than a minute. A report never stops a run: whatever fails is one line of warning.
+each evaluation, after the first log line, and when it is older than a minute. A report never stops
+a run: whatever fails is one line of warning.
 """
 
 import contextlib
