@@ -105,7 +105,7 @@ def check_columns(table: Table, columns: Iterable[str]) -> None:
     for name in columns:
         if name not in table.columns:
             raise ValueError(
-                f"{place(table.path, 1)} has no column {brief(name, 60)!r}. "
+                f"{table.path} has no column {brief(name, 60)!r}. "
                 f"{did_you_mean(name, table.columns)}"
                 f"There are: {brief(', '.join(table.columns))}."
             )
@@ -149,7 +149,7 @@ def find_columns(
         _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
         _refuse_headerless(table, columns)
-    return columns, _describe(table, kind, named, columns)
+    return columns, _describe(table, named, columns)
 
 
 def _plain(name: str) -> str:
@@ -303,17 +303,22 @@ def _holds_dates(values: Sequence[Any]) -> bool:
     return bool(known) and all(map(is_date, known))
 
 
-def _describe(table: Table, kind: CustomKind, named: Columns, columns: Columns) -> str:
-    guesses = [
-        f"{field} from column {getattr(columns, field)!r}"
+def _describe(table: Table, named: Columns, columns: Columns) -> str:
+    """Returns the message about the guessed columns, which names the flags that replace them."""
+    if table.is_text:  # its lines are the texts, and nothing is guessed
+        return ""
+    guessed = [
+        field
         for field in ("text", "pair", "label", "id")
         if getattr(columns, field) is not None and getattr(named, field) is None
     ]
+    guesses = [f"{field} from column {getattr(columns, field)!r}" for field in guessed]
     if columns.choices and not named.choices:
+        guessed.append("choices")
         guesses.append(f"choices from {', '.join(map(repr, columns.choices))}")
     if not guesses:
         return ""
     others = [name for name in table.columns if name not in columns.named()]
     unused = f"; not used: {', '.join(others)[:200]}" if others else ""
-    flags = ", ".join(map(flag_of, FIELDS[kind]))
+    flags = ", ".join(map(flag_of, guessed))
     return f"{table.path.name}: {', '.join(guesses)}{unused}. If this is wrong, give {flags}."

@@ -103,9 +103,10 @@ def test_columns_that_are_given_are_not_guessed(write):
     (example,) = read(path, "regress", columns=given)
     assert (example.text, example.pair, example.label) == ("b", None, 2.5)
     assert CustomSource("regress", train=path, columns=given).note == ""
-    with pytest.raises(
-        ValueError, match="t.csv, row 1 has no column 'lable'. Did you mean 'label'"
-    ):
+    # A message names the flags of the columns that are guessed, and no others.
+    note = CustomSource("regress", train=path, columns=Columns(text="sentence2")).note
+    assert note.startswith("t.csv: label from column") and note.endswith("give --label_column.")
+    with pytest.raises(ValueError, match="t.csv has no column 'lable'. Did you mean 'label'"):
         CustomSource("classify", train=path, columns=Columns(label="lable"))
 
 
@@ -119,7 +120,7 @@ def test_a_test_file_needs_no_labels_and_a_dev_file_the_same_columns(write):
     for empty in ("text,label\nc,\n", "text\nc\n"):
         (example,) = read(write("test.csv", empty), split="test")
         assert example.label is None
-    with pytest.raises(ValueError, match="test.csv, row 1 has no column 'label'"):
+    with pytest.raises(ValueError, match="test.csv has no column 'label'"):
         CustomSource("classify", train=train, dev=write("test.csv", "id,text\nq,c\n"))
     with pytest.raises(ValueError, match="has no split 'dev'"):
         source.examples("dev")
@@ -128,6 +129,7 @@ def test_a_test_file_needs_no_labels_and_a_dev_file_the_same_columns(write):
 def test_plain_text_is_an_example_a_line(write):
     path = write("a.txt", "one, two\n\nthree\tfour\r\n")
     assert [e.text for e in read(path, split="test")] == ["one, two", "three\tfour"]
+    assert CustomSource("classify", test=path).note == ""  # a text file has no columns to guess
     with pytest.raises(ValueError, match="which column is the label"):
         read(path)
 
