@@ -93,6 +93,9 @@ def test_a_gated_model_and_a_missing_one_are_told_apart(hub, one_layer, monkeypa
         bertjax.load_pretrained(f"{name}-large")
     with pytest.raises(FileNotFoundError, match="the hub returned no model of that name"):
         bertjax.load_pretrained("me/absent")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(FileNotFoundError, match="the hub was not asked, because HF_HUB_OFFLINE"):
+        bertjax.load_pretrained("me/absent")
 
 
 def test_what_prevents_a_push_is_said_before_the_run(hub, monkeypatch):

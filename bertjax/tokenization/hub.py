@@ -34,7 +34,8 @@ def fetch(
         remedy: text that ends the error message, such as another way to get the files.
 
     Raises:
-        FileNotFoundError: the model or dataset is neither on the hub nor in the local cache.
+        FileNotFoundError: the model or dataset is neither on the hub nor in the local cache; or it
+            is not in the cache, and HF_HUB_OFFLINE forbids to ask the hub.
         PermissionError: the model or dataset is gated, or the token has no right to read it.
     """
     import huggingface_hub  # a slow import, and most models are local
@@ -53,8 +54,14 @@ def fetch(
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
+        if huggingface_hub.is_offline_mode():
+            raise FileNotFoundError(
+                f"{name!r} is not a local directory, and is not in the cache of downloaded "
+                f"{kind}s; the hub was not asked, because HF_HUB_OFFLINE is set. Check the name, "
+                f"or unset HF_HUB_OFFLINE to download it.{remedy}"
+            ) from error
         raise FileNotFoundError(
             f"{name!r} is not a local directory, and the hub returned no {kind} of that name "
-            f"({type(error.__cause__ or error).__name__}). Check the name, the network and "
-            f"HF_HUB_OFFLINE; {kind}s downloaded before are read from the cache.{remedy}"
+            f"({type(error.__cause__ or error).__name__}). Check the name and the network; "
+            f"{kind}s downloaded before are read from the cache.{remedy}"
         ) from error
