@@ -6,9 +6,12 @@ of a table. In a log file, each entry of the metrics is a line of text, with col
 
 import collections
 import contextlib
+import itertools
+import statistics
 import sys
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -36,8 +39,11 @@ SHOWN_SECONDS, INPUT_SECONDS = 0.5, 5.0
 # Seconds between the updates of the metrics in the live line before the first log line.
 VALUES_EVERY = 1.0
 BAR_WIDTH, LEAST_BAR_WIDTH = 20, 8
-# The time left is estimated from so many of the last steps.
-STEPS_TIMED = 100
+# The time left is estimated from so many of the last steps, and only after so many steps: the first
+# ones are slow, and a run that begins would seem to take hours.
+STEPS_TIMED, FIRST_STEPS = 100, 10
+# A step that takes so many times as long as the median has compiled another row shape.
+SLOW_STEP = 10.0
 
 
 class Terminal:
@@ -184,22 +190,67 @@ class Terminal:
     def _live_line(self) -> Table:
         total = f"{self._num_steps:,}"
         position = f"{self._step:>{len(total)},}/{total}"
+        form = _form_of(self._console.width, len(self._name) + 1, len(position))
         left = self._clock.seconds_left(self._num_steps)
-        doing = _present_activity()
-        if doing:
-            texts, short = doing, doing
-        else:
-            texts, short = ("  ".join(_live_texts(self._values, left, n)) for n in (False, True))
-        # The first of these that leaves room for the bar is shown; a narrow terminal has no bar.
-        named = f"{self._name} {position}"
-        for head, text in ((named, texts), (named, short), (position, short)):
-            room = self._console.width - len(head) - len(text) - 4
-            if room >= LEAST_BAR_WIDTH:
-                return _line(Text(head, "bold"), self._bar(min(room, BAR_WIDTH)), Text(text))
-        return _line(Text.assemble((position, "bold"), f"  {short}"))
+        text = _present_activity() or "  ".join(_live_texts(self._values, left, form))
+        if not form.bar_width:
+            return _line(Text.assemble((position, "bold"), f"  {text}"))
+        head = Text(f"{self._name} {position}" if form.is_named else position, "bold")
+        bar = ProgressBar(self._num_steps, self._step, width=form.bar_width)
+        return _line(head, bar, Text(text))
 
-    def _bar(self, width: int) -> ProgressBar:
-        return ProgressBar(self._num_steps, self._step, width=width)
+
+class _Form(NamedTuple):
+    """What the live line shows; it depends on the width of the terminal alone, and never changes.
+
+    Attributes:
+        is_named: whether the line begins with the name of the run.
+        names: the metrics that are shown, names of `_LIVE_WIDTHS`.
+        is_short: whether the names of the metrics are abbreviated.
+        bar_width: the width of the bar in characters; 0: there is no bar.
+    """
+
+    is_named: bool
+    names: tuple[str, ...]
+    is_short: bool
+    bar_width: int
+
+
+# The width of the longest usual text of each metric of the live line: in full, and abbreviated.
+_LIVE_WIDTHS = {
+    "loss": (len("training loss 12.345"), len("train loss 12.345")),
+    "accuracy": (len("MLM accuracy 100.0%"), len("acc 100.0%")),
+    "learning_rate": (len("learning rate 1.00e-04"), len("lr 1.0e-4")),
+    "tokens_per_second": (len("999,999 tokens/s"), len("999k tok/s")),
+    "left": (len("00:00:00 left"),) * 2,
+}
+_EVERYTHING = tuple(_LIVE_WIDTHS)
+_NO_RATE = tuple(name for name in _EVERYTHING if name != "learning_rate")
+_NO_SPEED = tuple(name for name in _NO_RATE if name != "tokens_per_second")
+# (is_named, names, is_short), from the most text to the least.
+_FORMS = (
+    (True, _EVERYTHING, False),
+    (True, _EVERYTHING, True),
+    (True, _NO_RATE, True),
+    (False, _NO_RATE, True),
+    (False, _NO_SPEED, True),
+)
+
+
+def _form_of(width: int, name_width: int, position_width: int) -> _Form:
+    """Returns the first form of the live line for which a terminal of a width has room.
+
+    Args:
+        width: the width of the terminal in characters.
+        name_width: the width of the name of the run, with a space.
+        position_width: the width of the step and the number of steps.
+    """
+    for is_named, names, is_short in _FORMS:
+        texts = sum(_LIVE_WIDTHS[name][is_short] + 2 for name in names)
+        room = width - name_width * is_named - position_width - texts - 2
+        if room >= LEAST_BAR_WIDTH:
+            return _Form(is_named, names, is_short, min(room, BAR_WIDTH))
+    return _Form(False, _NO_SPEED, True, 0)
 
 
 def _line(*parts: Text | ProgressBar) -> Table:
@@ -229,12 +280,16 @@ class _Clock:
         return sum(seconds[name] - self._before[name] for name in activities)
 
     def seconds_left(self, num_steps: int) -> float | None:
-        """Returns the expected seconds until the end; None if unknown."""
-        if len(self._steps) < 2:
+        """Returns the expected seconds until the end; None if too few steps are done to say it."""
+        if len(self._steps) < FIRST_STEPS:
             return None
-        (first, begin), (last, end) = self._steps[0], self._steps[-1]
+        steps = list(self._steps)
+        durations = [after[1] - before[1] for before, after in itertools.pairwise(steps)]
+        longest = SLOW_STEP * statistics.median(durations)
+        step_seconds = statistics.fmean(seconds for seconds in durations if seconds <= longest)
+        last, end = steps[-1]
         pauses = self._seconds(activity.EVALUATING, activity.SAVING) / end if end else 0.0
-        left = (end - begin) / max(last - first, 1) * (num_steps - last) * (1 + pauses)
+        left = step_seconds * (num_steps - last) * (1 + pauses)
         return max(left - (time.monotonic() - self._at), 0.0)
 
 
@@ -248,26 +303,26 @@ def _present_activity() -> str:
     return f"{doing.what}... {seconds:.0f} s" if seconds >= least else ""
 
 
-def _live_texts(values: Mapping[str, float], left: float | None, short: bool) -> list[str]:
-    """Returns the texts of the live line after the bar; `short` ones fit 80 columns."""
-    texts = []
+def _live_texts(values: Mapping[str, float], left: float | None, form: _Form) -> list[str]:
+    """Returns the texts of the live line after the bar, those of the metrics that are known."""
+    texts, short = {}, form.is_short
     if "loss" in values:
-        texts.append(f"loss {number(values['loss'])}")
+        texts["loss"] = f"{'train' if short else 'training'} loss {number(values['loss'])}"
     accuracy = main_accuracy(values)
     if accuracy is not None:
         name = "acc" if short else label(accuracy)
-        texts.append(f"{name} {value_text(accuracy, values[accuracy])}")
+        texts["accuracy"] = f"{name} {value_text(accuracy, values[accuracy])}"
     if "learning_rate" in values:
         rate = values["learning_rate"]
         exact = f"learning rate {learning_rate(rate)}"
-        texts.append(f"lr {rate:.1e}".replace("e-0", "e-") if short else exact)
+        texts["learning_rate"] = f"lr {rate:.1e}".replace("e-0", "e-") if short else exact
     if "tokens_per_second" in values:
         speed = values["tokens_per_second"]
-        texts.append(f"{speed / 1e3:,.0f}k tok/s" if short else f"{speed:,.0f} tokens/s")
+        short_speed = f"{speed / 1e3:,.0f}k" if speed >= 1e3 else f"{speed:,.0f}"
+        texts["tokens_per_second"] = f"{short_speed} tok/s" if short else f"{speed:,.0f} tokens/s"
     if left:
-        time_left = progress.duration(left)
-        texts.append(f"{time_left.removeprefix('0:') if short else time_left} left")
-    return texts
+        texts["left"] = f"{progress.duration(left)} left"
+    return [texts[name] for name in form.names if name in texts]
 
 
 def _skipped(step: int, metrics: Mapping[str, float]) -> str:

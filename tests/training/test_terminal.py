@@ -138,14 +138,14 @@ def test_the_table_has_one_header_until_the_columns_change(console, width):
     assert max(map(len, (header, row))) <= width
 
 
-def live_line(width: int, values) -> str:
-    """The live line at step 500 of 2,000, after steps of 10 ms, on a terminal of a width."""
-    shown = Terminal("pretraining", num_steps=2000, step=0, quiet=True)
+def live_line(width: int, values, *, name="pretraining", step=500) -> str:
+    """The live line at a step of 2,000, after steps of 10 ms, on a terminal of a width."""
+    shown = Terminal(name, num_steps=2000, step=0, quiet=True)
     shown.set_values(values)
     with activity.doing(activity.STEPPING):
-        for step in (499, 500):
+        for number in range(max(step - terminal.FIRST_STEPS, 0), step + 1):
             time.sleep(0.01)
-            shown.did_step(step)
+            shown.did_step(number)
     file = io.StringIO()
     shown._console = Console(file=file, width=width)
     shown._console.print(shown._live_line())
@@ -159,10 +159,43 @@ def test_the_live_line_is_one_line_of_any_terminal(monkeypatch, width):
     line = live_line(width, values)
     assert line.count("\n") == 1 and "500/2,000" in line and "loss 4.900" in line
     if width >= 80:
-        for text in ("━", "25.0%", "1.0", "tok", "left"):
+        for text in ("━", "train", "25.0%", "tok", "left"):
             assert text in line
     if width >= 140:
         assert line.startswith("pretraining") and "MLM accuracy 25.0%" in line
+        assert "training loss" in line and "learning rate 1.00e-03" in line
+
+
+@pytest.mark.parametrize("width", (60, 80, 100, 120, 140))
+def test_the_live_line_keeps_its_form_from_the_first_step_to_the_last(monkeypatch, width):
+    """What stands there stays in its place, whatever becomes known later."""
+    monkeypatch.setattr(activity, "current", activity.Record())
+    known = [{}, {"loss": 10.123}, {"loss": 4.9, "accuracy": 1.0}]
+    known.append({**known[-1], "learning_rate": 1e-4, "tokens_per_second": 999_499.0})
+    lines = [
+        live_line(width, values, name="classify", step=step)
+        for values, step in zip(known, (3, 30, 300, 2000), strict=True)
+    ]
+    lines.append(live_line(width, known[-1], name="classify", step=1990))
+    assert len({line.startswith("classify") for line in lines}) == 1
+    assert len({line.find("train") for line in lines[1:]}) == 1
+    assert "left" not in lines[0] and "left" in lines[1]
+    assert all("…" not in line and len(line) <= width + 1 for line in lines if width >= 80)
+
+
+def test_no_time_left_is_said_before_it_can_be_estimated(monkeypatch):
+    record = activity.Record()
+    seconds = dict.fromkeys(activity.ACTIVITIES, 0.0)
+    monkeypatch.setattr(record, "seconds", lambda: dict(seconds))
+    monkeypatch.setattr(activity, "current", record)
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
+    clock = terminal._Clock()
+    for step in range(1, 31):
+        # The first step and one later have compiled.
+        seconds[activity.STEPPING] += 60.0 if step in (1, 20) else 2.0
+        clock.did_step(step)
+        expected = None if step < terminal.FIRST_STEPS else pytest.approx(2.0 * (100 - step))
+        assert clock.seconds_left(100) == expected
 
 
 def test_the_live_line_says_what_else_the_process_does(monkeypatch):
