@@ -221,7 +221,7 @@ def test_a_finished_run_and_another_config(bucket, config, capsys):
         pretrain.run(dataclasses.replace(remote, seed=1))
     pretrain.run(dataclasses.replace(remote, seed=1, overwrite=True))
     out = capsys.readouterr().out
-    assert f"{remote.workdir}: the earlier run was deleted" in out and "starting" in out
+    assert f"{remote.workdir}: the earlier run was deleted" in out and "resuming" not in out
 
 
 @pytest.mark.slow

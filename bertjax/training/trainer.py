@@ -400,13 +400,33 @@ class Run(abc.ABC):
         }
 
     def _summary(self, step: int) -> str:
+        """Returns the line about model, devices and steps with which the training begins."""
         facts = self._facts(step)
-        return (
-            f"{facts['parameters']:,} parameters, {facts['dtype']}, {jax.device_count()} "
-            f"{jax.devices()[0].device_kind} devices ({facts['mesh']}) of {jax.process_count()} "
-            f"processes, attention kernel {facts['attention']}, "
-            f"{self.num_steps} steps; {f'resuming at step {step}' if step else 'starting'}"
-        )
+        where = device_text(jax.devices()[0].device_kind, jax.device_count(), jax.process_count())
+        if jax.device_count() > 1:
+            where += f" ({facts['mesh']})"
+        # The kernel of small runs without a choice is of no interest.
+        kernel, requested = self.program.attention.kernel, self.training.attention
+        if jax.device_count() > 1 or kernel != "xla" or requested != "auto":
+            where += f", attention kernel {facts['attention']}"
+        if step == self.num_steps:
+            steps = f"all {self.num_steps:,} steps are done already (--overwrite starts anew)"
+        else:
+            steps = f"{self.num_steps:,} steps" + (f", resuming at step {step}" if step else "")
+        return f"{facts['parameters']:,} parameters, {facts['dtype']}, on {where}; {steps}"
+
+
+def device_text(kind: str, count: int, processes: int) -> str:
+    """Returns the devices of a run in words: "1 CPU", "8 x TPU v4 in 2 processes".
+
+    Args:
+        kind: the kind of the devices, jax's `device_kind`.
+        count: the number of devices.
+        processes: the number of processes that use them.
+    """
+    name = "CPU" if kind.lower() == "cpu" else kind
+    text = f"1 {name}" if count == 1 else f"{count} x {name}"
+    return text + (f" in {processes} processes" if processes > 1 else "")
 
 
 def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:
