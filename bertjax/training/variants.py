@@ -196,7 +196,10 @@ def _load(
     runs = [Workdir(Path(workdir)) for workdir in workdirs]
     if not any(run.has_checkpoints or (run.path / SCORES).is_file() for run in runs):
         for part in loaded.absent:  # a resumed run has trained these parts
-            hosts.say(f"{config.init} has no {part} for this task: it is initialised at random")
+            hosts.say(
+                f"{config.init} has no {part} for this task: it is initialised at random, as is "
+                "usual before a fine-tuning"
+            )
     max_length = config.max_length or task.max_length
     data = write_training_data(task, loaded.tokenizer, max_length, folder / "train.array_record")
     check_splits(task, loaded.tokenizer, max_length)
