@@ -313,7 +313,7 @@ def test_the_sweep_keeps_the_best_and_shows_what_is_taken_for_what(
     assert (top / "model.safetensors").read_bytes() == (own / "model.safetensors").read_bytes()
     assert not list((tmp_path / "run").glob("*/checkpoints"))
     printed = capsys.readouterr().out
-    assert "predicted" in printed and f"best by dev/accuracy: {best}" in printed
+    assert "predicted" in printed and f"best by held-out accuracy: {best}" in printed
 
 
 def test_the_sweep_is_the_grid_of_the_paper(config):

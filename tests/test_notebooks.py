@@ -85,7 +85,7 @@ def test_how_bert_works(tmp_path):
 def test_finetune_your_csv(tmp_path):
     pytest.importorskip("matplotlib")
     output = execute("finetune_your_csv", tmp_path, rows="16")
-    assert "dev/accuracy" in output
+    assert "held-out accuracy" in output
     run = tmp_path / "runs" / "notebooks" / "finetune_your_csv" / "run"
     model = load_pretrained(run / "model")
     assert model.labels == ["asyncio", "email", "logging", "numbers", "web"]

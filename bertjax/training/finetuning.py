@@ -30,6 +30,7 @@ from bertjax.training.prediction_summary import PredictionSummary
 from bertjax.training.scores import (
     best_metric,
     model_facts,
+    split_label,
     split_prefix,
     splits_of,
 )
@@ -301,7 +302,7 @@ class FinetuningRun(Run):
             for split, report in self.reports.items():
                 if report:
                     report.write(self.workdir.path / "predictions", split)
-                    report.print(f"{self.task.name}, {split}")
+                    report.print(f"{self.task.name}, {split_label(split)} examples")
 
         hosts.on_first(write)
         return scores

@@ -28,6 +28,8 @@ BLOCK = 2048
 # The number of checkpoints whose steps are remembered, to know what a kill has lost.
 MARKS = 16
 IDLE, LOST = "idle between processes", "lost steps"
+# What the table calls an activity, whose name in the files is another one.
+_SHOWN = {activity.STEPPING: "training"}
 
 
 class Ledger:
@@ -195,15 +197,18 @@ def print_table(workdir: Path) -> None:
     if not whole:
         return
     lost = sum(line["lost_steps"] for line in lines)
-    table = Table(title=f"{whole:,.0f} s in {len(lines)} processes", title_justify="left")
+    several = f" in {len(lines)} processes, one after the other" if len(lines) > 1 else ""
+    table = Table()
     table.add_column("activity")
     table.add_column("seconds", justify="right")
     table.add_column("share", justify="right")
     for name, value in seconds.items():
         if value >= 0.005 * whole or name == activity.STEPPING:
-            label = f"{name} ({lost} steps)" if name == LOST else name
+            label = f"{name} ({lost} steps)" if name == LOST else _SHOWN.get(name, name)
             table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
-    Console().print(table)
+    console = Console()
+    console.print(f"Where the time went: {whole:,.0f} s{several}", highlight=False)
+    console.print(table)
 
 
 _open: Ledger | None = None

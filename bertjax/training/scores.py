@@ -12,6 +12,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.files import did_you_mean
 from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better, is_fraction
+from bertjax.training.metric_labels import label
 
 Scores = Mapping[str, Mapping[str, float]]
 
@@ -28,6 +29,21 @@ def split_prefix(split: str) -> str:
     The prefix of the split "dev" is empty.
     """
     return "" if split == "dev" else split.removeprefix("dev_") + "_"
+
+
+def split_label(split: str) -> str:
+    """Returns what printed tables call a split: "held-out" for "dev", "test" for "test".
+
+    A dev split that is one of several has its name as well, as in "held-out (mismatched)".
+    """
+    kind, _, name = split.partition("_")
+    return {"dev": "held-out"}.get(kind, kind) + (f" ({name})" if name else "")
+
+
+def score_label(key: str) -> str:
+    """Returns what printed tables call a score: "held-out macro F1" for "dev/macro_f1"."""
+    split, _, metric = key.partition("/")
+    return f"{split_label(split)} {label(metric)}"
 
 
 def best_metric(task: Task) -> str:
@@ -94,10 +110,10 @@ def print_scores(scores: Scores, task: Task) -> None:
     if len(scores) == 1:
         table = Table("metric", "score", title=task.name)
         for key in names:
-            table.add_row(key, *(_shown(key, run[key]) for run in scores.values()))
+            table.add_row(score_label(key), *(_shown(key, run[key]) for run in scores.values()))
         Console(width=80).print(table)
         return
-    table = Table("", *names, title=task.name)
+    table = Table("", *map(score_label, names), title=task.name)
     for name, run in scores.items():
         table.add_row(name, *(_shown(key, run[key]) for key in names))
     every = np.array([[run[key] for key in names] for run in scores.values()])
@@ -106,8 +122,8 @@ def print_scores(scores: Scores, task: Task) -> None:
         table.add_row(name, *map(_shown, names, row))
     Console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
-    if metric in names:
-        print(f"best by {metric}: {best_run(scores, metric)}")
+    if metric is not None and metric in names:
+        print(f"best by {score_label(metric)}: {best_run(scores, metric)}")
 
 
 def _shown(key: str, value: float) -> str:

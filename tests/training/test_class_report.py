@@ -14,6 +14,7 @@ from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.training_data import TrainingData
 from bertjax.training.class_report import ClassReport
 from bertjax.training.data_summary import summary
+from bertjax.training.scores import print_scores
 
 
 def report_of(labels, golds, answers):
@@ -107,3 +108,12 @@ def test_several_labels_per_example_are_counted_and_reported_by_label(tmp_path, 
     lines = summary(task, data, FinetuneConfig(task="classify", batch_size=32))
     share = f"a {golds[:, 0].sum()} ({golds[:, 0].mean():.1%}".replace("%", " %")
     assert f"4 labels by examples: {share}" in lines[1]
+
+
+def test_tables_say_held_out_for_each_dev_split(capsys):
+    scores = {"": {"dev/macro_f1": 0.5, "dev_mismatched/accuracy": 0.25, "test/loss": 1.5}}
+    print_scores(scores, ClassificationTask(name="classify", labels=("a", "b")))
+    printed = capsys.readouterr().out
+    for name in ("held-out macro F1", "held-out (mismatched) accuracy", "test loss"):
+        assert name in printed
+    assert "dev" not in printed

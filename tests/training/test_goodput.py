@@ -115,6 +115,20 @@ def test_a_process_that_goes_back_loses_steps_itself(clock, tmp_path, monkeypatc
     assert (line["lost_steps"], line["lost_seconds"], line["last_step"]) == (7, 14, 6)
 
 
+def test_the_table_names_training_and_counts_processes_if_there_are_several(
+    clock, tmp_path, capsys
+):
+    for first in (0, 4):
+        activity.begin()
+        ledger = Ledger(tmp_path, first)
+        steps(clock, ledger, first + 1, first + 4)
+        ledger.close()
+        goodput.print_table(tmp_path)
+    one, several = capsys.readouterr().out.split("Where the time went:")[1:]
+    assert "training" in one and activity.STEPPING not in one and "process" not in one
+    assert several.startswith(" 18 s in 2 processes")
+
+
 def test_damaged_lines_are_left_out(tmp_path, capsys):
     (tmp_path / goodput.PRESENT).write_bytes(b"\0" * 100)
     activity.begin()
