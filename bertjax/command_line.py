@@ -12,7 +12,7 @@ import traceback
 import types
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import (
@@ -25,6 +25,7 @@ from tyro.constructors import (
 
 import bertjax
 from bertjax.interruption import STOPPED, Interrupted, signals_raise
+from bertjax.unknown_flags import error_of_unknown
 
 Config = TypeVar("Config")
 Flags = TypeVar("Flags")
@@ -151,6 +152,8 @@ def _parse(
     with registry:
         root: Any = _root(configs, hidden)
     argv = _with_values(argv, _boolean_names(configs))
+    if message := error_of_unknown(argv, configs, command, hidden):
+        refuse(message)
     return tyro.cli(
         root,
         prog=f"python -m bertjax.{command}",
@@ -160,6 +163,16 @@ def _parse(
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
         registry=registry,
     )
+
+
+def refuse(message: str) -> NoReturn:
+    """Ends the process because of a wrong command line: prints the error, exits with status 2.
+
+    Raises:
+        SystemExit: always.
+    """
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 class _Group:

@@ -318,7 +318,12 @@ def _print_words(answers: list[list[tuple[str, float]]], mask: str) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> PredictConfig:
-    """Parses the command-line flags."""
+    """Parses the command-line flags.
+
+    Raises:
+        SystemExit: a flag is unknown or has a wrong value, or --help was requested.
+    """
+    _refuse_several_texts(command_line.arguments(argv))
     return command_line.parse(
         PredictConfig,
         argv,
@@ -327,6 +332,19 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
         "embeddings of texts. Exactly one of --input, --text, --task, --fill_mask and --embed is "
         "required.",
     )
+
+
+def _refuse_several_texts(words: Sequence[str]) -> None:
+    """Ends the process if --text, which takes one text, is followed by several."""
+    for index, word in enumerate(words):
+        name, equals, _ = word.partition("=")
+        following = itertools.takewhile(lambda x: not x.startswith("--"), words[index + 1 :])
+        count = len(list(following)) + len(equals)
+        if name == "--text" and count > 1:
+            command_line.refuse(
+                f"--text takes one text, but {count} were given: put a text with spaces in quotes; "
+                "for several texts, write one per line to a .txt file and give it with --input."
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

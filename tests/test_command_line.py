@@ -26,7 +26,9 @@ from bertjax import (
     score,
 )
 from bertjax.__main__ import COMMANDS, main
+from bertjax.completion import completed_commands
 from bertjax.config import FinetuneConfig, PrepareConfig, PretrainConfig, TrainTokenizerConfig
+from bertjax.unknown_flags import error_of_unknown
 
 HEAVY = "jax jaxlib flax orbax grain optax transformers torch sklearn scipy pyarrow".split()
 CONFIGS = [
@@ -319,3 +321,47 @@ def test_another_broken_pipe_than_standard_output_is_an_error():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert "the socket of a bucket" in done.stderr and done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("parse", "words", "message"),
+    [
+        (
+            finetune.parse,
+            "--task=classify --num_epoch 3 --train a.csv",
+            "has no flag --num_epoch. Did you mean '--num_epochs'?",
+        ),
+        (predict.parse, "--modle x --text a", "has no flag --modle. Did you mean '--model'?"),
+        (
+            finetune.parse,
+            "--task=rte --learning_rate=1e-3",
+            "Did you mean --optimizer.learning_rate?",
+        ),
+        (pretrain.parse, "--phases.1.num_step 5", "Did you mean '--phases.0.num_steps'?"),
+    ],
+)
+def test_an_unknown_flag_gets_the_nearest_name_and_its_value_is_not_listed(
+    parse, words, message, capsys
+):
+    with pytest.raises(SystemExit, match="2"):
+        parse(words.split())
+    lines = capsys.readouterr().err.splitlines()
+    assert message in lines[0] and len(lines) == 2 and lines[1].endswith("--help")
+
+
+def test_every_flag_of_a_command_is_known_to_the_search_for_unknown_ones():
+    for command in completed_commands(COMMANDS):
+        with pytest.raises(command_line.Declared) as declared:
+            importlib.import_module(f"bertjax.{command.name}").parse(command_line.DECLARED_ONLY)
+        words = [flag.name for flag in command.flags]
+        configs = declared.value.configs
+        assert not error_of_unknown(words, configs, command.name)
+        assert error_of_unknown(["--nothing"], configs, command.name)
+
+
+def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
+    for words in (["--text", "a", "b"], ["--text=a", "b"]):
+        with pytest.raises(SystemExit, match="2"):
+            predict.parse(["--model", "m", *words])
+        assert "--text takes one text, but 2 were given" in capsys.readouterr().err
+    assert predict.parse(["--text", "a", "--model", "m"]).text == "a"

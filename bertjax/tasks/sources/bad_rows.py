@@ -36,7 +36,7 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         can_skip: whether the error recommends the flag --skip_bad_rows.
     """
     if len(problems) == 1:
-        return ValueError(problems[0])
+        return ValueError(problems[0] + " Or give --skip_bad_rows to leave it out." * can_skip)
     rows: dict[str, list[str]] = {}  # problem without its values -> rows
     first: dict[str, str] = {}  # problem without its values -> problem of the first row
     differ: set[str] = set()  # problems without their values whose values differ between the rows
