@@ -25,9 +25,10 @@ from bertjax.training.class_report import ClassReport
 from bertjax.training.distillation import distilled_task
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.evaluate_and_save import check_stop
-from bertjax.training.metric_labels import held_out_label
 from bertjax.training.prediction_summary import PredictionSummary
+from bertjax.training.run_metrics import read_metrics
 from bertjax.training.scores import (
+    best_in_words,
     best_metric,
     model_facts,
     split_label,
@@ -276,9 +277,9 @@ class FinetuningRun(Run):
         if self.dev_scores is None:
             self.evaluate(state.params)
         self.updates = int(state.step)
-        if best is not None:
-            metric = held_out_label(self.best_metric)
-            hosts.say(f"the model is that of step {best}, which has the best {metric}")
+        if best is not None and hosts.is_first():
+            values = read_metrics(self.workdir.metrics).values_by_step(self.best_metric)
+            print(f"the model is {best_in_words(values, best, self.best_metric)}")
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:

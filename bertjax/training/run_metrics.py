@@ -124,6 +124,11 @@ class RunMetrics:
             if len(self.skipped) < MOST_SKIPPED:
                 self.skipped.append({"step": step, **skipped})
 
+    def values_by_step(self, name: str) -> dict[int, float]:
+        """Returns {step: value} of the evaluations that have the metric `name`."""
+        pairs = zip(self.eval_steps, self.evals.get(name, ()), strict=False)
+        return {step: value for step, value in pairs if value is not None}
+
     def _add_evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         if not values:
             return

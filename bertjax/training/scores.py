@@ -1,6 +1,7 @@
 """Prints the scores of fine-tuning runs, and collects the facts for model cards."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from bertjax.config import FinetuneConfig
 from bertjax.files import did_you_mean
 from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better, is_fraction
-from bertjax.training.metric_labels import label
+from bertjax.training.metric_labels import held_out_label, label
 
 Scores = Mapping[str, Mapping[str, float]]
 
@@ -155,3 +156,17 @@ def model_facts(
         ("seed", config.seed),
         *((key, f"{value:.4f}") for key, value in scores.items()),
     ]
+
+
+def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
+    """Says which checkpoint is the best one, and how many evaluations are as good as its own.
+
+    Args:
+        values: {step: value} of all evaluations.
+        step: the step of the best checkpoint, which is the last one of equally good ones.
+        metric: the name of the metric, such as "eval/accuracy".
+    """
+    label, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
+    if count < 2:
+        return f"that of step {step}, which has the best {label}"
+    return f"that of step {step}, the last of {count} evaluations with the best {label}"
