@@ -54,7 +54,7 @@ def run(config: ReportConfig) -> None:
                 "which comes after --log_every steps, or leave this run out."
             )
         print(f"{address}: {one['status']['sentence']}")
-        for note in one["notes"]:
+        for note in (*one["hints"], *one["notes"]):
             print(f"  {note}")
     page = report_page(runs)
     write_text(Path(config.output), page)

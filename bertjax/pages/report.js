@@ -277,7 +277,8 @@ function leadOf(run, index) {
   const tiles = [];
   if (run.best) {
     const which = run.best.higher_is_better ? "highest" : "lowest";
-    tiles.push([shown(run.best.metric, run.best.value), `${which} ${plain(run.best.metric)}, at step ${grouped(run.best.step)}`]);
+    const equal = run.best.equal > 1 ? `, the last of ${run.best.equal} evaluations with this value` : "";
+    tiles.push([shown(run.best.metric, run.best.value), `${which} ${plain(run.best.metric)}, at step ${grouped(run.best.step)}${equal}`]);
   }
   if (isOne) {
     for (const metric of ["train/loss", "train/tokens_per_second", "train/mfu"]) {
@@ -287,6 +288,7 @@ function leadOf(run, index) {
     if (run.ledger) tiles.push([duration(working(run.ledger)), run.ledger.processes === 1 ? "running time" : `running time of ${run.ledger.processes} processes`]);
   }
   made.append(element("div", { class: "tiles" }, ...tiles.map(([value, label]) => element("div", { class: "tile" }, element("b", {}, value), element("span", {}, label)))));
+  if (run.hints.length) made.append(element("div", { class: "hints", "data-hints": run.hints.length }, element("b", {}, "What stands out"), ...run.hints.map((hint) => element("p", {}, hint))));
   return made;
 }
 

@@ -22,6 +22,7 @@ from bertjax.tasks.metrics import higher_is_better, is_fraction
 from bertjax.training import goodput
 from bertjax.training.prediction_summary import SUFFIX
 from bertjax.training.process_log import read_processes
+from bertjax.training.run_hints import hints_of
 from bertjax.training.run_metrics import RunMetrics, read_metrics
 from bertjax.training.run_state import events_of, notes_of, state_of
 from bertjax.training.scores import split_prefix
@@ -93,6 +94,7 @@ def run_data(
     phases = _phases(config)
     total = facts.get("num_steps") or (phases[-1]["end"] if phases else None)
     status = state_of(workdir, processes, ledger, metrics.last_step, total, state)
+    splits = _splits(workdir, metrics)
     curves = {key: _curve(curve) for key, curve in metrics.train.items() if curve.count}
     return {
         "name": name or workdir.resolve().name,
@@ -107,7 +109,8 @@ def run_data(
         "eval": {"steps": metrics.eval_steps, "values": metrics.evals},
         "percent": _in_percent([*curves, *metrics.evals], is_pretraining),
         "scores": _json(workdir / "scores.json") or {},
-        "splits": _splits(workdir, metrics),
+        "splits": splits,
+        "hints": hints_of(metrics, splits, _start_of_last_phase(metrics, phases)),
         "config": _config_rows(config),
         "processes": processes,
         "events": events_of(processes),
@@ -214,6 +217,8 @@ def _best(
 ) -> dict[str, Any] | None:
     """Returns the best evaluation by the metric that selects the best checkpoint.
 
+    "equal" is the number of evaluations with its value, of which it is the last.
+
     Of several phases, only the evaluations of the last one that was evaluated are compared, because
     rows of other lengths have other losses.
     """
@@ -224,8 +229,7 @@ def _best(
     higher = facts.get("higher_is_better")
     if higher is None or name != facts.get("best_metric"):
         higher = not is_pretraining and higher_is_better(name)
-    last = metrics.eval_steps[-1]
-    start = max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
+    start = _start_of_last_phase(metrics, phases)
     values = [
         (value, step)
         for value, step in zip(metrics.evals[name], metrics.eval_steps, strict=True)
@@ -235,7 +239,17 @@ def _best(
         return None
     # Of equally good checkpoints, the last one counts as the best.
     value, step = (max if higher else min)(reversed(values), key=lambda entry: entry[0])
-    return {"metric": name, "value": value, "step": step, "higher_is_better": higher}
+    equal = sum(other == value for other, _ in values)
+    return {
+        **{"metric": name, "value": value, "step": step, "higher_is_better": higher},
+        **{"equal": equal, "evaluations": len(values)},
+    }
+
+
+def _start_of_last_phase(metrics: RunMetrics, phases: Sequence[Mapping[str, Any]]) -> int:
+    """Returns the step after which the last phase that was evaluated begins; -1 without phases."""
+    last = metrics.eval_steps[-1] if metrics.eval_steps else 0
+    return max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
 
 
 def _in_percent(names: Sequence[str], is_pretraining: bool) -> list[str]:

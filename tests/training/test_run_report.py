@@ -24,9 +24,11 @@ from bertjax.training.class_report import ClassReport
 from bertjax.training.goodput import LEDGER, PRESENT
 from bertjax.training.metric_files import to_line
 from bertjax.training.prediction_summary import MOST_POINTS, PredictionSummary
+from bertjax.training.run_hints import hints_of
 from bertjax.training.run_metrics import MOST_BUCKETS, Curve, RunMetrics, read_metrics
 from bertjax.training.run_report import report_page, run_data
 from bertjax.training.run_state import RESUMING
+from bertjax.training.scores import best_in_words
 
 CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
 SECONDS = dict.fromkeys(
@@ -112,7 +114,9 @@ def test_the_data_of_a_run_are_its_lines(workdir):
     assert values == [line["eval/mlm_loss"] for line in lines if "eval/mlm_loss" in line]
     assert data["eval"]["steps"] == [20, 40]
     best = {"metric": "eval/mlm_loss", "value": values[1], "step": 40, "higher_is_better": False}
-    assert data["best"] == best and data["percent"] == ["eval/mlm_accuracy"]
+    assert data["best"] == best | {"equal": 1, "evaluations": 2} and data["percent"] == [
+        "eval/mlm_accuracy"
+    ]
     assert data["kind"] == "pretraining" and data["phases"][0]["end"] == 60
 
 
@@ -122,6 +126,65 @@ def test_the_best_value_is_that_of_the_last_phase(workdir):
     text = (workdir / "metrics.jsonl").read_text()
     (workdir / "metrics.jsonl").write_text(to_line(20, {"eval/mlm_loss": 0.1}) + text)
     assert run_data(workdir)["best"]["step"] == 40
+
+
+def test_the_best_of_equal_evaluations_is_the_last_and_says_how_many_there_are(workdir):
+    write_run(workdir, {"task": "classify", "train": "a.csv", "init": "m"}, "data")
+    accuracies = {5: 0.5, 10: 0.75, 15: 0.75, 20: 0.625, 25: 0.75, 30: 0.25}
+    lines = [to_line(step, {"eval/accuracy": value}) for step, value in accuracies.items()]
+    (workdir / "metrics.jsonl").write_text("".join(lines))
+    best = run_data(workdir)["best"]
+    assert (best["step"], best["equal"], best["evaluations"]) == (25, 3, 6)
+    values = read_metrics(workdir / "metrics.jsonl").values_by_step("eval/accuracy")
+    assert values == accuracies
+    said = best_in_words(values, 25, "eval/accuracy")
+    assert said.startswith("that of step 25, the last of 3 evaluations with the best held-out acc")
+    said = best_in_words({**values, 35: 0.8}, 35, "eval/accuracy")
+    assert said == "that of step 35, which has the best held-out accuracy"
+
+
+def hints_with(held_out, train, splits=(), first_step=0):
+    metrics = RunMetrics()
+    for step, (loss, other) in enumerate(zip(held_out, train, strict=True), 1):
+        metrics.add(10 * step, {"train/loss": other})
+        metrics.add(10 * step, {"eval/loss": loss})
+    return hints_of(metrics, splits, first_step)
+
+
+def test_only_a_held_out_loss_that_rises_while_the_training_loss_falls_is_over_fitting():
+    (hint,) = hints_with([0.9, 0.67, 1.5, 2.13], [0.9, 0.6, 0.1, 0.01])
+    for number in ("step 20 (0.67)", "2.13 at step 40", "from 0.6 to 0.01"):
+        assert number in hint
+    falls, rises = [0.9, 0.6, 0.1, 0.01], [0.9, 0.67, 1.5, 2.13]
+    assert not hints_with(falls, falls)  # both fall
+    assert not hints_with([0.9, 0.67, 0.68, 0.7], falls)  # rises a little
+    assert not hints_with(rises, [0.9, 0.6, 1.2, 2.0])  # the training diverges: no memory
+    assert not hints_with([0.001, 0.001, 0.002, 0.003], falls)  # both are next to nothing
+    assert not hints_with(rises[1:3], falls[1:3])  # two evaluations are no trend
+    assert not hints_with(rises, falls, first_step=20)  # an earlier phase had the lowest
+
+
+def test_predictions_no_better_than_the_most_frequent_class_are_said():
+    def split(counts):
+        return {"split": "dev", "confusion": {"labels": ["bad", "good"], "counts": counts}}
+
+    (hint,) = hints_with([], [], [split([[0, 40], [0, 60]])])
+    assert "All 100 predictions of dev are 'good', and 60.00 %" in hint
+    (hint,) = hints_with([], [], [split([[10, 30], [12, 48]])])
+    assert "58.00 % of the 100 predictions" in hint and "'good', the most frequent" in hint
+    assert "right in 60.00 %" in hint and "All" not in hint and "not learned" not in hint
+    assert not hints_with([], [], [split([[20, 20], [15, 45]])])  # 65 %
+    assert not hints_with([], [], [split([[0, 0], [0, 60]])])  # there is only one class
+    assert not hints_with([], [], [{"split": "dev"}])
+
+
+@pytest.mark.parametrize(("loss", "count"), [(6.5, 0), (7.0, 1), (7.5, 1)])
+def test_a_masked_lm_loss_at_the_unigram_entropy_is_said(loss, count):
+    metrics = RunMetrics()
+    metrics.add(10, {"eval/mlm_loss": 9.0, "eval/unigram_entropy": 7.0})
+    metrics.add(20, {"eval/mlm_loss": loss, "eval/unigram_entropy": 7.0})
+    hints = hints_of(metrics, [])
+    assert len(hints) == count and all(f"({loss:.3f})" in hint for hint in hints)
 
 
 def test_states_of_a_run_are_said_in_plain_words(workdir):
