@@ -25,7 +25,7 @@ def flag_names(configs: Sequence[Any]) -> list[str]:
     return [name for config_class in classes for name in _names(config_class, "")]
 
 
-def _names(config_class: type, prefix: str) -> Iterator[str]:
+def _names(config_class: Any, prefix: str) -> Iterator[str]:
     for name, field_type in get_type_hints(config_class).items():
         if name not in config_class.__dataclass_fields__:
             continue  # a class variable

@@ -410,7 +410,7 @@ class Run(abc.ABC):
         if jax.device_count() > 1 or kernel != "xla" or requested != "auto":
             where += f", attention kernel {facts['attention']}"
         if step == self.num_steps:
-            steps = f"all {self.num_steps:,} steps are done already (--overwrite starts anew)"
+            steps = f"all {self.num_steps:,} steps are done already"
         else:
             steps = f"{self.num_steps:,} steps" + (f", resuming at step {step}" if step else "")
         return f"{facts['parameters']:,} parameters, {facts['dtype']}, on {where}; {steps}"
