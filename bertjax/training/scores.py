@@ -166,7 +166,7 @@ def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
         step: the step of the best checkpoint, which is the last one of equally good ones.
         metric: the name of the metric, such as "eval/accuracy".
     """
-    label, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
+    name, count = held_out_label(metric), list(values.values()).count(values.get(step, math.nan))
     if count < 2:
-        return f"that of step {step}, which has the best {label}"
-    return f"that of step {step}, the last of {count} evaluations with the best {label}"
+        return f"that of step {step}, which has the best {name}"
+    return f"that of step {step}, the last of {count} evaluations with the best {name}"
