@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -117,11 +118,16 @@ def test_the_report_of_a_fine_tuning_has_the_files_of_its_predictions(tuned):
     assert split["classes"] == json.loads((tuned / "predictions" / "dev.report.json").read_text())
     lines = (tuned / "predictions" / "dev.jsonl").read_text().splitlines()
     predictions = {line["id"]: line for line in map(json.loads, lines)}
+    (dev,) = (json.loads(row["value"]) for row in run["config"] if row["field"] == "dev")
+    table = list(csv.reader(Path(dev).read_text().splitlines()))
+    assert split["has_ids"] is False and split["mistakes"]
     for mistake in split["mistakes"]:
         line = predictions[mistake["id"]]
         assert mistake["predicted"] == line["label"] != mistake["gold"] == line["input"]["label"]
         assert mistake["probability"] == line["probabilities"][line["label"]]
         assert mistake["text"] == line["input"]["text"]
+        row = re.fullmatch(rf"row (\d+) of {Path(dev).name}", mistake["place"])
+        assert row and mistake["text"] in table[int(row[1]) - 1]  # as a spreadsheet counts
     assert split["wrong"] == sum(x["label"] != x["input"]["label"] for x in predictions.values())
 
 
@@ -247,6 +253,9 @@ def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     times = json.loads(line)["seconds"]
     assert seen["seconds"] == {key: value for key, value in times.items() if value > 0}
     assert seen["states"] == ["finishedFinished after step 8 of 8."]
+    (split,) = data_of((tuned / "report.html").read_text())["runs"][0]["splits"]
+    assert all(f" · {mistake['place']}" in seen["text"] for mistake in split["mistakes"][:8])
+    assert "are wrong; here are all of them, the most confident first" in seen["text"]
     assert shlex.join(sys.orig_argv) in seen["text"]  # the command
 
 

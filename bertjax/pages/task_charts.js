@@ -112,21 +112,27 @@ function mistakeText(mistake) {
   return text;
 }
 
+// Where an example is: its row as a spreadsheet counts, and its id if the data has ids.
+function whereIs(split, mistake) {
+  const id = mistake.id && (split.has_ids || !mistake.place) ? `${mistake.place ? "id" : "example"} ${mistake.id}` : "";
+  return [mistake.place, id].filter(Boolean).map((text) => ` · ${text}`).join("");
+}
+
 function mistakes(split) {
   const isNumber = split.label_kind === "regression", first = 8;
   const rows = split.mistakes.map((mistake) => {
     const said = element("span", {}, "label ", element("b", { class: "gold" }, String(mistake.gold)), ", predicted ",
       element("b", { class: "predicted" }, isNumber ? short(mistake.predicted) : mistake.predicted),
-      isNumber ? ` (error ${short(mistake.error)})` : ` with ${percent(mistake.probability, 1)}`, mistake.id ? ` · example ${mistake.id}` : "");
+      isNumber ? ` (error ${short(mistake.error)})` : ` with ${percent(mistake.probability, 1)}`, whereIs(split, mistake));
     return element("div", { class: "mistake" }, mistakeText(mistake), mistake.pair ? element("p", {}, mistake.pair) : null, said);
   });
   const list = element("div", {}, ...rows.slice(0, first));
   const how = isNumber ? `The ${rows.length} largest errors of ${grouped(split.examples)} examples.` :
-    `${grouped(split.wrong)} of ${grouped(split.decisions)} ${split.calibration.unit} are wrong; here are the ${rows.length} with the highest probability. They show errors of the model, and errors of the labels.`;
+    `${grouped(split.wrong)} of ${grouped(split.decisions)} ${split.calibration.unit} are wrong; here are ${rows.length < split.wrong ? `the ${rows.length} with the highest probability` : "all of them, the most confident first"}. They show errors of the model, and errors of the labels.`;
   const made = element("section", { class: "wide" }, element("h3", {}, isNumber ? "Largest errors" : "Most confident mistakes"),
     element("p", {}, rows.length ? how : "There is no wrong prediction."), list);
   if (rows.length > first) {
-    const more = element("button", { type: "button", class: "small" }, `show all ${rows.length}`);
+    const more = element("button", { type: "button", class: "small" }, rows.length < split.wrong ? `show ${rows.length}` : `show all ${rows.length}`);
     more.addEventListener("click", () => { list.append(...rows.slice(first)); more.remove(); });
     made.append(more);
   }

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from bertjax.files import write_json
 from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.squad_metrics import normalize_answer
 from bertjax.training.class_report import ClassReport
 
@@ -75,6 +76,9 @@ class PredictionSummary:
         self.examples = self._decisions = self._wrong = 0
         # Per bin of probabilities: number of decisions, sum of probabilities, right decisions.
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
+        # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
+        source = task.source
+        self._has_ids = not (isinstance(source, CustomSource) and source.columns.id is None)
         # A heap of (how bad, -order, mistake), the least bad mistake first.
         self._mistakes: list[tuple[float, int, dict[str, Any]]] = []
         self._points: list[tuple[float, float]] = []
@@ -131,7 +135,8 @@ class PredictionSummary:
             return
         word = decision.word if decision else None
         # Orders are unique, so that the dictionaries are never compared.
-        entry = (badness, order, {"id": example.id, **_texts(example, word), **fields})
+        where = {"id": example.id, "place": _place(example.where)}
+        entry = (badness, order, {**where, **_texts(example, word), **fields})
         (heapq.heappushpop if full else heapq.heappush)(self._mistakes, entry)
 
     def content(self, scores: Mapping[str, float], classes: ClassReport) -> dict[str, Any]:
@@ -148,6 +153,7 @@ class PredictionSummary:
             "scores": dict(scores),
             "decisions": self._decisions,
             "wrong": self._wrong,
+            "has_ids": self._has_ids,
             "mistakes": [
                 entry for *_, entry in sorted(self._mistakes, key=lambda x: (-x[0], -x[1]))
             ],
@@ -239,6 +245,12 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
         choice = prediction["label"]
         gold, answer = _cut(example.choices[label]), _cut(example.choices[choice])
         yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
+
+
+def _place(where: str) -> str:
+    """Returns "row 100 of a.csv" for "folder/a.csv, row 100"; rows are counted as in messages."""
+    path, comma, row = where.rpartition(", row ")
+    return f"row {row} of {Path(path).name}" if comma and row.isdigit() else where
 
 
 def _texts(example: Example, word: int | None) -> dict[str, Any]:
