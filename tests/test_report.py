@@ -19,8 +19,10 @@ import pytest
 import bertjax
 from bertjax import pretrain, report
 from bertjax.config import FinetuneConfig, OptimizerConfig, Phase, PretrainConfig
+from bertjax.run_file import write_run
 from bertjax.training import report_writer
-from bertjax.training.metric_files import read_lines
+from bertjax.training.metric_files import read_lines, to_line
+from bertjax.training.run_report import report_page, run_data
 from tests.browser import used
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
@@ -257,6 +259,38 @@ def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     assert all(f" · {mistake['place']}" in seen["text"] for mistake in split["mistakes"][:8])
     assert "are wrong; here are all of them, the most confident first" in seen["text"]
     assert shlex.join(sys.orig_argv) in seen["text"]  # the command
+
+
+@needs_browser
+def test_figures_are_rounded_and_an_axis_of_fractions_ends_at_100_percent(tmp_path):
+    write_run(tmp_path, {"task": "classify", "init": "m", "log_every": 50}, "data")
+    losses = {50: 0.00044836, 100: 0.00033912, 102: 0.7}
+    lines = [
+        to_line(step, {"train/loss": loss, "train/tokens_per_second": 573.04})
+        + to_line(step, {"eval/accuracy": 0.65, "eval/loss": 12.5})
+        for step, loss in losses.items()
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    script = """
+      const texts = (selector) => [...document.querySelectorAll(selector)].map((x)=>x.textContent);
+      seen.tiles = texts(".tile");
+      seen.captions = texts('[data-chart="loss"] figcaption');
+      seen.axis = texts('[data-chart="accuracy"] text');
+      const svg = document.querySelector('[data-chart="loss"] svg');
+      press("End", svg);
+      seen.tip = texts('[data-chart="loss"] .tip .row');
+    """
+    seen = used(report_page([run_data(tmp_path)]), script, tmp_path)
+    assert not seen["errors"] and "100 %" in seen["axis"]
+    assert seen["tiles"][:3] == [
+        "65.00 %highest held-out accuracy, at step 102, the last of 3 evaluations with this value",
+        "0.000339last training loss, at step 100",
+        "573last throughput in tokens per second, at step 100",
+    ]
+    assert seen["captions"] == [
+        "Train: each point is the mean of 50 steps, but the last one of only 2."
+    ]
+    assert seen["tip"][0] == "train (mean of only 2 steps)0.7"
 
 
 @pytest.mark.slow

@@ -150,9 +150,16 @@ class LineChart {
     let low = Infinity, high = -Infinity;
     for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
     if (this.isLog) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
-    if (this.zero) return [Math.min(0, low), high > 0 ? high * 1.06 : 1];
+    if (this.zero) return [Math.min(0, low), this.axisEnd(high)];
     const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
     return [low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];
+  }
+
+  // The end of an axis from 0: the next line of its grid, and 100 % for fractions above a half.
+  axisEnd(high) {
+    if (high <= 0 || (this.unit === "%" && high > 0.5 && high <= 1)) return 1;
+    const [, second] = ticks(0, high, 6);
+    return Math.ceil(high / second - 1e-9) * second;
   }
 
   y(value) {
@@ -258,7 +265,9 @@ class LineChart {
     const step = this.steps[this.at];
     const rows = this.pointed().map(([one, n]) => {
       const swatch = element("i", { style: `background:${one.color}` });
-      const where = one.steps[n] === step ? null : element("small", {}, ` at step ${grouped(one.steps[n])}`);
+      const at = one.steps[n] === step ? "" : ` at step ${grouped(one.steps[n])}`;
+      const mean = one.partial && one.partial.step === one.steps[n] ? ` (mean of only ${one.partial.steps} step${one.partial.steps > 1 ? "s" : ""})` : "";
+      const where = at || mean ? element("small", {}, at + mean) : null;
       return element("div", { class: "row", "data-metric": one.metric, "data-run": one.run, "data-step": one.steps[n], "data-value": one.values[n] },
         swatch, element("span", {}, one.label, where), element("b", {}, this.exact(one.values[n])));
     });

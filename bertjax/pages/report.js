@@ -15,6 +15,8 @@ const TITLES = {
   mae: "Mean absolute error", rmse: "Root mean squared error",
 };
 const LAST = ["learning_rate", "grad_norm", "tokens_per_second", "mfu"];
+// Whether a training metric is a mean since the last log line; the others are of its last step.
+const isMean = (name) => !["learning_rate", "grad_norm"].includes(name);
 const base = (metric) => metric.slice(metric.indexOf("/") + 1);
 const titled = (name) => TITLES[name] || (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
 // A metric in plain words: "held-out MLM loss", "training loss", "tokens/s".
@@ -26,9 +28,10 @@ function plain(metric) {
 const isPercent = (metric) => runs.some((run) => run.percent.includes(metric));
 const shown = (metric, value) => {
   if (value === null || value === undefined) return "–";
-  if (isPercent(metric)) return percent(value);
-  return value >= 1000 ? grouped(Math.round(value)) : short(value, 5);
+  return isPercent(metric) ? percent(value) : decimal(value);
 };
+// A number in a tile or table: as many digits as a reader compares.
+const decimal = (value) => Math.abs(value) >= 100 ? grouped(Math.round(value)) : short(value, Math.abs(value) < 0.01 ? 3 : 4);
 const color = (n) => `var(--s${n % 8})`;
 const when = (seconds) => new Date(seconds * 1000).toLocaleString();
 
@@ -46,6 +49,7 @@ function seriesOf(run, index, metric, steps, values) {
   const one = { metric, run: run.name, steps, values, label: isOne ? what : `${run.name}, ${what}` };
   one.color = color(isOne ? (isTrain ? 0 : 1) : index);
   one.width = isTrain ? 1.5 : 2.2;
+  if (isTrain && isMean(name)) one.partial = run.partial;
   one.faint = isTrain && !isOne;
   if (isEntropy) Object.assign(one, { dash: "6 4", width: 1.6, color: "var(--soft)", label: isOne ? what : `${run.name}, ${what}` });
   else if (!isTrain) one.marks = MARKS[isOne ? 0 : index % MARKS.length];
@@ -98,6 +102,13 @@ function thinning(id) {
   return `Train: ${grouped(kept)} of ${grouped(all)} logged values are shown: of every ${widths} steps the first, last, lowest and highest. Held-out values are all shown.`;
 }
 
+// Says that the last point of a training curve is the mean of fewer steps than the others.
+function partialNote(id) {
+  const one = isOne && isMean(id) && runs[0].partial, has = one && runs[0].train[`train/${id}`];
+  if (!has) return "";
+  return `Train: each point is the mean of ${grouped(one.every)} steps, but the last one of only ${grouped(one.steps)}.`;
+}
+
 function drawCharts() {
   const found = collectCharts(), grid = element("div", { class: "grid" });
   for (const id of [...found.keys()].sort((a, b) => rank(a) - rank(b))) {
@@ -108,7 +119,7 @@ function drawCharts() {
       format: (value, isTick) => inPercent ? `${Number((100 * value).toPrecision(isTick ? 3 : 4))} %` : short(value),
       zero: inPercent || ["tokens_per_second", "mfu", "learning_rate"].includes(id),
       log: id.includes("loss") || id === "learning_rate" || id === "grad_norm",
-      phases: isOne ? runs[0].phases : [], events: isOne ? runs[0].events : [], note: thinning(id),
+      phases: isOne ? runs[0].phases : [], events: isOne ? runs[0].events : [], note: [thinning(id), partialNote(id)].filter(Boolean).join(" "),
     });
     grid.append(chart.figure);
   }
@@ -174,7 +185,7 @@ function scoreTable(run) {
   const rows = names.map((name) => [titled(name), ...columns.map((split) => {
     const value = scores[split][name];
     return element("span", { title: String(value), "data-score": `${split}/${name}`, "data-value": String(value) },
-      value === undefined ? "–" : isFraction(name) ? percent(value) : short(value, 5));
+      value === undefined ? "–" : isFraction(name) ? percent(value) : decimal(value));
   })]);
   const steps = run.splits.filter((split) => split.step !== null && split.step !== undefined).map((split) => `${split.split}: the model of step ${grouped(split.step)}`);
   return element("section", {}, element("h3", {}, "Scores"),
@@ -283,7 +294,10 @@ function leadOf(run, index) {
   if (isOne) {
     for (const metric of ["train/loss", "train/tokens_per_second", "train/mfu"]) {
       const curve = run.train[metric];
-      if (curve) tiles.push([shown(metric, curve.values[curve.values.length - 1]), `last ${plain(metric)}, at step ${grouped(curve.steps[curve.steps.length - 1])}`]);
+      if (!curve) continue;
+      // A mean of a few steps jumps, so that the tile has the last one of the usual number of steps.
+      const n = curve.steps.length - (run.partial && curve.steps.length > 1 ? 2 : 1);
+      tiles.push([shown(metric, curve.values[n]), `last ${plain(metric)}, at step ${grouped(curve.steps[n])}`]);
     }
     if (run.ledger) tiles.push([duration(working(run.ledger)), run.ledger.processes === 1 ? "running time" : `running time of ${run.ledger.processes} processes`]);
   }

@@ -105,6 +105,7 @@ def run_data(
         "phases": phases,
         "best": _best(metrics, facts, phases, is_pretraining),
         "train": curves,
+        "partial": _partial(curves, config.get("log_every")),
         "log_lines": metrics.lines,
         "eval": {"steps": metrics.eval_steps, "values": metrics.evals},
         "percent": _in_percent([*curves, *metrics.evals], is_pretraining),
@@ -163,6 +164,17 @@ def _curve(curve: Any) -> dict[str, Any]:
         "count": curve.count,
         "width": curve.width,
     }
+
+
+def _partial(curves: Mapping[str, Any], every: Any) -> dict[str, int] | None:
+    """Returns of how few steps the last training point is the mean; None if of as many as others.
+
+    {"step": its step, "steps": their number, "every": the number of steps of the other points}.
+    """
+    steps = curves.get("train/loss", {}).get("steps", ())
+    if not isinstance(every, int) or len(steps) < 2 or not steps[-1] % every:
+        return None
+    return {"step": steps[-1], "steps": steps[-1] % every, "every": every}
 
 
 def _config(workdir: Path) -> tuple[dict[str, Any], str]:

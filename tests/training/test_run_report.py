@@ -143,6 +143,21 @@ def test_the_best_of_equal_evaluations_is_the_last_and_says_how_many_there_are(w
     assert said == "that of step 35, which has the best held-out accuracy"
 
 
+@pytest.mark.parametrize(
+    ("steps", "partial"),
+    [
+        ((50, 100, 102), {"step": 102, "steps": 2, "every": 50}),
+        ((50, 100, 150), None),
+        ((34,), None),  # there is no other point that it differs from
+    ],
+)
+def test_a_last_mean_of_fewer_steps_is_marked(workdir, steps, partial):
+    write_run(workdir, {"task": "classify", "init": "m", "log_every": 50}, "data")
+    lines = [to_line(step, {"train/loss": 1.0}) for step in steps]
+    (workdir / "metrics.jsonl").write_text("".join(lines))
+    assert run_data(workdir)["partial"] == partial
+
+
 def hints_with(held_out, train, splits=(), first_step=0):
     metrics = RunMetrics()
     for step, (loss, other) in enumerate(zip(held_out, train, strict=True), 1):
