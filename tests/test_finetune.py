@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import zipfile
 from pathlib import Path
@@ -150,6 +151,32 @@ def test_resume_equals_an_uninterrupted_run(
     printed = capsys.readouterr().out
     assert "has no classifier" not in printed and f"resuming at step {stop_after}" in printed
     check_equal(workdir, whole)
+
+
+def test_a_finished_run_has_nothing_to_do_until_something_is_missing(
+    config, whole, tmp_path, capsys
+):
+    """The same command leaves the files of a finished run as they are, and says so."""
+    workdir = tmp_path / "run"
+    shutil.copytree(whole, workdir)
+    scores = json.loads((workdir / "scores.json").read_text())
+    config = dataclasses.replace(config, workdir=str(workdir), num_epochs=6)
+
+    def contents():
+        files = sorted(path for path in workdir.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files}
+
+    before = contents()
+    assert finetune.run(config) == {"": scores}
+    printed = capsys.readouterr().out
+    assert f"{workdir} is finished: there is nothing to do." in printed
+    assert "held-out accuracy" in printed and "steps" not in printed
+    assert contents() == before
+    shutil.rmtree(workdir / "predictions")
+    assert finetune.run(config) == {"": scores}
+    printed = capsys.readouterr().out
+    assert "steps are done already" in printed and "nothing to do" not in printed
+    assert (workdir / "predictions/dev.jsonl").is_file()
 
 
 def check_equal(workdir, whole):

@@ -38,6 +38,7 @@ from bertjax.training.finetuning import (
     load_for_task,
     reinitialized,
 )
+from bertjax.training.finished_run import has_nothing_to_do
 from bertjax.training.hub_pushes import create_repository_of
 from bertjax.training.metric_files import read_lines
 from bertjax.training.rollback import RolledBack
@@ -227,16 +228,22 @@ def _train(
 ) -> dict[str, float]:
     """Trains one run and returns its scores.
 
-    If the run is one of several (`name` is not empty) and has finished before, the stored scores
-    of the run are returned instead.
+    If the run has finished before, and is one of several (`name` is not empty) or has nothing left
+    to do, the stored scores of the run are returned instead.
     """
     workdir = Workdir(Path(config.workdir))
-    finished = workdir.path / SCORES
+    finished, identity = workdir.path / SCORES, identity_of(config, teacher)
     if name and finished.is_file():
         with contextlib.suppress(*([ValueError] if config.overwrite else [])):
-            identity, defaults = identity_of(config, teacher), defaults_of(config)
-            workdir.check(identity, data.fingerprint, defaults=defaults)
+            workdir.check(identity, data.fingerprint, defaults=defaults_of(config))
             return read_json(finished)
+    splits = [*splits_of(task, "dev"), *splits_of(task, "test")]
+    if has_nothing_to_do(workdir, config, identity, data.fingerprint, splits, SCORES):
+        print(
+            f"{config.workdir} is finished: there is nothing to do. To train again, choose another "
+            "--workdir or delete that folder."
+        )
+        return read_json(finished)
     while True:
         hosts.on_first(lambda: workdir.set_damaged_aside(overwrite=config.overwrite))
         run = hosts.on_all(lambda: FinetuningRun(config, task, loaded, data, teacher))
