@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,6 +12,7 @@ from bertjax import command_line
 from bertjax.files import explaining
 
 if TYPE_CHECKING:
+    from bertjax.inference.training_overlap import TrainingOverlap
     from bertjax.tasks.sources.columns import Columns
     from bertjax.weights import LoadedModel
 
@@ -170,7 +171,9 @@ def answer(config: PredictConfig) -> None:
     """Predicts --text or all examples of --input; writes the predictions to --output.
 
     The predictions are JSON lines or a table, as the suffix of --output says; without --output,
-    JSON lines are printed. If the examples have labels, the metrics are printed as well. If the
+    JSON lines are printed. If the examples have labels, the metrics are printed as well, to
+    standard error: in per cent on a terminal, else as JSON. If the model was fine-tuned with
+    examples of the input, a warning says so. If the
     command is killed, running it again with the same input, model and flags predicts only the
     examples without a prediction yet, so that --output has one line or row per example.
 
@@ -182,6 +185,7 @@ def answer(config: PredictConfig) -> None:
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.partial_output import check_output
     from bertjax.inference.saved_task import TaskModel
+    from bertjax.inference.training_overlap import TrainingOverlap
     from bertjax.tasks.prediction_inputs import from_text
     from bertjax.tasks.sources.official_files import change_notes
     from bertjax.weights import load_model
@@ -190,6 +194,7 @@ def answer(config: PredictConfig) -> None:
         check_suffix(config.output)
         check_output(config.output, config.input)
     model = TaskModel(load_model(config.model, None), config.max_length)
+    overlap = None
     if config.text is not None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
     else:
@@ -197,6 +202,8 @@ def answer(config: PredictConfig) -> None:
         task, examples, note = task_of_file(model, path, config.columns, separator, "report")
         if note:
             print(note, file=sys.stderr)
+        overlap = TrainingOverlap(model, path)
+        examples = overlap.observe(task, examples)
     answers = Answers(model, config.input, config.output)
     settings = {**dataclasses.asdict(config), "output": None}
     with answer_lines(config.output, config.input, model.name, settings) as lines:
@@ -206,8 +213,33 @@ def answer(config: PredictConfig) -> None:
     if config.output is not None:
         print(f"predictions written to {config.output}")
     if scores:
-        print(json.dumps(scores), file=sys.stderr)
+        if overlap is not None and overlap.repeated:
+            print(_warning(overlap), file=sys.stderr)
+        print(scores_text(scores) if sys.stderr.isatty() else json.dumps(scores), file=sys.stderr)
     answers.check()
+
+
+def scores_text(scores: Mapping[str, float]) -> str:
+    """Returns scores as a line of text: "accuracy 96.25 %, macro F1 95.90 %"."""
+    from bertjax.tasks.metrics import is_fraction
+    from bertjax.training.metric_labels import label, number
+
+    values = (
+        (key, f"{100 * x:.2f} %" if is_fraction(key) else number(x)) for key, x in scores.items()
+    )
+    return ", ".join(f"{label(key)} {value}" for key, value in values)
+
+
+def _warning(overlap: "TrainingOverlap") -> str:
+    """Returns a warning that examples are scored with which the model was fine-tuned."""
+    text = (
+        f"warning: {overlap.repeated:,} of the {overlap.labelled:,} examples are in "
+        f"{overlap.train}, with which the model was fine-tuned, so that the scores are better than "
+        "those of new texts would be."
+    )
+    if overlap.held_out:
+        text += f" On the examples held out from the training: {scores_text(overlap.held_out)}."
+    return text
 
 
 def answer_task(config: PredictConfig) -> None:

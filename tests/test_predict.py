@@ -343,3 +343,30 @@ def test_an_input_of_which_no_row_can_be_predicted_is_an_error(run, tmp_path):
             PredictConfig(model=str(run), input=str(tmp_path / "a.csv"), output=str(output))
         )
     assert len(output.read_text().splitlines()) == 2  # with the reasons
+
+
+def test_scores_on_the_training_file_come_with_a_warning(run, tmp_path, capsys):
+    """The warning counts the examples with a text of the training file, and says what to trust."""
+    best = next(run.glob("seed*")) / "model"
+    output = str(tmp_path / "out.jsonl")
+
+    def warning(text: str) -> str:
+        (tmp_path / "b.csv").write_text(text)
+        predict.run(PredictConfig(model=str(best), input=str(tmp_path / "b.csv"), output=output))
+        lines = capsys.readouterr().err.splitlines()
+        return "\n".join(line for line in lines if line.startswith("warning: "))
+
+    assert not warning("text,label\nabc de,one\nde fg,two\n")
+    found = warning("text,label\nabc de,one\nabc de fg,two\n")
+    assert found.startswith(f"warning: 1 of the 2 examples are in {run.parent / 'a.csv'}, ")
+    scores = json.loads((best.parent / "scores.json").read_text())
+    assert f"micro F1 {100 * scores['dev/micro_f1']:.2f} %" in found
+    # The training file itself is not read again to be compared; and without labels, no warning.
+    predict.run(PredictConfig(model=str(best), input=str(run.parent / "a.csv"), output=output))
+    assert "18 of the 18 examples" in capsys.readouterr().err
+    assert not warning("text\nabc de fg\n")
+
+
+def test_scores_are_per_cent_for_people():
+    found = predict.scores_text({"accuracy": 0.9963054187192119, "mae": 0.25, "macro_f1": 1.0})
+    assert found == "accuracy 99.63 %, MAE 0.250, macro F1 100.00 %"

@@ -125,7 +125,7 @@ class OwnFiles(abc.ABC):
         text_of = []  # index of each example's text in `keys`
         numbers: dict[bytes, int] = {}
         for example in self.read("train"):
-            digest = _digest(example)
+            digest = text_digest(example)
             keys.setdefault(digest, key(example))
             text_of.append(numbers.setdefault(digest, len(numbers)))
         chosen = choose(list(keys.values()), fraction)
@@ -146,8 +146,8 @@ class OwnFiles(abc.ABC):
         """Returns a warning if examples of the dev file are in the train file too, else ""."""
         if self._held_out is not None or not {"train", "dev"} <= set(self.splits):
             return ""
-        known = {_digest(example) for example in self.read("train")}
-        repeated = [_digest(example) in known for example in self.read("dev")]
+        known = {text_digest(example) for example in self.read("train")}
+        repeated = [text_digest(example) in known for example in self.read("dev")]
         if not any(repeated):
             return ""
         return (
@@ -157,7 +157,7 @@ class OwnFiles(abc.ABC):
         )
 
 
-def _digest(example: Example) -> bytes:
+def text_digest(example: Example) -> bytes:
     """Returns a hash of the texts of an example, which is small where texts are long."""
     texts = (example.text, example.pair, example.words, example.choices)
     return hashlib.blake2b(repr(texts).encode(errors="replace"), digest_size=12).digest()
