@@ -175,7 +175,7 @@ def test_a_finished_run_has_nothing_to_do_until_something_is_missing(
     shutil.rmtree(workdir / "predictions")
     assert finetune.run(config) == {"": scores}
     printed = capsys.readouterr().out
-    assert "steps are done already" in printed and "nothing to do" not in printed
+    assert "nothing is left to train" in printed and "nothing to do" not in printed
     assert (workdir / "predictions/dev.jsonl").is_file()
 
 
