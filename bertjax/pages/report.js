@@ -302,7 +302,7 @@ function leadOf(run, index) {
     if (run.ledger) tiles.push([duration(working(run.ledger)), run.ledger.processes === 1 ? "running time" : `running time of ${run.ledger.processes} processes`]);
   }
   made.append(element("div", { class: "tiles" }, ...tiles.map(([value, label]) => element("div", { class: "tile" }, element("b", {}, value), element("span", {}, label)))));
-  if (run.hints.length) made.append(element("div", { class: "hints", "data-hints": run.hints.length }, element("b", {}, "What stands out"), ...run.hints.map((hint) => element("p", {}, hint))));
+  if (run.hints.length) made.append(element("div", { class: "hints", "data-hints": run.hints.length }, element("b", {}, "What stands out"), ...run.hints.map((hint) => element("p", {}, hint.replaceAll(" %", "\u00a0%")))));
   return made;
 }
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from bertjax import report
+from bertjax.config import FinetuneConfig
 from bertjax.run_file import write_run
-from bertjax.tasks import Example
+from bertjax.tasks import Example, make_task
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
@@ -29,6 +30,7 @@ from bertjax.training.run_metrics import MOST_BUCKETS, Curve, RunMetrics, read_m
 from bertjax.training.run_report import report_page, run_data
 from bertjax.training.run_state import RESUMING
 from bertjax.training.scores import best_in_words
+from bertjax.training.variants import task_options
 
 CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
 SECONDS = dict.fromkeys(
@@ -404,6 +406,25 @@ def test_mistakes_of_other_tasks_say_what_is_wrong():
     prediction = {"label": 0, "probabilities": [0.7, 0.3]}
     (mistake,) = summary_of(choice, [(example, prediction)])["mistakes"]
     assert (mistake["gold"], mistake["predicted"]) == ("fell", "ran")
+
+
+@pytest.mark.parametrize("id_column", [None, "nr"])
+def test_mistakes_have_the_row_of_their_file_and_the_id_only_of_an_id_column(tmp_path, id_column):
+    rows = "\n".join(f"7{i},text {i},{'no' if i % 2 else 'yes'}" for i in range(4))
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text(f"nr,text,label\n{rows}\n")
+    options = FinetuneConfig(
+        **{"task": "classify", "train": str(tmp_path / "train.csv"), "id_column": id_column},
+        **{"dev": str(tmp_path / "dev.csv"), "text_column": "text", "label_column": "label"},
+    )
+    task = make_task("classify", task_options(options))
+    prediction = {"label": "no", "probabilities": {"no": 0.9, "yes": 0.1}}
+    content = summary_of(task, [(example, prediction) for example in task.source.examples("dev")])
+    assert content["has_ids"] is (id_column is not None)
+    places = [(mistake["place"], mistake["id"]) for mistake in content["mistakes"]]
+    ids = ["0", "2"] if id_column is None else ["70", "72"]
+    # The header is row 1.
+    assert places == [("row 2 of dev.csv", ids[0]), ("row 4 of dev.csv", ids[1])]
 
 
 def test_points_of_a_regression_are_thinned_and_the_largest_errors_kept():
