@@ -39,7 +39,7 @@ ALLOWED = {
     "weights": {"model", "tokenization", "config", "files", "cloud", "shipped"}
     | {"checkpoint_files", "file_checksums", "run_file", "progress"},
     "inference": {"weights", "devices", "tasks", "model", "pages"}
-    | {"lock", "scratch", "file_checksums", "progress"}
+    | {"lock", "scratch", "file_checksums", "run_file", "progress"}
     | MODEL_SIDE,
     "training": {"inference", "weights", "devices", "tasks", "model", "pages"}
     | {"lock", "scratch", "checkpoint_files", "file_checksums", "run_file", "cloud", "progress"}

@@ -412,7 +412,9 @@ class Run(abc.ABC):
         if step == self.num_steps:
             steps = f"all {self.num_steps:,} steps are done already"
         else:
-            steps = f"{self.num_steps:,} steps" + (f", resuming at step {step}" if step else "")
+            plural = "s" if self.num_steps > 1 else ""
+            steps = f"{self.num_steps:,} step{plural}"
+            steps += f", resuming at step {step}" if step else ""
         return f"{facts['parameters']:,} parameters, {facts['dtype']}, on {where}; {steps}"
 
 

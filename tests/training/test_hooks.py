@@ -8,6 +8,7 @@ from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.chips import CHIPS
 from bertjax.training import evaluate as module
 from bertjax.training import hooks
+from bertjax.training.trainer import device_text
 
 
 class Lines:
@@ -79,3 +80,9 @@ def test_the_peak_of_a_gpu_is_that_of_its_own_card():
 def test_every_tpu_that_can_be_planned_for_has_a_peak():
     assert {chip.kind for chip in CHIPS.values()} <= PEAK_TFLOPS.keys()
     assert all(chip.tflops > 0 for chip in CHIPS.values())
+
+
+def test_devices_are_named_in_words():
+    assert device_text("cpu", 1, 1) == "1 CPU"
+    assert device_text("NVIDIA H100", 1, 1) == "1 NVIDIA H100"
+    assert device_text("TPU v4", 8, 2) == "8 x TPU v4 in 2 processes"
