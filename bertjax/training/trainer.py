@@ -373,7 +373,8 @@ class Run(abc.ABC):
     def _said_when_done(self, step: int) -> str:
         return (
             f"The run in {self.workdir.address} is finished (step {step:,} of "
-            f"{self.num_steps:,}): nothing is left to train; --overwrite deletes it and starts anew"
+            f"{self.num_steps:,}): nothing is left to train. To train again, choose another "
+            "--workdir or delete that folder."
         )
 
     def _last_evaluation(self) -> dict[str, Any]:

@@ -152,8 +152,8 @@ class OwnFiles(abc.ABC):
             return ""
         return (
             f"warning: {sum(repeated):,} of the {len(repeated):,} examples in {self.path('dev')} "
-            "have a text that is trained on, so that the dev scores are better than those of new "
-            "texts would be."
+            "have a text that is trained on, so that the scores on them are better than those of "
+            "new texts would be."
         )
 
 
