@@ -25,6 +25,7 @@ from bertjax.training.fit_phases import FitPhases
 from bertjax.training.hooks import MetricLogger
 from bertjax.training.objective import TEACHER
 from bertjax.training.rollback import Rollbacks, RolledBack
+from bertjax.training.run_facts import facts_of, first_line
 from bertjax.training.setup import Program
 from bertjax.training.skipped_updates import NotFinite
 from bertjax.training.state import TrainState
@@ -333,7 +334,7 @@ class Run(abc.ABC):
         is_done = hosts.is_first() and self._is_done(step, progress)
         if not is_done:
             goodput.begin(self.workdir.path, step)
-        hosts.say(self._said_when_done(step) if is_done else self._summary(step))
+        hosts.say(self._said_when_done(step) if is_done else first_line(self, step))
         writer, listeners = None, list[Listener]()
         if hosts.is_first():
             due = bool(progress.get("evaluation_due"))
@@ -347,7 +348,7 @@ class Run(abc.ABC):
             listeners += self._trackers
             if not is_done:
                 run = self.workdir
-                listeners.append(report_writer.begin(run.path, run.address, self._facts(step)))
+                listeners.append(report_writer.begin(run.path, run.address, facts_of(self, step)))
         logger = MetricLogger(
             writer,
             trackers=listeners,
@@ -381,55 +382,6 @@ class Run(abc.ABC):
         """Returns the metrics of the last evaluation without "eval/"; {} if there is none."""
         logged = self.workdir.last_evaluation() or {}
         return {key[5:]: value for key, value in logged.items() if key.startswith("eval/")}
-
-    def _facts(self, step: int) -> dict[str, Any]:
-        """Returns what the report says about this process, which trains from `step`."""
-        attention, requested = self.program.attention, self.training.attention
-        ignored = requested not in ("auto", attention.kernel)
-        warning = f"; warning: {requested} was requested" if ignored else ""
-        sizes = self.program.mesh.shape.items()
-        return {
-            "step": step,
-            "num_steps": self.num_steps,
-            "rollbacks": self.rollbacks.count,
-            "best_metric": self.best_metric,
-            "higher_is_better": self.higher_is_better,
-            "parameters": sum(x.size for x in jax.tree.leaves(self.program.state_shapes.params)),
-            "dtype": self.training.dtype,
-            "mesh": " x ".join(f"{axis}={size}" for axis, size in sizes),
-            "attention": f"{attention.kernel} ({attention.reason}{warning})",
-        }
-
-    def _summary(self, step: int) -> str:
-        """Returns the line about model, devices and steps with which the training begins."""
-        facts = self._facts(step)
-        where = device_text(jax.devices()[0].device_kind, jax.device_count(), jax.process_count())
-        if jax.device_count() > 1:
-            where += f" ({facts['mesh']})"
-        # The kernel of small runs without a choice is of no interest.
-        kernel, requested = self.program.attention.kernel, self.training.attention
-        if jax.device_count() > 1 or kernel != "xla" or requested != "auto":
-            where += f", attention kernel {facts['attention']}"
-        if step == self.num_steps:
-            steps = f"all {self.num_steps:,} steps are done already"
-        else:
-            plural = "s" if self.num_steps > 1 else ""
-            steps = f"{self.num_steps:,} step{plural}"
-            steps += f", resuming at step {step}" if step else ""
-        return f"{facts['parameters']:,} parameters, {facts['dtype']}, on {where}; {steps}"
-
-
-def device_text(kind: str, count: int, processes: int) -> str:
-    """Returns the devices of a run in words: "1 CPU", "8 x TPU v4 in 2 processes".
-
-    Args:
-        kind: the kind of the devices, jax's `device_kind`.
-        count: the number of devices.
-        processes: the number of processes that use them.
-    """
-    name = "CPU" if kind.lower() == "cpu" else kind
-    text = f"1 {name}" if count == 1 else f"{count} x {name}"
-    return text + (f" in {processes} processes" if processes > 1 else "")
 
 
 def identity_of(config: TrainingConfig, teacher: Teacher | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
 from bertjax.planning.chips import CHIPS
 from bertjax.training import evaluate as module
 from bertjax.training import hooks
-from bertjax.training.trainer import device_text
+from bertjax.training.run_facts import device_text
 
 
 class Lines:
