@@ -164,7 +164,7 @@ def test_a_finished_run_has_nothing_left_to_do_and_keeps_its_report(config, whol
     assert [(whole / name).read_bytes() for name in names] == files
     said = capsys.readouterr().out
     assert f"The run in {whole} is finished (step 20 of 20): nothing is left to train" in said
-    assert "--overwrite" in said and "resuming" not in said
+    assert "choose another --workdir" in said and "resuming" not in said
 
 
 def test_the_model_directory_holds_the_last_parameters(config, whole):

@@ -218,7 +218,7 @@ function timeOf(run) {
     // Without a process there is no activity, and so no colour of one.
     const shade = name === IDLE ? "var(--idle)" : color(Math.max(0, order.indexOf(name)));
     bar.append(element("i", { style: `width:${100 * value / total}%;background:${shade}`, title: `${name}: ${short(value)} s` }));
-    const label = name === "lost steps" ? `${name} (${grouped(run.ledger.lost_steps)} steps)` : name;
+    const label = name === "stepping" ? "training" : name === "lost steps" ? `${name} (${grouped(run.ledger.lost_steps)} steps)` : name;
     return [element("span", {}, element("i", { class: "swatch", style: `background:${shade}` }), label),
       element("span", { "data-activity": name, "data-value": value }, value < 100 ? value.toFixed(1) : grouped(Math.round(value))), percent(value / total, 1)];
   });

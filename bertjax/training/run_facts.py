@@ -28,7 +28,7 @@ def facts_of(run: "Run", step: int) -> dict[str, Any]:
 
 
 def first_line(run: "Run", step: int) -> str:
-    """Returns the line about model, devices and steps with which the training begins at `step`."""
+    """Returns the line about model, devices and steps with which `run` begins at `step`."""
     facts = facts_of(run, step)
     where = device_text(jax.devices()[0].device_kind, jax.device_count(), jax.process_count())
     if jax.device_count() > 1:

@@ -267,7 +267,7 @@ class Run(abc.ABC):
             if not is_complete:
                 with activity.doing(activity.SAVING, "saving the last checkpoint"):
                     checkpointer.close()
-                message = f"stopped after step {step} of {self.num_steps}"
+                message = f"stopped after step {step} of {self.num_steps}, which is saved"
                 raise Interrupted(message, on_all_hosts=True)
             return self.choose_state(checkpointer, state)
         except NotFinite as error:
