@@ -367,14 +367,15 @@ def parse(argv: Sequence[str] | None = None) -> PredictConfig:
 
 
 def _refuse_several_texts(words: Sequence[str]) -> None:
-    """Ends the process if --text, which takes one text, is followed by several."""
+    """Ends the process if --text, which takes one text, has several or is given several times."""
+    given = 0
     for index, word in enumerate(words):
         name, equals, _ = word.partition("=")
         following = itertools.takewhile(lambda x: not x.startswith("--"), words[index + 1 :])
-        count = len(list(following)) + len(equals)
-        if name == "--text" and count > 1:
+        given += len(list(following)) + len(equals) if name == "--text" else 0
+        if given > 1:
             command_line.refuse(
-                f"--text takes one text, but {count} were given: put a text with spaces in quotes; "
+                f"--text takes one text, but {given} were given: put a text with spaces in quotes; "
                 "for several texts, write one per line to a .txt file and give it with --input."
             )
 

@@ -360,7 +360,7 @@ def test_every_flag_of_a_command_is_known_to_the_search_for_unknown_ones():
 
 
 def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
-    for words in (["--text", "a", "b"], ["--text=a", "b"]):
+    for words in (["--text", "a", "b"], ["--text=a", "b"], ["--text", "a", "--text", "b"]):
         with pytest.raises(SystemExit, match="2"):
             predict.parse(["--model", "m", *words])
         assert "--text takes one text, but 2 were given" in capsys.readouterr().err

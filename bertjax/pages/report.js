@@ -295,9 +295,9 @@ function leadOf(run, index) {
     for (const metric of ["train/loss", "train/tokens_per_second", "train/mfu"]) {
       const curve = run.train[metric];
       if (!curve) continue;
-      // A mean of a few steps jumps, so that the tile has the last one of the usual number of steps.
-      const n = curve.steps.length - (run.partial && curve.steps.length > 1 ? 2 : 1);
-      tiles.push([shown(metric, curve.values[n]), `last ${plain(metric)}, at step ${grouped(curve.steps[n])}`]);
+      const n = curve.steps.length - 1, last = curve.steps[n];
+      const few = run.partial && run.partial.step === last ? `, a mean of only ${grouped(run.partial.steps)} steps` : "";
+      tiles.push([shown(metric, curve.values[n]), `last ${plain(metric)}, at step ${grouped(last)}${few}`]);
     }
     if (run.ledger) tiles.push([duration(working(run.ledger)), run.ledger.processes === 1 ? "running time" : `running time of ${run.ledger.processes} processes`]);
   }

@@ -125,7 +125,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     elif place.name == "model" and holds_run(place.parent):
         raise FileNotFoundError(
             f"The run in {place.parent} has not written its model: repeat its command to finish "
-            f"it. The newest checkpoint of a pretraining is read from {place.parent}."
+            f"it. (If it is a pretraining, {place.parent} itself can be given, for its newest "
+            "checkpoint.)"
         )
     elif may_be_hub_name(path):
         return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)

@@ -111,6 +111,7 @@ class Table:
         if suffix in EXCEL_SUFFIXES:
             raise ValueError(
                 f"{self.path} is a spreadsheet: save it as CSV in UTF-8, or convert it "
+                "(pip install pandas openpyxl) "
                 f'with python -c "import pandas; pandas.read_excel({str(self.path)!r})'
                 ".to_csv('data.csv', index=False)\"."
             )
