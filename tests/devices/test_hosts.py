@@ -242,13 +242,8 @@ STALLS_AFTER = {"stepping": 6, "evaluating": 4, "saving": 4}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "part",
-    [
-        "stepping",
-        *(pytest.param(p, marks=pytest.mark.exhaustive) for p in ("evaluating", "saving")),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", list(STALLS_AFTER))
 def test_a_stopped_process_is_named_with_what_it_was_doing(job, tmp_path, part):
     flags = ["--stall_seconds", "12", "--phases.0.num_steps=5000", "--save_every=100000"]
     if part == "evaluating":
