@@ -76,7 +76,7 @@ def run(config: ConvertConfig) -> None:
 
     if config.push_to_hub is not None:
         create_repository(config.push_to_hub, private=config.hub_private)
-    with progress.waiting("reading the weights"):
+    with progress.progress("reading the weights"):
         loaded = load_model(config.src, None, tokenizer_required=False)
     model = Pretrained(loaded)
     if loaded.tokenizer is None:
@@ -102,7 +102,7 @@ def run(config: ConvertConfig) -> None:
                 "Use --to hf."
             )
         config_json, vocab = loaded.config.to_dict(), loaded.tokenizer.tokens
-        with progress.waiting("writing the TF1 checkpoint"):
+        with progress.progress("writing the TF1 checkpoint"):
             save_tf1(config.dst, _google_tensors(loaded), config_json, vocab)
     print(f"{loaded.head}, {sum(x.size for x in jax.tree.leaves(loaded.params)):,} parameters")
     print(f"written to {config.dst}")
@@ -150,7 +150,7 @@ def verify(model: "Pretrained", written: Path) -> None:
             again = Pretrained(load_model(written, model.head))
             written = Path(folder) / "model"
             again.save(written)
-        with progress.waiting("comparing the outputs with PyTorch's"):
+        with progress.progress("comparing the outputs with PyTorch's"):
             differences = output_differences(model, written)
     for name, difference in differences.items():
         print(f"{name}: largest difference {difference:.2e}")

@@ -171,11 +171,6 @@ def progress(
         print(state.summary(), file=sys.stderr, flush=True)
 
 
-def waiting(what: str) -> contextlib.AbstractContextManager[Progress]:
-    """Shows `what` is being done in the `with` block and for how long, as `progress` does."""
-    return progress(what)
-
-
 class _Display(threading.Thread):
     """The thread that shows a `Progress`, from `SILENT_SECONDS` on until `finish` is called."""
 

@@ -127,7 +127,7 @@ def compiling(what: str) -> Iterator[None]:
     `what` is the thing that is compiled, such as "the training step".
     """
     text = f"{COMPILING} {what}"
-    with doing(COMPILING, text), progress.waiting(text):
+    with doing(COMPILING, text), progress.progress(text):
         yield
 
 

@@ -212,7 +212,7 @@ def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ..
     lowered = step.lower(program.state_shapes, batch, seed, *constants)
     try:
         # Local devices cannot load the program from the cache.
-        with no_compilation_cache(), progress.waiting("compiling the training step"):
+        with no_compilation_cache(), progress.progress("compiling the training step"):
             return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         matches = (pattern.search(str(error)) for pattern in _OUT_OF_MEMORY)

@@ -189,7 +189,7 @@ def train_bpe(
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    with progress.waiting("learning the vocabulary"):
+    with progress.progress("learning the vocabulary"):
         backend.train_from_iterator(repeated(words), trainer)
     model = json.loads(backend.to_str())["model"]
     merges = [(first, second) for first, second in model["merges"]]

@@ -316,7 +316,7 @@ def train_unigram(
     written = io.BytesIO()
     special = ALBERT.special_tokens
     try:
-        with progress.waiting("learning the vocabulary"):
+        with progress.progress("learning the vocabulary"):
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(f"{word}\t{words[word]}" for word in sorted(words)),
                 input_format="tsv",

@@ -193,7 +193,7 @@ def _learn_tokens(words: Counter[str], vocab_size: int, min_frequency: int) -> l
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    with progress.waiting("learning the vocabulary"):
+    with progress.progress("learning the vocabulary"):
         backend.train_from_iterator(repeated(words), trainer)
     vocab = backend.get_vocab()
     return sorted(vocab, key=vocab.__getitem__)

@@ -64,8 +64,7 @@ def _times(config: FinetuneConfig) -> Iterator[float]:
         if value is None:
             continue
         path = Path(value).expanduser()
-        if not path.exists():
-            yield float("inf")
+        if path.exists():
+            yield from (file.stat().st_mtime for file in (path, *path.rglob("*")))
         else:
-            yield path.stat().st_mtime
-            yield from (file.stat().st_mtime for file in path.rglob("*") if path.is_dir())
+            yield float("inf")
