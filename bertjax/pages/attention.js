@@ -87,7 +87,7 @@ function drawLines() {
 function startTokens(side) {
   const list = $(side);
   data.tokens.forEach((token, n) => {
-    const made = element("div", `token${data.segments[n] ? " b" : ""}${data.special[n] ? " special" : ""}`, token);
+    const made = element("div", { class: `token${data.segments[n] ? " b" : ""}${data.special[n] ? " special" : ""}` }, token);
     made.style.height = `${ROW}px`;
     made.id = `${side}-${n}`;
     made.dataset.n = n;

@@ -9,13 +9,6 @@ function node(name, attributes, ...children) {
   return made;
 }
 
-function element(name, attributes, ...children) {
-  const made = document.createElement(name);
-  for (const key in attributes || {}) made.setAttribute(key, attributes[key]);
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
 // Numbers as a reader wants them: at most `digits` significant digits, and k, M, G for large ones.
 function short(value, digits = 4) {
   if (value === null || value === undefined) return "–";
@@ -28,8 +21,6 @@ function short(value, digits = 4) {
 }
 
 function grouped(value) { return value.toLocaleString("en-US"); }
-
-function percent(value, digits = 2) { return `${(100 * value).toFixed(digits)} %`; }
 
 // About `count` round numbers from `low` to `high`.
 function ticks(low, high, count) {
@@ -281,5 +272,5 @@ class LineChart {
   }
 
   // The value as it is in metrics.jsonl; fractions also in per cent.
-  exact(value) { return this.unit === "%" ? `${value} (${percent(value)})` : String(value); }
+  exact(value) { return this.unit === "%" ? `${value} (${percent(value, 2)})` : String(value); }
 }

@@ -1,17 +1,17 @@
-// What all pages with a theme button and a model share. Loaded before the scripts of a page.
+// What all pages share. Loaded before the scripts of a page.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 
-function element(name, className, text) {
+// An element of HTML; children that are null or undefined are left out.
+function element(name, attributes, ...children) {
   const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
+  for (const key in attributes || {}) made.setAttribute(key, attributes[key]);
+  made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
 
-// 0.1234 -> "12.3 %"; small probabilities keep two digits, so that none but 0 is shown as 0.
-function percent(p) {
-  const digits = p > 0 && p < 0.001 ? Math.min(8, 1 - Math.floor(Math.log10(100 * p))) : 1;
+// 0.1234 -> "12.3 %". Unless `digits` says how many, small values keep two, so that none but 0 is shown as 0.
+function percent(p, digits = p > 0 && p < 0.001 ? Math.min(8, 1 - Math.floor(Math.log10(100 * p))) : 1) {
   return `${(100 * p).toFixed(digits)} %`;
 }
 
@@ -29,5 +29,3 @@ function startTheme(redraw) {
     redraw();
   });
 }
-
-const readable = (n) => data.tokens[n].trim() || "␣";

@@ -1,34 +1,24 @@
 // Fills the page of one run, or of several runs that are compared.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const $ = (id) => document.getElementById(id);
 const runs = data.runs, isOne = runs.length === 1;
 const DASHES = ["", "7 4", "2 3"];
 
-const TITLES = {
-  loss: "Loss", mlm_loss: "Masked LM loss", mlm_accuracy: "Masked LM accuracy", nsp_loss: "Next-sentence loss",
-  nsp_accuracy: "Next-sentence accuracy", sop_loss: "Sentence-order loss", sop_accuracy: "Sentence-order accuracy",
-  accuracy: "Accuracy", learning_rate: "Learning rate", grad_norm: "Gradient norm",
-  tokens_per_second: "Throughput in tokens per second", mfu: "Model FLOP utilisation (MFU)", exact_match: "Exact match",
-  f1: "F1", macro_f1: "Macro F1", micro_f1: "Micro F1", weighted_f1: "Weighted F1", matthews: "Matthews correlation",
-  pearson: "Pearson correlation", spearman: "Spearman correlation", pearson_spearman: "Mean of Pearson and Spearman", r2: "R²", subset_accuracy: "Subset accuracy",
-  mae: "Mean absolute error", rmse: "Root mean squared error",
-};
 const LAST = ["learning_rate", "grad_norm", "tokens_per_second", "mfu"];
 // Whether a training metric is a mean since the last log line; the others are of its last step.
 const isMean = (name) => !["learning_rate", "grad_norm"].includes(name);
 const base = (metric) => metric.slice(metric.indexOf("/") + 1);
-const titled = (name) => TITLES[name] || (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
-// A metric in plain words: "held-out MLM loss", "training loss", "tokens/s".
+// A metric in plain words, as in the terminal: "MLM loss", or with its capital "Learning rate".
+const named = (name) => data.names[name] ? data.names[name].label : name;
+const titled = (name) => named(name)[0].toUpperCase() + named(name).slice(1);
+// "held-out MLM loss", "training loss", "learning rate".
 function plain(metric) {
-  const name = titled(base(metric)), inText = /^[A-Z][a-z]/.test(name) ? name[0].toLowerCase() + name.slice(1) : name;
-  if (LAST.includes(base(metric))) return inText;
-  return `${metric.startsWith("train/") ? "training" : "held-out"} ${inText}`;
+  const name = base(metric);
+  return LAST.includes(name) ? named(name) : `${metric.startsWith("train/") ? "training" : "held-out"} ${named(name)}`;
 }
-const isPercent = (metric) => runs.some((run) => run.percent.includes(metric));
+const isPercent = (metric) => data.names[base(metric)].percent;
 const shown = (metric, value) => {
   if (value === null || value === undefined) return "–";
-  return isPercent(metric) ? percent(value) : decimal(value);
+  return isPercent(metric) ? percent(value, 2) : decimal(value);
 };
 // A number in a tile or table: as many digits as a reader compares.
 const decimal = (value) => Math.abs(value) >= 100 ? grouped(Math.round(value)) : short(value, Math.abs(value) < 0.01 ? 3 : 4);
@@ -181,11 +171,10 @@ function scoreTable(run) {
   }
   const columns = Object.keys(scores), names = [...new Set(columns.flatMap((split) => Object.keys(scores[split])))];
   if (!names.length) return null;
-  const isFraction = (name) => !/(total|_thresh|loss|mae|rmse)$/.test(name);
   const rows = names.map((name) => [titled(name), ...columns.map((split) => {
     const value = scores[split][name];
     return element("span", { title: String(value), "data-score": `${split}/${name}`, "data-value": String(value) },
-      value === undefined ? "–" : isFraction(name) ? percent(value) : decimal(value));
+      value === undefined ? "–" : data.names[name].percent ? percent(value, 2) : decimal(value));
   })]);
   const steps = run.splits.filter((split) => split.step !== null && split.step !== undefined).map((split) => `${split.split}: the model of step ${grouped(split.step)}`);
   return element("section", {}, element("h3", {}, "Scores"),
@@ -313,11 +302,6 @@ function writtenNote() {
   return `Written ${when(data.written)} (${ago}); reload the page for a newer one.${late}`;
 }
 
-function setTheme(dark) {
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  $("theme").textContent = dark ? "Light" : "Dark";
-}
-
 function fillPage() {
   const title = isOne ? `${runs[0].kind === "pretraining" ? "Pretraining" : "Fine-tuning"}: ${runs[0].name}` : `${runs.length} runs compared`;
   $("title").textContent = document.title = title;
@@ -335,8 +319,7 @@ function fillPage() {
   }
 }
 
-setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
-$("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
+startTheme(() => {});
 fillPage();
 new ResizeObserver(() => { for (const chart of charts) chart.draw(); }).observe($("content"));
 for (const chart of charts) chart.draw();

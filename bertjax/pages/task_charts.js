@@ -40,7 +40,7 @@ function confusions({ rows, all }) {
 }
 
 function classScores(classes, kind) {
-  const known = (row, value) => row.support || row.precision ? percent(value) : "–";
+  const known = (row, value) => row.support || row.precision ? percent(value, 2) : "–";
   const rows = classes.map((row) => [row.name, known(row, row.precision), known(row, row.recall), known(row, row.f1), grouped(row.support)]);
   const made = section(`Scores by ${kind}`,
     element("p", {}, "Precision: share of the predictions that are right. Recall: share of the labels that are found. F1: their harmonic mean."),
@@ -83,7 +83,7 @@ function reliability({ unit, ece, bins }) {
   svg.append(node("line", { class: "ideal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   return section("Reliability diagram",
     element("p", {}, ece === null ? "There are no probabilities." :
-      `Expected calibration error: ${percent(ece)} (mean distance between confidence and share of right ${unit}, over ${bins.length} bins of equal width). Shaded: the distance. Pale bars: few ${unit}. A bar below the dashed line: the model is too confident.`),
+      `Expected calibration error: ${percent(ece, 2)} (mean distance between confidence and share of right ${unit}, over ${bins.length} bins of equal width). Shaded: the distance. Pale bars: few ${unit}. A bar below the dashed line: the model is too confident.`),
     element("div", { class: "plot" }, svg), read);
 }
 

@@ -1,6 +1,7 @@
 // The masked-word view: the tokens of the text, and the words that the model expects at every mask
 // and at the token that is picked.
 const words = { picked: null };
+const readable = (n) => data.tokens[n].trim() || "␣";
 
 function explainWords() {
   const computed = Object.keys(data.words).length, tokens = data.special.filter((s) => !s).length;
@@ -14,12 +15,12 @@ function explainWords() {
 function startWords() {
   $("words-help").textContent = explainWords();
   const legend = [];
-  if (data.segments.includes(1)) legend.push(element("span", "", "first text"), element("span", "b", "second text"));
-  if (data.masks.length) legend.push(element("span", "mask", "mask"));
-  if (data.tokens.some((token) => token.includes("␣"))) legend.push(element("small", "", "␣ is the space before a word"));
+  if (data.segments.includes(1)) legend.push(element("span", {}, "first text"), element("span", { class: "b" }, "second text"));
+  if (data.masks.length) legend.push(element("span", { class: "mask" }, "mask"));
+  if (data.tokens.some((token) => token.includes("␣"))) legend.push(element("small", {}, "␣ is the space before a word"));
   $("legend").replaceChildren(...legend);
   const chips = data.tokens.map((token, n) => {
-    const chip = element("button", `chip${data.segments[n] ? " b" : ""}`, token);
+    const chip = element("button", { class: `chip${data.segments[n] ? " b" : ""}` }, token);
     chip.type = "button";
     chip.tabIndex = -1;
     chip.dataset.n = n;
@@ -62,9 +63,9 @@ function pickWord(n) {
 function block(position, most) {
   const { top, actual } = data.words[position], made = element("div");
   const title = data.masks.includes(position) ? readable(position) : `“${readable(position)}”`;
-  const heading = element("h3", "", `${title} `);
+  const heading = element("h3", {}, `${title} `);
   const how = data.masks.includes(position) ? "" : data.is_decoder ? ", from the tokens before it" : ", masked";
-  heading.append(element("small", "", `token ${position + 1}${how}`));
+  heading.append(element("small", {}, `token ${position + 1}${how}`));
   const list = element("ol");
   let listed = false;
   top.forEach(([token, p], n) => {
@@ -80,11 +81,11 @@ function block(position, most) {
 }
 
 function row(token, p, most, className, rank) {
-  const made = element("li", className);
+  const made = element("li", { class: className });
   const bar = element("i");
   bar.style.width = `${100 * Math.min(1, p / most)}%`;
-  const number = element("span", "", percent(p));
-  made.append(element("b", "", token), bar, number);
-  if (rank) { made.title = rank; made.children[0].append(element("small", "", ` ${rank}`)); }
+  const number = element("span", {}, percent(p));
+  made.append(element("b", {}, token), bar, number);
+  if (rank) { made.title = rank; made.children[0].append(element("small", {}, ` ${rank}`)); }
   return made;
 }

@@ -13,6 +13,16 @@ _WORDS = {
     "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", "exact": "exact match",
     "thresh": "threshold", "HasAns": "answerable", "NoAns": "unanswerable",
 }  # fmt: skip
+# Metrics whose names are no words of theirs.
+_PHRASES = {
+    "grad_norm": "gradient norm",
+    "mfu": "model FLOP utilisation (MFU)",
+    "pearson_spearman": "mean of Pearson and Spearman",
+    "r2": "R²",
+    "tokens_per_second": "throughput in tokens per second",
+}
+# Numbers of training that are neither losses nor fractions.
+_NUMBERS = ("grad_norm", "learning_rate", "tokens_per_second")
 # The losses of a source of a mixture are named "mlm_loss_SOURCE".
 _OF_SOURCE = re.compile(r"(?P<metric>\w*?loss)_(?P<source>.+)")
 # Metrics that are the same in each evaluation, so that their change says nothing.
@@ -40,6 +50,8 @@ class Cell(NamedTuple):
 
 def label(key: str) -> str:
     """Returns the plain name of a metric: "MLM loss" for "mlm_loss"."""
+    if key in _PHRASES:
+        return _PHRASES[key]
     match = _OF_SOURCE.fullmatch(key)
     if match:
         return f"{label(match['metric'])} ({match['source']})"
@@ -52,9 +64,14 @@ def held_out_label(name: str) -> str:
     return f"held-out {label(name.removeprefix('eval/'))}"
 
 
-def _is_fraction(key: str) -> bool:
-    match = _OF_SOURCE.fullmatch(key)
-    return not match and not key.endswith("entropy") and is_fraction(key)
+def in_percent(key: str) -> bool:
+    """Returns whether a metric, without "eval/" or "train/", is shown in per cent.
+
+    These are fractions, and correlations.
+    """
+    if key in _NUMBERS or key.endswith("entropy") or _OF_SOURCE.fullmatch(key):
+        return False
+    return is_fraction(key)
 
 
 def number(value: float) -> str:
@@ -79,7 +96,7 @@ def value_text(key: str, value: float) -> str:
             fraction or a correlation, shown in per cent.
         value: its value; a fraction is between 0 and 1.
     """
-    return f"{100 * value:.1f}%" if _is_fraction(key) else number(value)
+    return f"{100 * value:.1f}%" if in_percent(key) else number(value)
 
 
 def _change(key: str, value: float, before: float | None) -> str:
@@ -87,7 +104,7 @@ def _change(key: str, value: float, before: float | None) -> str:
     if before is None or not math.isfinite(value - before):
         return ""
     change = value - before
-    text = f"{100 * change:+.1f}" if _is_fraction(key) else f"{change:+.3f}"
+    text = f"{100 * change:+.1f}" if in_percent(key) else f"{change:+.3f}"
     return f"({text})"
 
 

@@ -18,8 +18,9 @@ from typing import Any
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
 from bertjax.pages.templates import fill
 from bertjax.run_file import RUN_FILE, SPARE_FILE, holds_run, read_run
-from bertjax.tasks.metrics import higher_is_better, is_fraction
+from bertjax.tasks.metrics import higher_is_better
 from bertjax.training import goodput
+from bertjax.training.metric_labels import in_percent, label
 from bertjax.training.prediction_summary import SUFFIX
 from bertjax.training.process_log import read_processes
 from bertjax.training.run_hints import hints_of
@@ -63,6 +64,7 @@ def report_page(runs: Sequence[Mapping[str, Any]], *, written: float | None = No
     data = {
         "written": time.time() if written is None else written,
         "runs": runs,
+        "names": _names(runs),
         "differences": config_differences(runs),
     }
     return fill(TEMPLATE, data)
@@ -108,7 +110,6 @@ def run_data(
         "partial": _partial(curves, config.get("log_every")),
         "log_lines": metrics.lines,
         "eval": {"steps": metrics.eval_steps, "values": metrics.evals},
-        "percent": _in_percent([*curves, *metrics.evals], is_pretraining),
         "scores": _json(workdir / "scores.json") or {},
         "splits": splits,
         "hints": hints_of(metrics, splits, _start_of_last_phase(metrics, phases)),
@@ -133,6 +134,16 @@ def config_differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [{"field": name, "values": [table.get(name) for table in tables]} for name in names]
     return [row for row in rows if row["field"] != "workdir" and len(set(row["values"])) > 1]
+
+
+def _names(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns how the page shows each metric: {name without its prefix: {"label", "percent"}}."""
+    names = set[str]()
+    for run in runs:
+        logged = (*run["train"], *run["eval"]["values"], *run["scores"])
+        names |= {name.partition("/")[2] for name in logged}
+        names |= {name for split in run["splits"] for name in split.get("scores", ())}
+    return {name: {"label": label(name), "percent": in_percent(name)} for name in sorted(names)}
 
 
 def _present(workdir: Path) -> list[dict[str, Any]]:
@@ -262,17 +273,6 @@ def _start_of_last_phase(metrics: RunMetrics, phases: Sequence[Mapping[str, Any]
     """Returns the step after which the last phase that was evaluated begins; -1 without phases."""
     last = metrics.eval_steps[-1] if metrics.eval_steps else 0
     return max((phase["start"] for phase in phases if phase["start"] < last), default=-1)
-
-
-def _in_percent(names: Sequence[str], is_pretraining: bool) -> list[str]:
-    """Returns those metrics that are fractions and are shown in per cent."""
-
-    def is_shown_in_percent(name: str) -> bool:
-        if name.endswith(("accuracy", "/mfu")):
-            return True
-        return not is_pretraining and name.startswith("eval/") and is_fraction(name)
-
-    return [name for name in names if is_shown_in_percent(name)]
 
 
 def _splits(workdir: Path, metrics: RunMetrics) -> list[dict[str, Any]]:
