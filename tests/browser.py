@@ -36,6 +36,11 @@ const timer = setInterval(async () => {
 """
 
 
+def data_of(page: str) -> Any:
+    """Returns the data in a page of HTML."""
+    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+
+
 def used(page: str, script: str, folder: Path, *, width: int = 1280) -> dict[str, Any]:
     """Opens a page, runs JavaScript in it, and returns the object `seen`, which the script fills.
 

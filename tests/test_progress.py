@@ -1,9 +1,6 @@
 """Progress of long work: a bar on a terminal, lines in a log, nothing for short work."""
 
-import os
-import pty
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +9,7 @@ import tracemalloc
 import pytest
 
 from bertjax import progress
+from tests.pseudo_terminal import shown_on_terminal
 
 WORK = """
 import sys, time
@@ -24,6 +22,7 @@ with progress.progress("counting", 40, "texts") as state:
 FAST_WORK = """
 import time
 from bertjax import progress
+from tests.pseudo_terminal import shown_on_terminal
 with progress.progress("counting", 800, "texts") as state:
     for number in state.counted(range(800)):
         time.sleep(0.002)
@@ -60,7 +59,7 @@ def test_a_log_gets_plain_lines_on_stderr_with_share_speed_and_time_left(quick, 
 
 
 def test_failed_work_is_not_called_finished(quick, capsys):
-    with pytest.raises(ValueError), progress.waiting("compiling"):
+    with pytest.raises(ValueError), progress.progress("compiling"):
         time.sleep(0.1)
         raise ValueError
     assert set(capsys.readouterr().err.splitlines()) == {"compiling: 0:00:00"}
@@ -70,7 +69,7 @@ def test_failed_work_is_not_called_finished(quick, capsys):
 def test_other_hosts_show_nothing(quick, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_is_hidden", False)
     progress.hide()
-    with progress.waiting("compiling"):
+    with progress.progress("compiling"):
         time.sleep(0.05)
     assert capsys.readouterr() == ("", "")
 
@@ -101,25 +100,8 @@ def test_memory_does_not_grow_with_the_work():
 
 
 def on_a_terminal(work: str, stdout: int | None = None) -> str:
-    """Runs `work` with stderr, and stdout unless it is given, on a pseudo-terminal."""
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", work],
-        stdout=theirs if stdout is None else stdout,
-        stderr=theirs,
-        env=env,
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(ours, 1 << 16):
-            shown += part
-    except OSError:  # how Linux says that the other side is closed
-        pass
-    os.close(ours)
-    assert process.wait() == 0
-    return shown.decode()
+    """Runs `work`, Python code, with stderr and, unless it is given, stdout on a terminal."""
+    return shown_on_terminal([sys.executable, "-c", work], stdout=stdout)
 
 
 def test_a_terminal_shows_a_bar_that_updates_at_most_ten_times_a_second():

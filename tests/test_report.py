@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import html
 import json
 import os
 import re
@@ -23,14 +22,7 @@ from bertjax.run_file import write_run
 from bertjax.training import report_writer
 from bertjax.training.metric_files import read_lines, to_line
 from bertjax.training.run_report import report_page, run_data
-from tests.browser import used
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-def data_of(page):
-    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+from tests.browser import data_of, needs_chromium, used
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +90,7 @@ def test_a_run_writes_its_report_while_it_goes_on(pretrained):
     assert {key: last["ledger"]["seconds"][key] for key in seconds} == seconds
 
 
-@needs_browser
+@needs_chromium
 def test_the_first_page_of_a_run_shows_what_it_has(pretrained, tmp_path):
     page = pretrained[1][0]
     seen = used(page, 'seen.text = document.querySelector("main").textContent;', tmp_path)
@@ -133,16 +125,9 @@ def test_the_report_of_a_fine_tuning_has_the_files_of_its_predictions(tuned):
     assert split["wrong"] == sum(x["label"] != x["input"]["label"] for x in predictions.values())
 
 
-# Uses the page as a reader does, and writes what it shows to the document's title.
-HARNESS = """
-<script>
-const errors = [];
-addEventListener("error", (event) => errors.push(event.message));
-addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
-const timer = setInterval(() => {
-  if (document.body.dataset.ready !== "yes") return;
-  clearInterval(timer);
-  const seen = { errors, values: {}, width: document.documentElement.scrollWidth };
+# Reads all values of all charts with the keyboard, and presses each kind of button.
+SCRIPT = """
+  Object.assign(seen, { values: {}, width: document.documentElement.scrollWidth });
   const all = (selector) => [...document.querySelectorAll(selector)];
   for (const chart of all("figure.chart")) {
     const svg = chart.querySelector("svg");
@@ -182,10 +167,6 @@ const timer = setInterval(() => {
   document.getElementById("theme").click();
   seen.themes = dark !== document.documentElement.dataset.theme;
   seen.text = document.querySelector("main").textContent;
-  seen.requests = performance.getEntriesByType("resource").length;
-  document.title = JSON.stringify(seen);
-}, 20);
-</script>
 """
 
 
@@ -194,17 +175,7 @@ def shown_by_browser(page, tmp_path):
     assert "://" not in re.sub(r'id="data">.*?</script>', "", page, flags=re.S).replace(
         "http://www.w3.org/2000/svg", ""
     )
-    tested = tmp_path / "tested.html"
-    tested.write_text(page.replace("</body>", HARNESS + "</body>"))
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
-         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}",
-         "--window-size=1280,900", "--dump-dom", tested.as_uri()],
-        capture_output=True, text=True, timeout=180, check=True,
-    )  # fmt: skip
-    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
-    assert title, done.stdout[:2000] + done.stderr[-2000:]
-    seen = json.loads(html.unescape(title[1]))
+    seen = used(page, SCRIPT, tmp_path)
     assert not seen["errors"] and not seen["requests"] and not seen["paths"]
     assert (seen["log"], seen["hidden"]) == ("true", "false") and seen["themes"]
     return seen
@@ -220,7 +191,7 @@ def logged_values(folder, name):
     }
 
 
-@needs_browser
+@needs_chromium
 def test_every_figure_of_two_overlaid_runs_is_logged(pretrained, tmp_path, capsys):
     folder, _ = pretrained
     other = shutil.copytree(folder, tmp_path / "other", ignore=lambda *_: ["checkpoints"])
@@ -241,7 +212,7 @@ def test_every_figure_of_two_overlaid_runs_is_logged(pretrained, tmp_path, capsy
     assert len(seen["states"]) == 2 and seen["redrawn"]
 
 
-@needs_browser
+@needs_chromium
 def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     seen = shown_by_browser((tuned / "report.html").read_text(), tmp_path)
     wanted = logged_values(tuned, "run")
@@ -261,7 +232,7 @@ def test_every_figure_of_a_fine_tuning_is_in_its_files(tuned, tmp_path):
     assert shlex.join(sys.orig_argv) in seen["text"]  # the command
 
 
-@needs_browser
+@needs_chromium
 def test_figures_are_rounded_and_an_axis_of_fractions_ends_at_100_percent(tmp_path):
     write_run(tmp_path, {"task": "classify", "init": "m", "log_every": 50}, "data")
     losses = {50: 0.00044836, 100: 0.00033912, 102: 0.7}
@@ -319,7 +290,7 @@ def test_the_report_of_a_killed_run_goes_on_where_it_resumes(config, small_run, 
 
 
 @pytest.mark.slow
-@needs_browser
+@needs_chromium
 @pytest.mark.parametrize(
     ("kind", "figures"),
     [

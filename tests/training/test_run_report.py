@@ -31,6 +31,7 @@ from bertjax.training.run_report import report_page, run_data
 from bertjax.training.run_state import RESUMING
 from bertjax.training.scores import best_in_words
 from bertjax.training.variants import task_options
+from tests.browser import data_of
 
 CONFIG = {"data": "d", "workdir": "w", "phases": [{"num_steps": 60, "max_length": 16}]}
 SECONDS = dict.fromkeys(
@@ -116,10 +117,15 @@ def test_the_data_of_a_run_are_its_lines(workdir):
     assert values == [line["eval/mlm_loss"] for line in lines if "eval/mlm_loss" in line]
     assert data["eval"]["steps"] == [20, 40]
     best = {"metric": "eval/mlm_loss", "value": values[1], "step": 40, "higher_is_better": False}
-    assert data["best"] == best | {"equal": 1, "evaluations": 2} and data["percent"] == [
-        "eval/mlm_accuracy"
-    ]
+    assert data["best"] == best | {"equal": 1, "evaluations": 2}
     assert data["kind"] == "pretraining" and data["phases"][0]["end"] == 60
+
+
+def test_the_page_names_all_metrics_and_says_which_are_fractions(workdir):
+    names = data_of(report_page([run_data(workdir)]))["names"]
+    assert [name for name in names if names[name]["percent"]] == ["mlm_accuracy"]
+    assert names["mlm_loss"]["label"] == "MLM loss"
+    assert names["grad_norm"] == {"label": "gradient norm", "percent": False}
 
 
 def test_the_best_value_is_that_of_the_last_phase(workdir):
@@ -311,8 +317,7 @@ def test_runs_are_compared_and_found_in_a_parent_folder(tmp_path, workdir, capsy
         (folder / "metrics.jsonl").write_text(to_line(1, {"train/loss": rate}))
     output = tmp_path / "all.html"
     assert report.main([str(tmp_path / "sweep"), str(workdir), "--output", str(output)]) == 0
-    text = output.read_text().partition('id="data">')[2].partition("</script>")[0]
-    data = json.loads(text)
+    data = data_of(output.read_text())
     assert [run["name"] for run in data["runs"]] == ["seed0", "seed1", "run"]
     rows = {row["field"]: row["values"] for row in data["differences"]}
     assert rows == {"optimizer.learning_rate": ["0.001", "0.002", None]}
@@ -339,7 +344,7 @@ def test_a_writer_adds_lines_without_reading_the_log_again(workdir, monkeypatch)
         monkeypatch.setattr(report_writer, "read_metrics", None)
     writer.finish("finished")
     page = (workdir / "report.html").read_text()
-    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["runs"][0]
+    data = data_of(page)["runs"][0]
     again = run_data(workdir, metrics=read_metrics(workdir / "metrics.jsonl"), state="finished")
     assert data["train"] == again["train"] and data["eval"] == again["eval"]
     assert data["status"]["sentence"] == "Finished after step 60 of 60."

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from rich.console import Console
 from bertjax.devices import activity
 from bertjax.training import metric_labels, terminal
 from bertjax.training.terminal import Terminal
+from tests.pseudo_terminal import shown_on_terminal
 
 TRAIN = {
     "train/mlm_loss": 4.2,
@@ -249,26 +249,16 @@ RUN = "import sys; from bertjax import pretrain; sys.exit(pretrain.main(sys.argv
 def test_a_run_on_a_terminal_and_one_in_a_log_write_the_same_metrics(small_run, prepared, tmp_path):
     config = small_run(steps=6, save_every=6)
     config.write_text(config.read_text().replace("eval_every=0", "eval_every=3"))
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    env = os.environ | {"COLUMNS": "100"}
 
     def command(workdir):
         flags = ["--config", config, "--data", prepared, "--workdir", workdir]
         return [sys.executable, "-c", RUN, *map(str, flags)]
 
-    process = subprocess.Popen(command(tmp_path / "a"), stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
+    shown = shown_on_terminal(command(tmp_path / "a"), COLUMNS="100")
     with (tmp_path / "log").open("wb") as log:
         subprocess.run(command(tmp_path / "b"), stdout=log, stderr=log, env=env, check=True)
-    shown = b""
-    try:
-        while part := os.read(ours, 1 << 16):
-            shown += part
-    except OSError:  # how Linux says that the other side is closed
-        pass
-    os.close(ours)
-    assert process.wait() == 0
-    terminal_text, log_text = without_codes(shown.decode()), (tmp_path / "log").read_text()
+    terminal_text, log_text = without_codes(shown), (tmp_path / "log").read_text()
     assert re.search(r"pretraining.* \d/6 .*━", terminal_text)
     assert terminal_text.count("unigram entropy") == 1
     assert len(re.findall(r"[\r\n]   [36]  .*\d\.\d{3}", terminal_text)) == 2
