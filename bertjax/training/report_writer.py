@@ -132,8 +132,12 @@ def reported(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        name = "" if isinstance(error, Interrupted) else f"{type(error).__name__}: "
-        _finish(folder, STOPPED, f"{name}{error}")
+        if isinstance(error, SystemExit):  # such as that of a command whose output was closed
+            reason = "the command ended early"
+        else:
+            name = "" if isinstance(error, Interrupted) else f"{type(error).__name__}: "
+            reason = f"{name}{error}"
+        _finish(folder, STOPPED, reason)
         raise
     _finish(folder, FINISHED, "")
 

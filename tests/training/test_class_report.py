@@ -74,6 +74,18 @@ def test_the_summary_counts_classes_and_warns_of_classes_that_look_alike(tmp_pat
     assert len(lines) == 4 and all(line.startswith("warning: the classes") for line in lines[2:])
 
 
+def test_the_summary_warns_of_a_rare_class_that_may_be_misspelt(tmp_path):
+    labels = ("negative", "positive", "postive", "neutral", "grade 1", "grade 2")
+    task = ClassificationTask(name="c", labels=labels)
+    data = TrainingData(tmp_path, np.arange(1, 163), np.array([80, 40, 2, 10, 29, 1]), "")
+    lines = summary(task, data, FinetuneConfig(task="classify"))
+    (warning,) = [line for line in lines if line.startswith("warning")]
+    assert warning == (
+        "warning: the class 'postive' (2) is almost 'positive': if it is misspelt, correct it in "
+        "the file."
+    )
+
+
 def test_several_labels_per_example_are_counted_and_reported_by_label(tmp_path, capsys):
     rng = np.random.default_rng(0)
     names = ("a", "b", "c", "never")

@@ -16,7 +16,10 @@ def shorten(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
         text = f"a nested {type(value).__name__}"
-    return text if len(text) <= 60 else f"{brief(text[:60])}..."
+    if len(text) <= 60:
+        return text
+    # A string is closed after the dots, so that what follows in the message is not read as its end.
+    return f"{brief(text[:60])}...{text[-1] if isinstance(value, str) else ''}"
 
 
 class Row(NamedTuple):
