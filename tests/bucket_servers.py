@@ -100,6 +100,19 @@ def _wait_for(address, process):
     raise RuntimeError(f"the server {process.args} did not start")
 
 
+def first_with(protocol: str) -> pytest.MarkDecorator:
+    """Runs a test with one protocol among the fast tests, and with the other among the slow ones.
+
+    Whole runs differ between protocols in nothing that the tests of copies, locks and mirrors do
+    not cover with both, and they take seconds each.
+    """
+    cases = [
+        name if name == protocol else pytest.param(name, marks=pytest.mark.slow)
+        for name in ("gs", "s3")
+    ]
+    return pytest.mark.parametrize("bucket_server", cases, indirect=True)
+
+
 @pytest.fixture(scope="session", params=["gs", "s3"])
 def bucket_server(request, tmp_path_factory):
     """(scheme, address, file with the share of failing requests) of a server of a protocol."""

@@ -16,6 +16,7 @@ from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.predict import PredictConfig
 from bertjax.tokenization import load_tokenizer
 from tests import bucket_servers
+from tests.bucket_servers import first_with
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,7 @@ def upload(bucket):
     return lambda folder, name: bucket_servers.upload(folder, f"{bucket}/{name}")
 
 
+@first_with("s3")
 def test_pretraining_reads_data_and_model_from_a_bucket(
     upload, prepared, one_layer, one_layer_config, tokenizer, tmp_path, cache
 ):
@@ -62,6 +64,7 @@ def test_pretraining_reads_data_and_model_from_a_bucket(
     pretrain.run(remote)  # a finished run
 
 
+@first_with("gs")
 def test_finetuning_reads_files_and_model_from_a_bucket(upload, one_layer, sentences, tmp_path):
     files = tmp_path / "files"
     files.mkdir()
@@ -88,6 +91,7 @@ def test_finetuning_reads_files_and_model_from_a_bucket(upload, one_layer, sente
     assert vectors.labels == ["a", "b"]
 
 
+@first_with("gs")
 def test_preparation_reads_text_from_a_bucket(upload, corpus, small_chunks, tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()

@@ -28,6 +28,7 @@ from bertjax.lock import Locked
 from bertjax.training import trainer
 from bertjax.training.mirror import UPLOAD_SECONDS, Mirror, mirror_folder
 from bertjax.weights import load_model
+from tests.bucket_servers import first_with
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,7 @@ def stopped_after(step, monkeypatch):
             yield
 
 
+@first_with("gs")
 def test_a_run_in_a_bucket_that_goes_on_elsewhere_equals_one_on_a_disk(
     bucket, config, cache, monkeypatch
 ):
@@ -239,6 +241,7 @@ def test_a_damaged_checkpoint_in_a_bucket_is_set_aside(bucket, config, capsys, c
     assert any(name.startswith("damaged/6/") for name in names_in(remote.workdir))
 
 
+@first_with("s3")
 def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)
@@ -257,6 +260,7 @@ def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys
     )
 
 
+@first_with("s3")
 def test_fine_tuning_in_a_bucket(bucket, one_layer, files, tmp_path, cache, monkeypatch):
     fields = {
         "task": "classify",
@@ -289,6 +293,7 @@ def lock_of(address):
     return BucketLock(f"{address}/run.lock", place=address, what="run", remedy="wait")
 
 
+@first_with("gs")
 def test_of_two_runs_in_one_workdir_the_second_is_refused(bucket, config):
     address = f"{bucket}/run"
     lock = lock_of(address)
