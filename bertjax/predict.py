@@ -12,6 +12,7 @@ from bertjax import command_line
 from bertjax.files import explaining
 
 if TYPE_CHECKING:
+    from bertjax.inference.saved_task import TaskModel
     from bertjax.inference.training_overlap import TrainingOverlap
     from bertjax.tasks.sources.columns import Columns
     from bertjax.weights import LoadedModel
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "choice_columns")
 # Maps each flag that selects a kind of inference to the flags that it can be combined with.
 MODES = {
-    "input": (*_COLUMNS, "label_separator", "output", "max_length"),
-    "text": ("pair", "output", "max_length"),
-    "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length"),
+    "input": (*_COLUMNS, "label_separator", "output", "max_length", "doc_stride"),
+    "text": ("pair", "output", "max_length", "doc_stride"),
+    "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length", "doc_stride"),
     "fill_mask": ("top_k", "html"),
     "embed": ("text_column", "output", "pooling", "normalize", "layers", "max_length"),
 }
@@ -39,7 +40,7 @@ class PredictConfig:
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
         "pair_column label_column id_column choice_columns label_separator",
-        "model": "model max_length pooling normalize layers top_k",
+        "model": "model max_length doc_stride pooling normalize layers top_k",
         "output": "output html submission",
     }
 
@@ -119,6 +120,10 @@ class PredictConfig:
     --embed, the
     value in the files of sentence-transformers in --model, or the maximum length of the model if
     there are no such files or --pooling is given."""
+    doc_stride: int | None = None
+    """Maximum number of tokens between the starts of two consecutive windows of a text of more than
+    max_length tokens; None: as in fine-tuning (for a classifier that was fine-tuned on truncated
+    texts, they are truncated here, too)."""
     pooling: Literal["mean", "cls"] | None = None
     """How --embed computes the embedding of a text: the mean of the hidden states of its tokens, or
     the hidden state of [CLS]; None: as the files of sentence-transformers in --model say, or mean
@@ -167,6 +172,16 @@ class PredictConfig:
         )
 
 
+def _task_model(config: PredictConfig) -> "TaskModel":
+    """Loads the fine-tuned model of --model, with the settings of the flags."""
+    from bertjax.inference.saved_task import TaskModel
+    from bertjax.weights import load_model
+
+    return TaskModel(
+        load_model(config.model, None), config.max_length, doc_stride=config.doc_stride
+    )
+
+
 def answer(config: PredictConfig) -> None:
     """Predicts --text or all examples of --input; writes the predictions to --output.
 
@@ -184,16 +199,14 @@ def answer(config: PredictConfig) -> None:
     from bertjax.inference.answers import Answers, answer_lines
     from bertjax.inference.evaluation import task_of_file
     from bertjax.inference.partial_output import check_output
-    from bertjax.inference.saved_task import TaskModel
     from bertjax.inference.training_overlap import TrainingOverlap
     from bertjax.tasks.prediction_inputs import from_text
     from bertjax.tasks.sources.official_files import change_notes
-    from bertjax.weights import load_model
 
     if config.output is not None:
         check_suffix(config.output)
         check_output(config.output, config.input)
-    model = TaskModel(load_model(config.model, None), config.max_length)
+    model = _task_model(config)
     overlap = None
     if config.text is not None:
         task, examples = model.task, [from_text(model.task, config.text, config.pair)]
@@ -251,11 +264,9 @@ def answer_task(config: PredictConfig) -> None:
         FileNotFoundError: the data of the task does not exist.
     """
     from bertjax.inference.evaluation import official_task
-    from bertjax.inference.saved_task import TaskModel
     from bertjax.tasks import TaskOptions
-    from bertjax.weights import load_model
 
-    model = TaskModel(load_model(config.model, None), config.max_length)
+    model = _task_model(config)
     options = TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,

@@ -437,7 +437,8 @@ def test_packing_leaves_predictions_alone(whole, config):
         ({"dev": None, "dev_fraction": 0.0, "sweep": True}, "dev split"),
         ({"submission": "a.zip"}, "--submission: without effect for --task=classify"),
         ({"train": "none.csv"}, "none.csv"),
-        ({"doc_stride": 64}, "--doc_stride: without effect for --task=classify"),
+        ({"max_query_length": 9}, "--max_query_length: without effect for --task=classify"),
+        ({"doc_stride": 0}, "doc_stride=0: it must be at least 1"),
         ({"choice_columns": ("a", "b")}, "--choice_columns: without effect"),
     ],
 )

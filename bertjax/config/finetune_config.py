@@ -90,10 +90,12 @@ class FinetuneConfig(TrainingConfig):
     max_length: int | None = None
     """Maximum number of tokens per sequence; None: the default of the task (128; question
     answering: 384)."""
-    doc_stride: int = 128
-    """Question answering: maximum number of tokens between the starts of two consecutive windows of
-    a long passage, as in Google's BERT (in transformers, doc_stride is the overlap of the
-    windows)."""
+    doc_stride: int | None = None
+    """Maximum number of tokens between the starts of two consecutive windows of a text of more than
+    max_length tokens, as in Google's BERT (in transformers, it is the overlap of the windows);
+    classification and regression: every window is trained with the label, and predictions average
+    the windows; None: 128 in question answering, half of a window in tagging; in classification and
+    regression, long texts are truncated; multiple choice does not accept it."""
     max_query_length: int = 64
     """Question answering: maximum number of tokens of a question; longer questions are
     truncated."""
@@ -123,7 +125,7 @@ class FinetuneConfig(TrainingConfig):
     tagger_size: int = 768
     """With feature_layers: number of units of the bilstm tagger in each direction."""
     batch_size: int = 32
-    """Number of examples (question answering: windows) per update, over all devices."""
+    """Number of examples (of long texts: windows) per update, over all devices."""
     accumulation_steps: int = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient (with dropout_prng threefry2x32)."""

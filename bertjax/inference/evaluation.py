@@ -24,7 +24,7 @@ from bertjax.tasks.sources.table_files import (
 from bertjax.weights import load_model
 
 # Settings of question answering that are taken from the model's fine-tuning.
-SPAN_OPTIONS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+SPAN_OPTIONS = ("max_query_length", "max_answer_length", "null_threshold")
 
 
 def evaluate(
@@ -41,6 +41,7 @@ def evaluate(
     choice_columns: tuple[str, ...] = (),
     label_separator: str | None = None,
     max_length: int | None = None,
+    doc_stride: int | None = None,
 ) -> dict[str, float]:
     """Computes the metrics of a model's predictions for labelled examples.
 
@@ -70,6 +71,8 @@ def evaluate(
         label_separator: the string that separates the labels of an example in `data`, if examples
             have several labels.
         max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
+        doc_stride: maximum number of tokens between the starts of two consecutive windows of a text
+            of more tokens; None: as in fine-tuning.
 
     Returns:
         The metrics by name; their values are fractions (not percent). If the names of several
@@ -85,7 +88,7 @@ def evaluate(
         raise ValueError("Give either task, the name of a benchmark task, or data, a file.")
     use_compilation_cache()
     loaded = model.loaded if isinstance(model, Pretrained) else load_model(model, None)
-    task_model = TaskModel(loaded, max_length)
+    task_model = TaskModel(loaded, max_length, doc_stride=doc_stride)
     if data is not None:
         columns = Columns(
             text=text_column, pair=pair_column, label=label_column, choices=choice_columns
@@ -164,9 +167,9 @@ def task_of_file(
 def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
     """Creates a benchmark task (GLUE, SQuAD, SWAG or CoNLL) for the evaluation of a model.
 
-    The labels of the task are put in the order of the model's labels. A question answering task
-    takes doc_stride, max_query_length, max_answer_length and null_threshold from the model's
-    fine-tuning.
+    The labels of the task are put in the order of the model's labels. The task takes doc_stride
+    and, in question answering, max_query_length, max_answer_length and null_threshold from the
+    model's fine-tuning.
 
     Args:
         model: the model.
@@ -184,6 +187,8 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
         raise ValueError(
             f"--task={name} has no official files: give your own with --input (in Python: data)."
         )
+    if type(own) in definition.kinds:
+        options = dataclasses.replace(options, doc_stride=getattr(own, "doc_stride", None))
     if isinstance(own, SpanTask) and SpanTask in definition.kinds:
         settings = {key: getattr(own, key) for key in SPAN_OPTIONS}
         options = dataclasses.replace(options, span_options=settings)

@@ -24,6 +24,9 @@ from bertjax.tokenization import Tokenizer
 
 # Number of examples that are read and predicted before the next ones are read.
 WINDOW = 2048
+# Number of tokens after which the examples so far are predicted, even if they are fewer: more than
+# `WINDOW` sequences of 512 tokens have, so that only windows on long texts reach it.
+MOST_TOKENS = WINDOW * 512
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
@@ -47,7 +50,7 @@ class Predictor:
 
     Attributes:
         truncated: the `TruncatedTexts` that counts the examples of `max_length` tokens, which may
-            have been truncated; in question answering, it counts none.
+            have been truncated; it counts none if the task reads windows.
 
     Args:
         task: the task, which encodes examples and decodes the model's outputs.
@@ -95,13 +98,9 @@ class Predictor:
         Raises:
             ValueError: an example cannot be read or encoded, and `report_problems` is False.
         """
-        examples = iter(examples)
-        while window := list(itertools.islice(examples, WINDOW)):
-            encoded = [self._encode(example, report_problems) for example in window]
-            for example, (features, _) in zip(window, encoded, strict=True):
-                self.truncated.add(example, features)
-            all_outputs = self.outputs(params, [f for features, _ in encoded for f in features])
-            for example, (features, problem) in zip(window, encoded, strict=True):
+        for group in self._groups(examples, report_problems):
+            all_outputs = self.outputs(params, [f for _, features, _ in group for f in features])
+            for example, features, problem in group:
                 outputs = list(itertools.islice(all_outputs, len(features)))
                 if problem:
                     example = dataclasses.replace(example, label=None, answers=())
@@ -110,6 +109,27 @@ class Predictor:
                     continue
                 prediction = self._task.predict(example, features, outputs)
                 yield example, prediction | ({"problem": problem} if problem else {})
+
+    def _groups(
+        self, examples: Iterable[Example], report_problems: bool
+    ) -> Iterator[list[tuple[Example, Sequence[Feature], str]]]:
+        """Encodes examples; yields those that are predicted together, so that memory is bounded.
+
+        An element of a group is (example, its features, what is wrong with it or ""). A group ends
+        with every `WINDOW`-th example, where an interrupted prediction continues, and after
+        `MOST_TOKENS` tokens.
+        """
+        group, tokens = [], 0
+        for number, example in enumerate(examples, start=1):
+            features, problem = self._encode(example, report_problems)
+            self.truncated.add(example, features)
+            group.append((example, features, problem))
+            tokens += sum(len(feature.input_ids) for feature in features)
+            if number % WINDOW == 0 or tokens >= MOST_TOKENS:
+                yield group
+                group, tokens = [], 0
+        if group:
+            yield group
 
     def _encode(self, example: Example, report_problems: bool) -> tuple[Sequence[Feature], str]:
         """Returns (features of an example, what is wrong with the example or "").

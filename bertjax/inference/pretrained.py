@@ -222,6 +222,7 @@ class Pretrained:
         *,
         batch_size: int | None = None,
         max_length: int | None = None,
+        doc_stride: int | None = None,
     ) -> list[Prediction]:
         """Computes the predictions of the model's head for texts, as `bertjax.predict` does.
 
@@ -231,6 +232,8 @@ class Pretrained:
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short sequences; None: enough rows to keep the device busy.
             max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
+            doc_stride: maximum number of tokens between the starts of two consecutive windows of a
+                text of more tokens; None: as in fine-tuning.
 
         Returns:
             A prediction for each element of `texts`, as a dict whose keys are listed at
@@ -238,9 +241,9 @@ class Pretrained:
 
         Raises:
             ValueError: no task uses the head of the model, a text is empty, an element of `texts`
-                has too few or too many texts, or `max_length` is out of range.
+                has too few or too many texts, or `max_length` or `doc_stride` is out of range.
         """
-        model = TaskModel(self.loaded, max_length, batch_size)
+        model = TaskModel(self.loaded, max_length, batch_size, doc_stride)
         task, examples = from_texts(model.task, texts)
         return [prediction for _, prediction in model(task, examples, shows_progress=False)]
 

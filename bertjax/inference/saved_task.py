@@ -1,5 +1,6 @@
 """Restores a fine-tuned model together with the task that it was fine-tuned on."""
 
+import dataclasses
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -81,7 +82,11 @@ class TaskModel:
     """
 
     def __init__(
-        self, loaded: LoadedModel, max_length: int | None = None, batch_size: int | None = None
+        self,
+        loaded: LoadedModel,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        doc_stride: int | None = None,
     ):
         """Restores the task of a model, and copies the parameters to the device.
 
@@ -90,13 +95,23 @@ class TaskModel:
             max_length: maximum number of tokens per sequence; None: the value used in fine-tuning.
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short sequences; None: enough rows to keep the device busy.
+            doc_stride: maximum number of tokens between the starts of two consecutive windows of a
+                text of more than `max_length` tokens; None: as in fine-tuning.
 
         Raises:
-            ValueError: no task uses the head of the model, or `max_length` is less than `SHORTEST`
-                (5, which a text pair needs) or more than the maximum length of the model.
+            ValueError: no task uses the head of the model, `max_length` is less than `SHORTEST`
+                (5, which a text pair needs) or more than the maximum length of the model, or
+                `doc_stride` is below 1 or set for multiple choice.
         """
         self._loaded, self.task, self.description = with_task(loaded)
         self.name = str(loaded.source.where)
+        if doc_stride is not None:
+            if not hasattr(self.task, "doc_stride"):
+                raise ValueError(
+                    f"doc_stride={doc_stride} has no effect on {self.name}, whose task "
+                    f"{self.task.name} reads no windows: leave it out."
+                )
+            self.task = dataclasses.replace(self.task, **{"doc_stride": doc_stride})
         self._max_length = max_length or self.task.max_length
         longest = loaded.config.max_length
         if not SHORTEST <= self._max_length <= longest:
@@ -117,8 +132,9 @@ class TaskModel:
     ) -> Iterator[tuple[Example, Prediction]]:
         """Yields (example, prediction) for each of `examples`, in the same order.
 
-        At the end, except in question answering, a message on stderr says how many examples, if
-        any, have the maximum number of tokens, so that their texts may have been truncated.
+        At the end, a message on stderr says how many examples, if any, have the maximum number of
+        tokens, so that their texts may have been truncated, unless the task reads long texts in
+        windows.
 
         Args:
             task: encodes the examples and decodes the model's outputs; its labels must be those of

@@ -11,6 +11,7 @@ import numpy as np
 from bertjax.data.batches.features import Feature, LabelKind
 from bertjax.tasks.metrics import Metric, class_metrics, multi_label, regression_metrics
 from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task
+from bertjax.tasks.windows import check_stride, windows
 from bertjax.tokenization import Tokenizer
 
 # Smallest probability in a cross-entropy, so that one impossible label does not make it infinite.
@@ -34,17 +35,37 @@ class TextTask(Task):
 
     The input sequence is `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`.
 
+    With `doc_stride`, a text of more than `max_length` tokens is read in overlapping windows. Every
+    window is trained with the label of its text. In prediction, the logits are averaged over the
+    windows, as Pappagari et al. 2019 (3.2) average what the model says of segments. Of a pair, the
+    longer text is split (the second if both are equally long), and every window has the other text
+    as well, cut to half of the room if both are longer than that. Thus the first window is what is
+    left of a text or pair that is truncated, longest text first.
+
     Attributes:
         pairs: True if every input is a pair of texts, False if every input is a single text, None
             if the task accepts both.
+        doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
+            text; None: long texts are truncated, as in Devlin et al. 2018.
     """
 
     pairs: bool | None = None
+    doc_stride: int | None = None
 
     head: ClassVar[str] = "sequence_classification"
 
+    def __post_init__(self):
+        check_stride(self.doc_stride)
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether long texts are read in windows, and not truncated."""
+        return self.doc_stride is not None
+
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the example as one `Feature`: a sequence of at most `max_length` tokens.
+        """Encodes each window of the example as a sequence of at most `max_length` tokens.
+
+        A text that fits, or that is truncated, has one window.
 
         Raises:
             ValueError: a text is empty, the example has a second text although `pairs` is False or
@@ -53,14 +74,14 @@ class TextTask(Task):
         self.check_pairs(example.where, has_pair=example.pair is not None)
         if not example.text.strip() or (example.pair is not None and not example.pair.strip()):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
-        ids, types = tokenizer.encode_pair(example.text, example.pair, max_length)
+        if self.doc_stride is None:
+            inputs = [tokenizer.encode_pair(example.text, example.pair, max_length)]
+        else:
+            inputs = _windows(example, tokenizer, max_length, self.doc_stride)
+        labels = None if example.label is None else self.encode_label(example)
         return [
-            Feature(
-                np.array(ids, np.int32),
-                (len(ids),),
-                (len(types) - sum(types),),
-                None if example.label is None else self.encode_label(example),
-            )
+            Feature(np.array(ids, np.int32), (len(ids),), (len(types) - sum(types),), labels)
+            for ids, types in inputs
         ]
 
     def check_pairs(self, where: str, *, has_pair: bool) -> None:
@@ -82,8 +103,9 @@ class TextTask(Task):
             )
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of a saved model's file task.json, including `pairs`."""
-        return {**super().description(max_length), "pairs": self.pairs}
+        """Returns the content of a saved model's file task.json, with `pairs` and `doc_stride`."""
+        settings = {"pairs": self.pairs, "doc_stride": self.doc_stride}
+        return super().description(max_length) | settings
 
     @abc.abstractmethod
     def encode_label(self, example: Example) -> np.ndarray:
@@ -91,6 +113,35 @@ class TextTask(Task):
 
         Its shape is [1] for a class or a number, and [number of classes] for any number of labels.
         """
+
+
+def _windows(
+    example: Example, tokenizer: Tokenizer, max_length: int, stride: int
+) -> list[tuple[list[int], list[int]]]:
+    """Returns (ids, token types) of each window of a text or pair, `max_length` tokens at most."""
+    is_pair = example.pair is not None
+    texts = tokenizer.encode([text for text in (example.text, example.pair) if text is not None])
+    room = max_length - tokenizer.layout.num_special_tokens(is_pair)
+    if sum(map(len, texts)) <= room:
+        return [tokenizer.join(*texts)]
+    split = int(is_pair and len(texts[0]) <= len(texts[1]))  # the index of the longer text
+    if is_pair:
+        other = 1 - split
+        texts[other] = texts[other][: room // 2]
+        room -= len(texts[other])
+    whole = texts[split]
+    inputs = []
+    for start, end in windows(len(whole), room, stride):
+        texts[split] = whole[start:end]
+        inputs.append(tokenizer.join(*texts))
+    return inputs
+
+
+def mean_logits(outputs: Sequence[Outputs]) -> np.ndarray:
+    """Returns the mean of the logits of an example's windows: float [C]."""
+    if len(outputs) == 1:
+        return outputs[0]["logits"]
+    return np.stack([output["logits"] for output in outputs]).mean(0, dtype=np.float64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +197,7 @@ class ClassificationTask(ProbabilityTask):
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns a dict: `label`, the most probable class, and `probabilities` of all classes."""
-        probabilities = softmax(outputs[0]["logits"])
+        probabilities = softmax(mean_logits(outputs))
         return {
             "label": self.labels[int(probabilities.argmax())],
             "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
@@ -190,7 +241,8 @@ class MultiLabelTask(ProbabilityTask):
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns a dict: `labels`, the classes of probability >= 0.5, and all `probabilities`."""
-        probabilities = dict(zip(self.labels, sigmoid(outputs[0]["logits"]).tolist(), strict=True))
+        values = sigmoid(mean_logits(outputs)).tolist()
+        probabilities = dict(zip(self.labels, values, strict=True))
         return {
             "labels": [label for label, p in probabilities.items() if p >= 0.5],
             "probabilities": probabilities,
@@ -233,7 +285,7 @@ class RegressionTask(TextTask):
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns the predicted number in a dict under the key `score`."""
-        return {"score": float(outputs[0]["logits"][0]) * self.std + self.mean}
+        return {"score": float(mean_logits(outputs)[0]) * self.std + self.mean}
 
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the predicted number, which the metric compares with the label."""

@@ -30,6 +30,8 @@ class TaskOptions:
             None, a text in this column is a single label.
         submission: path of the zip file to write for GLUE's server; if None, submission.zip in the
             folder of the predictions.
+        doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
+            text; None: the default of the task.
         span_options: {name of a field of `SpanTask`: value} for question answering; the other
             fields have their defaults.
     """
@@ -44,7 +46,14 @@ class TaskOptions:
     columns: Columns = Columns()
     label_separator: str | None = None
     submission: str | None = None
+    doc_stride: int | None = None
     span_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def all_span_options(self) -> dict[str, Any]:
+        """Returns `span_options` and, unless it is None, `doc_stride`: fields of `SpanTask`."""
+        stride = {} if self.doc_stride is None else {"doc_stride": self.doc_stride}
+        return {**self.span_options, **stride}
 
     @property
     def files(self) -> dict[str, str]:
@@ -106,6 +115,8 @@ class TaskDefinition:
             unused["--label_separator"] = options.label_separator
         if not self.submission:
             unused["--submission"] = options.submission
+        if not any(hasattr(kind, "doc_stride") for kind in self.kinds):
+            unused["--doc_stride"] = options.doc_stride
         if SpanTask not in self.kinds:
             unused |= {f"--{field}": value for field, value in options.span_options.items()}
         flags = [flag for flag, value in unused.items() if value is not None]

@@ -24,6 +24,7 @@ from bertjax.files import write_text
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
+from bertjax.tasks.windows import check_stride, widest_contexts, windows
 from bertjax.tokenization import Tokenizer
 
 # The label of a question that its passage does not answer.
@@ -101,7 +102,8 @@ class SpanTask(Task):
         }
 
     def __post_init__(self):
-        for field in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
+        check_stride(self.doc_stride)
+        for field in ("max_query_length", "max_answer_length", "n_best"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)}: it must be at least 1.")
         if self.null_threshold and not self.with_impossible:
@@ -109,6 +111,11 @@ class SpanTask(Task):
                 f"null_threshold={self.null_threshold} has no effect, because every question of "
                 f"{self.name} has an answer: leave it out."
             )
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether long passages are read in windows, which they always are."""
+        return True
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes each window of the passage as a `Feature`, `[CLS] question [SEP] window [SEP]`.
@@ -168,11 +175,12 @@ class SpanTask(Task):
             outputs: one dict per window with start_logits and end_logits, [number of tokens] each.
 
         Returns:
-            A dict with `answer` ("" for no answer); the answer's `probability`, from a softmax over
-            the candidates; `nbest`, the candidates from best to worst, each a dict of text,
-            answer_start (in characters of the passage; -1: no answer), probability, start_logit and
-            end_logit; and `null_odds`, the logit of no answer minus the logit of the best answer.
-            The logit of an answer is the sum of its start_logit and end_logit.
+            A dict with `answer` ("" for no answer); `answer_start` and `answer_end`, characters
+            such that passage[answer_start:answer_end] is the answer (-1: no answer); the answer's
+            `probability`, from a softmax over the candidates; `null_odds`, the logit of no answer
+            minus the logit of the best answer; and `nbest`, the candidates from best to worst, each
+            a dict of text, answer_start, answer_end, probability, start_logit and end_logit. The
+            logit of an answer is the sum of its start_logit and end_logit.
         """
         outputs = [{key: _finite(logits) for key, logits in output.items()} for output in outputs]
         nbest = self._best_answers(example.pair or "", features, outputs)
@@ -196,6 +204,8 @@ class SpanTask(Task):
             entry["probability"] = probability
         return {
             "answer": answer["text"],
+            "answer_start": answer["answer_start"],
+            "answer_end": answer["answer_end"],
             "probability": answer["probability"],
             "null_odds": null_odds,
             "nbest": nbest,
@@ -208,13 +218,15 @@ class SpanTask(Task):
 
         A span is a candidate only in the window in which its first token has the most context, the
         smaller of the numbers of passage tokens before and after it. An answer is a dict of text,
-        answer_start, start_logit and end_logit.
+        answer_start, answer_end, start_logit and end_logit.
         """
         slices = [_passage_slice(feature) for feature in features]
         lengths = [part.stop - part.start for part in slices]
+        begins = np.cumsum([0, *(min(length, self.doc_stride) for length in lengths[:-1])])
+        spans = [(int(b), int(b) + n) for b, n in zip(begins, lengths, strict=True)]
         candidates = []
         for feature, output, part, is_widest in zip(
-            features, outputs, slices, widest_contexts(lengths, self.doc_stride), strict=True
+            features, outputs, slices, widest_contexts(spans), strict=True
         ):
             starts = np.where(is_widest, output["start_logits"][part], -np.inf)
             ends = output["end_logits"][part]
@@ -254,51 +266,6 @@ class SpanTask(Task):
             return squad1(golds, answers)
         # `predict` has applied `null_threshold`. The odds only serve to find the best threshold.
         return squad2(golds, answers, null_odds, threshold=np.inf)
-
-
-def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Splits a passage into windows; returns (first token, last token + 1) of each window.
-
-    The passage has `length` tokens. A window has at most `room` tokens, and consecutive windows
-    start at most `stride` tokens apart.
-    """
-    spans, start = [], 0
-    while True:
-        end = min(start + room, length)
-        spans.append((start, end))
-        if end == length:
-            return spans
-        start += min(end - start, stride)
-
-
-def widest_contexts(lengths: Sequence[int], stride: int) -> list[np.ndarray]:
-    """Assigns each token of a passage to the window with the most context around the token.
-
-    The context of a token in a window is the smaller of the numbers of passage tokens before and
-    after the token.
-
-    Args:
-        lengths: number of passage tokens of each window that `windows` returns.
-        stride: maximum number of tokens between the starts of two consecutive windows.
-
-    Returns:
-        One bool array [number of passage tokens] per window, True at the tokens that are assigned
-        to the window. Each token of the passage is True in exactly one array.
-    """
-    begins = np.cumsum([0, *(min(length, stride) for length in lengths[:-1])])
-    best = np.full(begins[-1] + lengths[-1], -1.0)
-    window_of = np.zeros(len(best), np.int64)
-    for window, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
-        left = np.arange(length)
-        # The context is the number of tokens on the shorter side; longer windows win ties.
-        context = np.minimum(left, left[::-1]) + 0.01 * length
-        part = slice(begin, begin + length)
-        window_of[part][context > best[part]] = window  # the first window wins other ties
-        best[part] = np.maximum(best[part], context)
-    return [
-        window_of[begin : begin + length] == window
-        for window, (begin, length) in enumerate(zip(begins, lengths, strict=True))
-    ]
 
 
 def best_spans(
@@ -377,7 +344,8 @@ def _finite(logits: np.ndarray) -> np.ndarray:
 
 def _entry(text: str, start: int, start_logit: float, end_logit: float) -> dict[str, Any]:
     logits = {"start_logit": float(start_logit), "end_logit": float(end_logit)}
-    return {"text": text, "answer_start": start, **logits}
+    # Without an answer, both positions are NOWHERE.
+    return {"text": text, "answer_start": start, "answer_end": start + len(text), **logits}
 
 
 def _logit(entry: dict[str, Any]) -> float:

@@ -27,7 +27,8 @@ SPAN_FIELDS = (
 )
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "label_kind"), (str,)),
-    **dict.fromkeys(("max_length", "doc_stride", "max_query_length", "max_answer_length"), (int,)),
+    **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
+    "doc_stride": (int, type(None)),
     **{"with_impossible": (bool,), "null_threshold": (float, int)},
     **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
 }
@@ -67,10 +68,13 @@ def saved_task(
         "max_length": min(description.get("max_length", default_length), longest),
     }
     if kind is SpanTask:
-        return SpanTask(**fields, **{k: description[k] for k in SPAN_FIELDS if k in description})
+        saved = {k: description[k] for k in SPAN_FIELDS if description.get(k) is not None}
+        return SpanTask(**fields, **saved)
     if kind is ChoiceTask:
         # The number of choices is unknown until the inputs to predict are read.
         return ChoiceTask(num_choices=0, **fields)
+    # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
+    fields["doc_stride"] = description.get("doc_stride")
     if issubclass(kind, TextTask):
         fields["pairs"] = _pairs(description)
     if issubclass(kind, RegressionTask):
@@ -99,10 +103,12 @@ def _check(description: Mapping[str, Any]) -> None:
     """Raises ValueError if an entry of task.json has a wrong type or is a token count below 1."""
     for key, kinds in _TYPES.items():
         value = description.get(key, kinds[0]())
-        if type(value) not in kinds or (kinds == (int,) and key in description and value < 1):
+        is_count = kinds[0] is int
+        too_small = is_count and key in description and isinstance(value, int) and value < 1
+        if type(value) not in kinds or too_small:
             raise ValueError(
                 f"{key}={brief(repr(value))} should be of type {kinds[0].__name__}"
-                f"{' and at least 1' if kinds == (int,) else ''}: correct it, or copy or download "
+                f"{' and at least 1' if is_count else ''}: correct it, or copy or download "
                 "the model again."
             )
 

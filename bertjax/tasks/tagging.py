@@ -14,6 +14,7 @@ from bertjax.tasks.classification import softmax
 from bertjax.tasks.metrics import Metric, entity_f1, word_accuracy
 from bertjax.tasks.tag_schemes import entities, marks_entities
 from bertjax.tasks.task import Example, Export, Outputs, Pairs, Prediction, Task
+from bertjax.tasks.windows import check_stride, widest_contexts, windows
 from bertjax.tokenization import Tokenizer
 
 # The tag of words that belong to no entity.
@@ -40,16 +41,36 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
 class TagTask(Task):
     """Task that predicts one tag per word, at the first word piece of the word.
 
-    Only the first word piece of each word contributes to the loss. For words beyond `max_length`
-    tokens, the predicted tag is O, or the first label if no label is O.
+    Only the first word piece of each word contributes to the loss. A text of more than `max_length`
+    tokens is split into overlapping windows, which begin with whole words. Each word counts once:
+    its tag is trained and predicted in the window in which its first piece has the most context, so
+    that the words that are trained on are placed like those that are predicted.
+
+    Attributes:
+        doc_stride: maximum number of tokens between the starts of two consecutive windows of a long
+            text; None: half of a window, so that every word has at least a quarter of a window of
+            context on both sides, except at the ends of the text.
     """
 
+    doc_stride: int | None = None
     metric: Metric = entity_f1
     best_metric: str = "f1"
     export: Export | None = export_columns
 
     head: ClassVar[str] = "token_classification"
     label_kind: ClassVar[LabelKind] = "tokens"
+
+    def __post_init__(self):
+        check_stride(self.doc_stride)
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        """Returns the content of a saved model's file task.json, including `doc_stride`."""
+        return {**super().description(max_length), "doc_stride": self.doc_stride}
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether long texts are read in windows, which they always are."""
+        return True
 
     @classmethod
     def of_labels(cls, labels: tuple[str, ...], **fields: Any) -> "TagTask":
@@ -62,11 +83,12 @@ class TagTask(Task):
         return cls(labels=labels, **fields)
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-        """Encodes the sentence as one input of the model, `[CLS] pieces of all words [SEP]`.
+        """Encodes each window of the text as an input of the model, `[CLS] pieces [SEP]`.
 
-        `Feature.origins` holds the index of a word at the first piece of the word, and -1 at all
-        other tokens. Every word, including the first, is encoded as if a space preceded the word,
-        like transformers with `is_split_into_words` (and `add_prefix_space`).
+        `Feature.origins` holds the index of a word at the first piece of the word, in the window in
+        which this piece has the most context, and -1 at all other tokens. Every word, including the
+        first, is encoded as if a space preceded the word, like transformers with
+        `is_split_into_words` (and `add_prefix_space`).
 
         If the example is a running text, emoji and other symbols that are not in the vocabulary are
         left out, because models tend to take unknown words for names. If the example is a list of
@@ -78,20 +100,22 @@ class TagTask(Task):
         """
         if not example.words:
             raise ValueError(f"{example.where}: the sentence has no words; remove it.")
-        ids, origins = [tokenizer.cls_token_id], [-1]
-        for word, pieces in enumerate(tokenizer.encode_after_space(example.words)):
-            # A word that consists only of control characters has no pieces, but needs a position.
-            pieces = pieces or [tokenizer.unk_token_id]
-            if example.offsets and _is_unknown_symbol(example.words[word], pieces, tokenizer):
-                continue
-            ids += pieces
-            origins += [word] + [-1] * (len(pieces) - 1)
-        ids, origins = ids[: max_length - 1], origins[: max_length - 1]
-        ids, origins = [*ids, tokenizer.sep_token_id], np.array([*origins, -1], np.int32)
-        labels = self._encode_labels(example, origins)
-        return [Feature(np.array(ids, np.int32), (len(ids),), (len(ids),), labels, origins)]
+        ids, origins, starts = _pieces(example, tokenizer)
+        word_labels = self._word_labels(example)
+        room = max_length - tokenizer.layout.num_special_tokens(pair=False)
+        spans = windows(len(ids), room, self.doc_stride or max(1, room // 2), starts)
+        features = []
+        for (start, end), is_widest in zip(spans, widest_contexts(spans), strict=True):
+            input_ids, _ = tokenizer.join(ids[start:end])
+            size = (len(input_ids),)
+            words = np.full(size, -1, np.int32)
+            words[1:-1] = np.where(is_widest, origins[start:end], -1)
+            labels = None if word_labels is None else word_labels[words]
+            features.append(Feature(np.array(input_ids, np.int32), size, size, labels, words))
+        return features
 
-    def _encode_labels(self, example: Example, origins: np.ndarray) -> np.ndarray | None:
+    def _word_labels(self, example: Example) -> np.ndarray | None:
+        """Returns the label of each word and, at the end, the label -1 for tokens of no word."""
         if not isinstance(example.label, tuple):
             return None
         if len(example.label) != len(example.words):
@@ -99,34 +123,38 @@ class TagTask(Task):
                 f"{example.where} has {len(example.words)} words, but {len(example.label)} tags: "
                 "give one tag per word."
             )
-        word_labels = [self.label_id(tag, example.where) for tag in example.label]
-        return np.where(origins >= 0, np.array([*word_labels, -1], np.int32)[origins], -1)
+        return np.array(
+            [*(self.label_id(tag, example.where) for tag in example.label), -1], np.int32
+        )
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns a dict of the lists words, labels (tags) and probabilities, one entry per word.
 
-        The tag of a word is the most probable one. A word that the model has not read, because the
-        sentence is truncated before it or because it is an unknown symbol, has the probability
-        None, and the tag O or, if no label is O, the first label. If the labels mark entities,
-        the key entities holds a list of dicts with the keys type, text, probability, first_word,
-        last_word and, for a running text, start and end (in characters).
+        The tag of a word is the most probable one in the window in which the word has the most
+        context. A word that the model has not read, because it is an unknown symbol, has the
+        probability None, and the tag O or, if no label is O, the first label. If the labels mark
+        entities, the key entities holds a list of dicts with the keys type, text, probability,
+        first_word, last_word and, for a running text, start and end (in characters).
         """
-        probabilities = softmax(outputs[0]["logits"])  # [n, C]
-        truncated = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
-        tags = [truncated] * len(example.words)
+        unread = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
+        tags = [unread] * len(example.words)
         confidences: list[float | None] = [None] * len(example.words)
-        assert features[0].origins is not None
-        for token, word in enumerate(features[0].origins):
-            if word >= 0:
-                best = int(probabilities[token].argmax())
-                tags[word], confidences[word] = self.labels[best], float(probabilities[token, best])
+        for feature, output in zip(features, outputs, strict=True):
+            assert feature.origins is not None
+            (tokens,) = np.nonzero(feature.origins >= 0)
+            probabilities = softmax(output["logits"][tokens])  # [words, C]
+            best = probabilities.argmax(-1)
+            chosen = probabilities[np.arange(len(tokens)), best].tolist()
+            words = feature.origins[tokens].tolist()
+            for word, label, probability in zip(words, best.tolist(), chosen, strict=True):
+                tags[word], confidences[word] = self.labels[label], probability
         prediction: Prediction = {"words": [*example.words], "labels": tags}
         prediction["probabilities"] = confidences
         if self.marks_entities:
-            origins = features[0].origins
-            _tag_symbols_within_entities(origins[origins >= 0].tolist(), tags, confidences)
+            read = [word for word, confidence in enumerate(confidences) if confidence is not None]
+            _tag_symbols_within_entities(read, tags, confidences)
             prediction["entities"] = [*_entities(example, tags, confidences)]
         return prediction
 
@@ -138,6 +166,26 @@ class TagTask(Task):
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the predicted tags, one per word."""
         return prediction["labels"]
+
+
+def _pieces(example: Example, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray, list[int]]:
+    """Encodes the words of an example, without the symbols of a running text that are unknown.
+
+    Returns the ids of all pieces; for each piece, int32 [pieces], the index of the word that starts
+    with it, or -1; and the indices of the pieces that start a word.
+    """
+    ids: list[int] = []
+    origins: list[int] = []
+    starts: list[int] = []
+    for word, pieces in enumerate(tokenizer.encode_after_space(example.words)):
+        # A word that consists only of control characters has no pieces, but needs a position.
+        pieces = pieces or [tokenizer.unk_token_id]
+        if example.offsets and _is_unknown_symbol(example.words[word], pieces, tokenizer):
+            continue
+        starts.append(len(ids))
+        ids += pieces
+        origins += [word] + [-1] * (len(pieces) - 1)
+    return ids, np.array(origins, np.int32), starts
 
 
 def _is_unknown_symbol(word: str, pieces: Sequence[int], tokenizer: Tokenizer) -> bool:

@@ -27,7 +27,7 @@ from bertjax.tokenization import Tokenizer
 #   tokens       words, labels and probabilities, one of each per word; if the labels mark entities,
 #                entities: type, text, probability, first_word, last_word of each, and, if the words
 #                are those of a running text, start and end of its characters
-#   span         answer, probability, null_odds, nbest
+#   span         answer, answer_start, answer_end (in characters), probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
 # The prediction for an example that could not be read or encoded has only the key `error`.
 Prediction = dict[str, Any]
@@ -127,7 +127,7 @@ class Task(abc.ABC):
     ) -> Sequence[Feature]:
         """Encodes an example as features, each with the token ids and labels of a model input.
 
-        A long passage has one feature per window, any other example one.
+        A long text that is read in windows has one feature per window, any other example one.
 
         Args:
             example: the example.
@@ -167,6 +167,11 @@ class Task(abc.ABC):
     def predicted_label(self, prediction: Prediction) -> Any:
         """Returns the part of a prediction that the metric compares with the label."""
         return prediction["label"]
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether texts of more than `max_length` tokens are read in windows, and not truncated."""
+        return False
 
     @property
     def num_labels(self) -> int | None:

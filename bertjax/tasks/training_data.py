@@ -24,15 +24,17 @@ class TrainingData(NamedTuple):
         path: the path of the file, which has one record per feature, the token ids and labels of an
             input of the model.
         sizes: number of tokens of each feature, int [number of features].
-        class_counts: number of examples (in tagging, words) of each class, int [number of classes];
-            an example with several labels is counted for each; empty for tasks without classes.
+        class_counts: number of features (in tagging, words) of each class, int [number of classes];
+            a feature with several labels is counted for each; empty for tasks without classes.
         fingerprint: hexadecimal SHA-256 of all records in the file.
+        examples: number of examples, of which long texts may have several features, one per window.
     """
 
     path: Path
     sizes: np.ndarray
     class_counts: np.ndarray
     fingerprint: str
+    examples: int
 
 
 def write_training_data(
@@ -53,9 +55,14 @@ def write_training_data(
     sizes, digest = array.array("I"), hashlib.sha256()
     has_classes = task.label_kind in ("classes", "tokens", "multi_label")
     counts = np.zeros(len(task.labels) if has_classes else 0, np.int64)
+    examples = 0
 
     def records() -> Iterator[bytes]:
-        for _, feature in _features(task, "train", tokenizer, max_length):
+        nonlocal examples
+        last = None
+        for example, feature in _features(task, "train", tokenizer, max_length):
+            examples += example is not last
+            last = example
             assert feature.labels is not None
             if task.label_kind == "multi_label":
                 counts[:] += feature.labels.astype(np.int64)
@@ -70,7 +77,7 @@ def write_training_data(
     write_shard(path, records())
     if not sizes:
         raise ValueError("The train split has no examples: check the file.")
-    return TrainingData(path, np.array(sizes), counts, digest.hexdigest())
+    return TrainingData(path, np.array(sizes), counts, digest.hexdigest(), examples)
 
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> None:
@@ -96,7 +103,7 @@ def _features(
     """Yields (example, feature) for each feature, an encoded input of the model, of a split.
 
     At the end, the number of texts with `max_length` tokens or more is printed, if there are any
-    (not in question answering).
+    and the task does not read windows.
 
     Raises:
         ValueError: the file cannot be read, or rows cannot be encoded and the source does not skip

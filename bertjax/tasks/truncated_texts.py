@@ -9,7 +9,8 @@ from bertjax.tasks.task import Example, Task
 class TruncatedTexts:
     """Counts the examples encoded as `max_length` tokens, whose texts may have been truncated.
 
-    In question answering no example is counted, because long passages are split into windows.
+    If the task splits long texts into windows, as tagging and question answering always do, no
+    example is counted.
 
     Args:
         task: the task that encodes the examples.
@@ -17,7 +18,9 @@ class TruncatedTexts:
     """
 
     def __init__(self, task: Task, max_length: int):
-        self._is_windowed, self._max_length = task.label_kind == "span", max_length
+        self._can_read_windows = hasattr(task, "doc_stride")
+        self._is_windowed = task.reads_windows
+        self._max_length = max_length
         self._count, self._first = 0, ""
 
     def add(self, example: Example, features: Sequence[Feature]) -> None:
@@ -32,7 +35,8 @@ class TruncatedTexts:
         """A sentence with the number of counted examples and the row of the first; "" if none."""
         if not self._count:
             return ""
+        remedy = " (--doc_stride reads them in windows)" if self._can_read_windows else ""
         return (
             f"{self._count:,} texts have max_length={self._max_length} tokens or more, and longer "
-            f"ones are truncated. The first of these texts: {self._first}"
+            f"ones are truncated{remedy}. The first of these texts: {self._first}"
         )

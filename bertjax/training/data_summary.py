@@ -22,7 +22,7 @@ MISSPELT_FACTOR, MISSPELT_SHARE, MISSPELT_LETTERS = 20, 0.85, 5
 def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]:
     """Returns lines of text that describe the train split `data` of `task`.
 
-    The lines state the number of examples (in question answering, of windows), their lengths in
+    The lines state the number of examples (or of windows, if texts are long), their lengths in
     tokens, the updates per epoch, which follow from `config`, and the frequencies of the classes. A
     line beginning with "warning:" names classes whose names differ only in case, spaces,
     punctuation or the form of a number, or a rare class whose name is almost that of a frequent
@@ -32,13 +32,16 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     quantiles = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
     updates = -(-count // config.batch_size)
     plural = "s" if updates > 1 else ""
+    is_split = task.label_kind == "span" or count != data.examples
+    unit = "windows" if is_split else "examples"
     lines = [
-        f"train: {count:,} {'windows' if task.label_kind == 'span' else 'examples'} of "
+        f"train: {count:,} {unit} of "
         f"{sizes.min()} to {sizes.max()} tokens (median {quantiles[0]}, 95 % have at most "
         f"{quantiles[1]}); an epoch has {updates:,} update{plural} of {config.batch_size}"
     ]
     if data.class_counts.size:
-        lines.append(_classes(task, data.class_counts, count))
+        unit = "words" if task.label_kind == "tokens" else unit
+        lines.append(_classes(task, data.class_counts, count, unit))
         similar = [*_similar(task.labels), *_misspelt(task.labels, data.class_counts)]
         lines += [f"warning: {text}" for text in similar[:MOST_SIMILAR]]
         if len(similar) > MOST_SIMILAR:
@@ -46,7 +49,7 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     return lines
 
 
-def _classes(task: Task, counts: np.ndarray, count: int) -> str:
+def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
     order = np.argsort(-counts, kind="stable")
     several = task.label_kind == "multi_label"
     total = max(count if several else int(counts.sum()), 1)
@@ -55,7 +58,6 @@ def _classes(task: Task, counts: np.ndarray, count: int) -> str:
         for i in order[:MOST_CLASSES]
     ]
     rest = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
-    unit = "words" if task.label_kind == "tokens" else "examples"
     kind = "labels" if several else "classes"
     return f"{len(order)} {kind} by {unit}: {', '.join(shown)}{rest}"
 

@@ -58,7 +58,7 @@ class FinetuningRun(Run):
         task: the task, with the source of its examples.
         loaded: the model to start from, with the head of the task.
         data: the train split, encoded as features; a feature is the input and the labels of the
-            model for one example (in question answering, for one window of an example).
+            model for one example, or for one window of a long text.
         teacher: the teacher for distillation; None: no distillation.
 
     Raises:

@@ -301,9 +301,10 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
         ),
         label_separator=config.label_separator,
         submission=config.submission,
+        doc_stride=config.doc_stride,
         span_options={
             name: getattr(config, name)
-            for name in ("doc_stride", "max_query_length", "max_answer_length", "null_threshold")
+            for name in ("max_query_length", "max_answer_length", "null_threshold")
             if getattr(config, name) != getattr(FinetuneConfig, name)
         },
     )

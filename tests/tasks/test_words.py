@@ -107,14 +107,17 @@ def predicted_with(example, tags):
     task = TagTask.of_labels(ENTITY_TAGS, name="t")
     tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] new york is nice . : )".split()
     tokenizer = WordPieceTokenizer({t: i for i, t in enumerate(tokens)}, do_lower_case=True)
-    (feature,) = task.features(example, tokenizer, 32)
-    logits = np.zeros((len(feature.input_ids), len(ENTITY_TAGS)), np.float32)
-    for token, word in enumerate(feature.origins):
-        if word >= 0:
-            tag = "B-PER" if tags is None and feature.input_ids[token] == 1 else "O"
-            tag = tag if tags is None else tags[word]
-            logits[token, ENTITY_TAGS.index(tag)] = np.log(len(ENTITY_TAGS) - 1)
-    return task.predict(example, [feature], [{"logits": logits}])
+    features = task.features(example, tokenizer, 32)
+    outputs = []
+    for feature in features:
+        logits = np.zeros((len(feature.input_ids), len(ENTITY_TAGS)), np.float32)
+        for token, word in enumerate(feature.origins):
+            if word >= 0:
+                tag = "B-PER" if tags is None and feature.input_ids[token] == 1 else "O"
+                tag = tag if tags is None else tags[word]
+                logits[token, ENTITY_TAGS.index(tag)] = np.log(len(ENTITY_TAGS) - 1)
+        outputs.append({"logits": logits})
+    return task.predict(example, features, outputs)
 
 
 def test_unknown_symbols_of_a_running_text_are_no_entities_and_break_none():
@@ -136,12 +139,12 @@ def test_unknown_symbols_of_a_running_text_are_no_entities_and_break_none():
     assert predicted_with(from_text(task, "🙂🙂", None), None)["entities"] == []
 
 
-def test_words_behind_a_truncation_have_no_probability():
+def test_words_behind_the_first_window_have_tags_and_probabilities():
     sentence = Example(id="1", where="row 1", words=("york",) * 40)
-    prediction = predicted_with(sentence, ["B-LOC"] * 40)
-    assert prediction["probabilities"][30:] == [None] * 10
-    assert prediction["labels"] == ["B-LOC"] * 30 + ["O"] * 10
-    assert len(prediction["entities"]) == 30
+    prediction = predicted_with(sentence, ["O"] * 35 + ["B-LOC"] * 5)
+    assert prediction["probabilities"] == pytest.approx([0.5] * 40)
+    assert prediction["labels"] == ["O"] * 35 + ["B-LOC"] * 5
+    assert [entity["first_word"] for entity in prediction["entities"]] == [35, 36, 37, 38, 39]
 
 
 @pytest.mark.parametrize(

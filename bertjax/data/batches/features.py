@@ -36,8 +36,8 @@ class Feature(NamedTuple):
             first and last token of the answer, [0, 0] (the position of [CLS]) = no answer.
         origins: where the tokens come from in the text, and -1 for all other tokens, such as [CLS];
             None for most tasks; not stored on disk. In tagging: int [n], the index of the word that
-            starts at the token. In question answering: int [n, 2], the token's start and end
-            (exclusive) in the passage, in characters.
+            starts at the token, in the window that decides about the word. In question answering:
+            int [n, 2], the token's start and end (exclusive) in the passage, in characters.
     """
 
     input_ids: np.ndarray

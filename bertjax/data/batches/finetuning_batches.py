@@ -1,6 +1,6 @@
 """Fine-tuning batches: the features of a task, shuffled in each epoch and packed into rows.
 
-A `Feature` holds the token ids and labels of an example (of one window in question answering).
+A `Feature` holds the token ids and labels of an example (or of one window of a long text).
 Several features are put into one row, so that rows have little padding. Every batch of an epoch
 except the last holds the same number of features, in as many rows as these features need, so the
 packing does not change which features an update uses. The number of rows per batch is rounded up to

@@ -152,7 +152,8 @@ def _make(options: TaskOptions) -> TagTask:
         source = ConllSource(options.data_dir)
     else:
         source = DatasetSource(TFDS_BUILDER, read_dataset_row, options.tfds_data_dir)
-    return TagTask(name="conll", source=source, labels=CONLL_LABELS)
+    stride = options.doc_stride
+    return TagTask(name="conll", source=source, labels=CONLL_LABELS, doc_stride=stride)
 
 
 def score_files(gold: Path, predictions: Path) -> dict[str, float]:

@@ -117,13 +117,13 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     if note := source.hold_out(options.dev_fraction, choose, key) or source.repeated_in_dev():
         print(note)
     if kind == "regress":
-        return _regression(source)
+        return _regression(source, options.doc_stride)
     if kind == "choice":
         return _choice(source)
     labels = learn_labels(source)
     source.use_classes(labels)
     if kind == "tag":
-        return TagTask.of_labels(labels, name=kind, source=source)
+        return TagTask.of_labels(labels, name=kind, source=source, doc_stride=options.doc_stride)
     if kind == "classify" and not source.multi_label and (separator := _separator_in(labels)):
         print(
             f"warning: labels such as {next(x for x in labels if separator in x)!r} seem to name "
@@ -131,7 +131,8 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
             f"{separator!r}"
         )
     task = MultiLabelTask if source.multi_label else ClassificationTask
-    return task(name=kind, source=source, labels=labels, pairs=source.columns.pair is not None)
+    pairs, stride = source.columns.pair is not None, options.doc_stride
+    return task(name=kind, source=source, labels=labels, pairs=pairs, doc_stride=stride)
 
 
 def _separator_in(labels: Sequence[str]) -> str:
@@ -165,7 +166,7 @@ def _choice(source: CustomSource) -> ChoiceTask:
     return ChoiceTask(name=source.kind, source=source, num_choices=count)
 
 
-def _regression(source: CustomSource) -> RegressionTask:
+def _regression(source: CustomSource, doc_stride: int | None) -> RegressionTask:
     """Creates a regression task whose targets are standardised in training.
 
     The mean is subtracted from a target, which is then divided by the standard deviation. Both are
@@ -175,7 +176,7 @@ def _regression(source: CustomSource) -> RegressionTask:
         ValueError: all targets in the train split are equal.
     """
     pairs = source.columns.pair is not None
-    task = RegressionTask(name="regress", source=source, pairs=pairs)
+    task = RegressionTask(name="regress", source=source, pairs=pairs, doc_stride=doc_stride)
     if "train" not in source.splits:
         return task
     targets = np.array([example.label for example in source.examples("train")], np.float64)

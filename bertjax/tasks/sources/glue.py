@@ -161,6 +161,7 @@ def _make(spec: GlueSpec, options: TaskOptions) -> Task:
         "metric": spec.metric,
         "best_metric": spec.best_metric,
         "pairs": bool(spec.pair),
+        "doc_stride": options.doc_stride,
         "export": export_submission(spec, options.submission),
     }
     if not spec.labels:

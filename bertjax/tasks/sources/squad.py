@@ -342,7 +342,9 @@ def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
     else:
         source = DatasetSource(f"squad/v{version}", read_dataset_row, options.tfds_data_dir)
     impossible = version == "2.0"
-    return SpanTask(name=name, source=source, with_impossible=impossible, **options.span_options)
+    return SpanTask(
+        name=name, source=source, with_impossible=impossible, **options.all_span_options
+    )
 
 
 def _make_qa(options: TaskOptions) -> SpanTask:
@@ -363,7 +365,9 @@ def _make_qa(options: TaskOptions) -> SpanTask:
             f"Questions without an answer: {listed}. The model can give no answer, and the scores "
             "are those of SQuAD 2.0."
         )
-    return SpanTask(name="qa", source=source, with_impossible=impossible, **options.span_options)
+    return SpanTask(
+        name="qa", source=source, with_impossible=impossible, **options.all_span_options
+    )
 
 
 def _count_impossible(source: SquadSource, split: str) -> tuple[int, int]:
