@@ -214,7 +214,7 @@ def test_a_damaged_input_leaves_no_partial_file_and_two_commands_are_kept_apart(
     with pytest.raises(ValueError, match="row 62 is not a row of CSV"):
         predict.run(many)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many.csv"]
-    with continued(str(many.output), {}, lambda path: PartialLines(path, 10)):
+    with continued(str(many.output), {}, PartialLines):
         with pytest.raises(Locked, match=r"out\.jsonl is being written by another command"):
             predict.run(many)
 

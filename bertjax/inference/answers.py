@@ -5,6 +5,7 @@ Predictions are written while they are computed, so that an interrupted command 
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -16,7 +17,6 @@ import jax
 
 import bertjax
 from bertjax.files import writing
-from bertjax.inference import predictor
 from bertjax.inference.answer_files import is_converted, write_converted
 from bertjax.inference.partial_output import PartialLines, continued, file_identity
 from bertjax.inference.saved_task import TaskModel
@@ -68,6 +68,8 @@ class Answers:
     def _pairs(
         self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
     ) -> Iterator[tuple[Example, Prediction]]:
+        groups, kept = self._model.groups(task), 0
+        group: list[tuple[Example, Prediction]] = []
         for line in lines.finished():
             example = next(examples, None)
             if example is None or line.pop("id") != example.id:
@@ -75,10 +77,17 @@ class Answers:
                     f"{self._input} changed during the prediction: run the command again."
                 )
             line.pop("input", None)
-            yield example, line
+            group.append((example, line))
+            if groups.ends_with(example):
+                kept += len(group)
+                yield from group
+                group = []
+        lines.keep(kept)
+        if kept:
+            print(f"continuing {self._output} after {kept:,} lines", flush=True)
         pairs = self._model(
             task,
-            examples,
+            itertools.chain((example for example, _ in group), examples),
             report_problems=self._input is not None,
             # A terminal that shows the predictions shows the progress.
             shows_progress=self._output is not None or not sys.stdout.isatty(),
@@ -156,11 +165,7 @@ def answer_lines(
         else:
             os.replace(partial, output)
 
-    with continued(
-        output, identity, lambda path: PartialLines(path, predictor.WINDOW), finish
-    ) as lines:
-        if lines.done:
-            print(f"continuing {output} after {lines.done:,} lines", flush=True)
+    with continued(output, identity, PartialLines, finish) as lines:
         yield lines
 
 
@@ -170,6 +175,9 @@ class _Printed:
     def finished(self) -> Iterator[dict[str, Any]]:
         """Returns an empty iterator: no lines of an interrupted run can be read back."""
         return iter(())
+
+    def keep(self, count: int) -> None:
+        """Does nothing, because there are no lines of an interrupted run."""
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Prints `line` as one line of JSON."""

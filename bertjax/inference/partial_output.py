@@ -27,28 +27,35 @@ from bertjax.lock import Lock
 class PartialLines:
     """A partial file of JSON lines, whose first lines an interrupted run may have written.
 
+    `keep` must be called before `write`.
+
     Attributes:
         path: the partial file.
-        done: the number of lines kept from the interrupted run, a multiple of `unit`.
+        done: the number of complete lines that the interrupted run wrote.
 
     Args:
         path: the partial file, which is created if it does not exist.
-        unit: the number of consecutive lines that are predicted together. If only some lines of
-            such a group are in the partial file, these lines are deleted, so that the final output
-            is the same as without an interruption.
     """
 
-    def __init__(self, path: Path, unit: int):
+    def __init__(self, path: Path):
         self.path = path
-        self.done, size = _whole_lines(path, unit)
+        self.done = _whole_lines(path)
         self._file = path.open("ab")
-        self._file.truncate(size)
 
     def finished(self) -> Iterator[dict[str, Any]]:
         """Yields the first `done` lines of the file, which an interrupted run wrote, as dicts."""
         with self.path.open("rb") as file:
             for _ in range(self.done):
                 yield json.loads(file.readline())
+
+    def keep(self, count: int) -> None:
+        """Removes all but the first `count` lines, where `count` is at most `done`.
+
+        Lines that are predicted together must be kept or removed together, so that the final output
+        is the same as without an interruption. A later `write` appends further lines.
+        """
+        with self.path.open("rb") as file:
+            self._file.truncate(sum(len(file.readline()) for _ in range(count)))
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Appends `line` to the file as one line of JSON."""
@@ -59,16 +66,15 @@ class PartialLines:
         self._file.close()
 
 
-def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
-    """Returns (number of lines, size in bytes) of the usable beginning of a JSON lines file.
+def _whole_lines(path: Path, kind: type = dict) -> int:
+    """Returns the number of usable lines at the beginning of a JSON lines file.
 
-    It ends before the first broken line, and its number of lines is rounded down to a multiple of
-    `unit`. A line is broken if it does not end with a newline, or does not hold a JSON value of the
-    type `kind`.
+    They end before the first broken line. A line is broken if it does not end with a newline, or
+    does not hold a JSON value of the type `kind`.
     """
-    lines = size = count = position = 0
+    count = 0
     if not path.is_file():
-        return 0, 0
+        return count
     with path.open("rb") as file:
         for line in file:
             try:
@@ -76,10 +82,8 @@ def _whole_lines(path: Path, unit: int, kind: type = dict) -> tuple[int, int]:
                     break
             except (ValueError, RecursionError):  # a crash of the machine may leave any bytes
                 break
-            count, position = count + 1, position + len(line)
-            if count % unit == 0:
-                lines, size = count, position
-    return lines, size
+            count += 1
+    return count
 
 
 class PartialVectors:
@@ -105,7 +109,7 @@ class PartialVectors:
         if is_npy:
             self.done = max(0, bytes_there - self._start) // (4 * size)
         else:
-            self.done, _ = _whole_lines(path, 1, list)
+            self.done = _whole_lines(path, list)
 
     def _header(self, count: int) -> bytes:
         """Returns the .npy header for `count` vectors; all headers have the same length."""

@@ -24,9 +24,38 @@ from bertjax.tokenization import Tokenizer
 
 # Number of examples that are read and predicted before the next ones are read.
 WINDOW = 2048
-# Number of tokens after which the examples so far are predicted, even if they are fewer: more than
-# `WINDOW` sequences of 512 tokens have, so that only windows on long texts reach it.
-MOST_TOKENS = WINDOW * 512
+# Number of characters after which the examples so far are predicted, even if they are fewer.
+WINDOW_CHARACTERS = 1 << 21
+
+
+class Groups:
+    """Divides a stream of examples into groups that are read and predicted together.
+
+    A group ends after `WINDOW` examples or `WINDOW_CHARACTERS` characters, so that the memory of a
+    prediction is bounded, also if the examples are long documents. The division depends only on
+    the texts. An interrupted prediction continues with a group, because numbers differ in their
+    last bits if a text is computed together with others.
+
+    Args:
+        task: the task of the examples.
+        max_length: maximum number of tokens per sequence.
+    """
+
+    def __init__(self, task: Task, max_length: int):
+        # Of truncated texts, only the beginnings are encoded; most tokens have a few characters.
+        self._most = None if task.reads_windows else 8 * max_length
+        self._examples = self._characters = 0
+
+    def ends_with(self, example: Example) -> bool:
+        """Adds the next example of the stream; returns whether it is the last of its group."""
+        size = len(example.text) + len(example.pair or "")
+        size += sum(map(len, example.choices)) + sum(map(len, example.words))
+        self._characters += size if self._most is None else min(size, self._most)
+        self._examples += 1
+        if self._examples < WINDOW and self._characters < WINDOW_CHARACTERS:
+            return False
+        self._examples = self._characters = 0
+        return True
 
 
 def labels_of(task: Task, class_weights: tuple[float, ...] | None = None) -> Labels:
@@ -113,21 +142,18 @@ class Predictor:
     def _groups(
         self, examples: Iterable[Example], report_problems: bool
     ) -> Iterator[list[tuple[Example, Sequence[Feature], str]]]:
-        """Encodes examples; yields those that are predicted together, so that memory is bounded.
+        """Encodes examples; yields those of each group of `Groups`.
 
-        An element of a group is (example, its features, what is wrong with it or ""). A group ends
-        with every `WINDOW`-th example, where an interrupted prediction continues, and after
-        `MOST_TOKENS` tokens.
+        An element of a group is (example, its features, what is wrong with it or "").
         """
-        group, tokens = [], 0
-        for number, example in enumerate(examples, start=1):
+        groups, group = Groups(self._task, self._max_length), []
+        for example in examples:
             features, problem = self._encode(example, report_problems)
             self.truncated.add(example, features)
             group.append((example, features, problem))
-            tokens += sum(len(feature.input_ids) for feature in features)
-            if number % WINDOW == 0 or tokens >= MOST_TOKENS:
+            if groups.ends_with(example):
                 yield group
-                group, tokens = [], 0
+                group = []
         if group:
             yield group
 

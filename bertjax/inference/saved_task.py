@@ -12,7 +12,7 @@ from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices import sharding
 from bertjax.files import explained, read_json
 from bertjax.inference.inference_params import for_inference, inference_params
-from bertjax.inference.predictor import Predictor
+from bertjax.inference.predictor import Groups, Predictor
 from bertjax.progress import progress
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import KINDS, saved_task
@@ -121,6 +121,10 @@ class TaskModel:
             )
         self._batch_size = batch_size
         self._params = inference_params(self._loaded.params, self._loaded.model)
+
+    def groups(self, task: Task) -> Groups:
+        """Returns a new division of the examples of `task` into groups predicted together."""
+        return Groups(task, self._max_length)
 
     def __call__(
         self,
