@@ -1,6 +1,7 @@
 """Ids of all kinds equal those of transformers, on real text and after saving."""
 
 import json
+import random
 import tarfile
 
 import pytest
@@ -164,6 +165,31 @@ def test_words_get_the_ids_of_transformers(kinds, texts, tmp_path, name):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, **prefix)
     for text in texts[:50]:
         _check_words(kinds[name], theirs, tuple(text.split()))
+
+
+@pytest.mark.parity
+def test_odd_words_get_the_ids_of_transformers_with_a_space_before_each(kinds, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    kinds["bpe"].save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
+    odd = ["a b", " x", "  y", "z ", "\u00a0q", "\n", "\r\n", "\t", " ", "🙂", "👩‍👩‍👧", "e\u0301"]
+    odd += [
+        "don't",
+        "'s",
+        "``",
+        "(",
+        "1,000",
+        "日本",
+        "<mask",
+        "\u200b",
+        "\ufeffa",
+        "İ",
+        "ﬁ",
+        "\u0301",
+    ]
+    draw = random.Random(0)
+    for _ in range(200):
+        _check_words(kinds["bpe"], theirs, tuple(draw.choices(odd, k=draw.randint(1, 12))))
 
 
 @pytest.mark.real
