@@ -14,7 +14,8 @@ from bertjax.config.config_file import (
 )
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.finetune_config import FinetuneConfig
-from bertjax.config.model import MODEL_SIZES, BertConfig, TaggerConfig, named_config
+from bertjax.config.model import BertConfig, TaggerConfig
+from bertjax.config.model_sizes import MODEL_SIZES, named_config
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
 from bertjax.config.pretrain_config import Phase, PretrainConfig
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig, TrainingConfig

@@ -1,8 +1,4 @@
-"""The config of an encoder's architecture, with most field names as in Hugging Face's config.json.
-
-`FAMILY_FIELDS` holds the field values in which RoBERTa, ALBERT and DistilBERT differ from BERT, and
-`MODEL_SIZES` holds the configs of released models.
-"""
+"""The config of an encoder's architecture, with field names as in Hugging Face's config.json."""
 
 import dataclasses
 import math
@@ -16,6 +12,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish",
 DROPOUT_FIELDS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
     *("attention_output_dropout", "token_classifier_dropout", "qa_dropout"),
+    *("embedding_dropout", "mlp_dropout"),
 )
 
 
@@ -25,8 +22,8 @@ class BertConfig:
 
     Raises:
         ValueError: a value is outside of its range, hidden_size is not divisible by
-            num_attention_heads, num_hidden_layers is not divisible by num_hidden_groups, or an
-            activation is unknown.
+            num_attention_heads, num_hidden_layers is not divisible by num_hidden_groups, an
+            activation is unknown, or fields exclude each other.
     """
 
     vocab_size: int = 30522
@@ -49,12 +46,12 @@ class BertConfig:
     """Dropout rate of the attention probabilities."""
     max_position_embeddings: int = 512
     """Number of rows of the position embedding matrix: the maximum sequence length in tokens plus
-    position_offset."""
+    position_offset; with global_rope_theta, the maximum sequence length."""
     type_vocab_size: int = 2
     """Number of token types; 0: the model has no token type embedding and ignores token types."""
     initializer_range: float = 0.02
-    """Standard deviation of the normal distribution, truncated at 2 sigma, that kernels and
-    embeddings are initialised from."""
+    """Standard deviation of the normal distribution, truncated at initializer_cutoff_factor sigma,
+    that kernels and embeddings are initialised from."""
     layer_norm_eps: float = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
     pad_token_id: int | None = 0
@@ -93,17 +90,60 @@ class BertConfig:
     """Fine-tuning: dropout rate of the input of a token classifier; None: classifier_dropout."""
     qa_dropout: float = 0.0
     """Fine-tuning: dropout rate of the input of the question-answering head."""
+    embedding_dropout: float | None = None
+    """Dropout rate of the embeddings; None: hidden_dropout_prob."""
+    mlp_dropout: float = 0.0
+    """Dropout rate of the inner activations of the feed-forward layers, with pre_norm."""
+    pre_norm: bool = False
+    """Whether LayerNorms stand before attention and before the feed-forward layer instead of after
+    them, as in ModernBERT: the first layer has none before attention, and one follows the last
+    layer; the initial weights of output projections are divided by sqrt(2 * num_hidden_layers)."""
+    gated_linear_unit: bool = False
+    """Whether the activations of the feed-forward layers are multiplied by a gate, a second linear
+    function of their input (GeGLU if hidden_act is gelu); needs pre_norm."""
+    global_rope_theta: float | None = None
+    """Base of the rotary position embedding, which replaces the position embedding matrix; needs
+    pre_norm; None: the model has a position embedding matrix."""
+    local_rope_theta: float | None = None
+    """Base of the rotary position embedding in layers with local attention; None:
+    global_rope_theta."""
+    local_attention: int | None = None
+    """Window of layers with local attention in tokens: a token attends to the tokens of its
+    sequence that are at most half of it away; needs pre_norm; None: all layers have global
+    attention."""
+    global_attn_every_n_layers: int = 1
+    """With local_attention: layers 0, n, 2n, ... have global attention, and all others local
+    attention."""
+    attention_bias: bool = True
+    """Whether the linear layers of attention have biases."""
+    mlp_bias: bool = True
+    """Whether the linear layers of feed-forward layers have biases."""
+    norm_bias: bool = True
+    """Whether LayerNorms have biases."""
+    decoder_bias: bool = True
+    """Whether the masked LM head adds a bias to each logit."""
+    prediction_head: bool = False
+    """Whether all heads begin with the same dense layer, the activation classifier_activation and a
+    LayerNorm, as in ModernBERT."""
+    classifier_bias: bool = True
+    """With prediction_head: whether its dense layer has a bias."""
+    classifier_pooling: str = "cls"
+    """With prediction_head: what classifiers of sequences read: the hidden state of [CLS] (cls), or
+    the mean of those of all tokens (mean)."""
+    initializer_cutoff_factor: float = 2.0
+    """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
-    """Family of the model (bert, roberta, xlm-roberta, camembert, albert or distilbert), which
-    determines the format of its files, and the heads and settings that it may have; it changes no
-    other value, so begin a model of another family from a config in configs/pretrain."""
+    """Family of the model (bert, roberta, xlm-roberta, camembert, albert, distilbert or
+    modernbert), which determines the format of its files, and the heads and settings that it may
+    have; it changes no other value, so begin a model of another family from a config in
+    configs/pretrain."""
 
     def __post_init__(self):
         least = {"type_vocab_size": 0, "position_offset": 0}
         for field in (
             "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size "
             "max_position_embeddings type_vocab_size embedding_size num_hidden_groups "
-            "position_offset"
+            "position_offset local_attention global_attn_every_n_layers"
         ).split():
             value = getattr(self, field)
             if value is not None and not least.get(field, 1) <= value < 2**31:
@@ -144,6 +184,52 @@ class BertConfig:
                     f"{field}={brief(name)!r} is not known. {did_you_mean(name, ACTIVATIONS)}"
                     f"Known: {', '.join(ACTIVATIONS)}."
                 )
+        self._check_pre_norm()
+
+    def _check_pre_norm(self) -> None:
+        """Checks the fields that only encoders with `pre_norm` have, and the prediction head.
+
+        Raises:
+            ValueError: a value is outside of its range, or fields exclude each other.
+        """
+        for field in ("global_rope_theta", "local_rope_theta", "initializer_cutoff_factor"):
+            value = getattr(self, field)
+            if value is not None and not 0.0 < value < math.inf:
+                raise ValueError(f"{field}={value}: it must be positive.")
+        if self.classifier_pooling not in ("cls", "mean"):
+            raise ValueError(f"classifier_pooling={self.classifier_pooling!r}: use cls or mean.")
+        if self.prediction_head and self.classifier_activation is None:
+            raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
+        fields = ("gated_linear_unit", "global_rope_theta", "local_attention")
+        alone = [name for name in fields if getattr(self, name)]
+        if alone and not self.pre_norm:
+            raise ValueError(
+                f"{', '.join(alone)}: only encoders with pre_norm=True have them. Set pre_norm, or "
+                "leave them out."
+            )
+        if not self.pre_norm:
+            return
+        if self.global_rope_theta is None:
+            raise ValueError(
+                "pre_norm=True needs global_rope_theta, the base of the rotary positions: set it, "
+                "for example to 160000."
+            )
+        if self.is_decoder or self.embedding_size or self.num_hidden_groups:
+            raise ValueError(
+                f"is_decoder={self.is_decoder}, embedding_size={self.embedding_size}, "
+                f"num_hidden_groups={self.num_hidden_groups}: encoders with pre_norm=True do not "
+                "support them. Leave them out."
+            )
+        if self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} over num_attention_heads="
+                f"{self.num_attention_heads} gives heads of odd size, but rotary positions rotate "
+                "pairs of coordinates: change one of them."
+            )
+
+    def is_global(self, layer: int) -> bool:
+        """Returns whether the layer with the index `layer` has global attention."""
+        return self.local_attention is None or layer % self.global_attn_every_n_layers == 0
 
     @property
     def groups(self) -> int:
@@ -247,96 +333,3 @@ _ONLY_SUPPORTED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
 }
-
-
-# Values, other than sizes, in which RoBERTa (Liu et al. 2019), ALBERT (Lan et al. 2019) and
-# DistilBERT (Sanh et al. 2019) differ from BERT in Hugging Face's implementation.
-FAMILY_FIELDS: dict[str, dict[str, Any]] = {
-    "bert": {},
-    "roberta": {
-        "pad_token_id": 1,
-        "position_offset": 2,
-        "mlm_activation": "gelu",
-        "classifier_activation": "tanh",
-        "classifier_input_dropout": True,
-    },
-    "albert": {"num_hidden_groups": 1, "embedding_size": 128, "hidden_act": "gelu_new"},
-    "distilbert": {
-        "type_vocab_size": 0,
-        "add_pooling_layer": False,
-        "classifier_activation": "relu",
-        "classifier_dropout": 0.2,
-        "attention_output_dropout": 0.0,
-        "token_classifier_dropout": 0.1,
-        "qa_dropout": 0.1,
-    },
-}
-# These families have the architecture of RoBERTa and were trained on other languages.
-FAMILY_FIELDS |= dict.fromkeys(("xlm-roberta", "camembert"), FAMILY_FIELDS["roberta"])
-
-
-def _size(
-    layers: int, hidden: int, vocab_size: int = 30522, model_type: str = "bert", **fields: Any
-) -> BertConfig:
-    # In most released models, the head size is 64 and intermediate_size is 4 * hidden_size.
-    sizes = {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": hidden // 64,
-        "intermediate_size": 4 * hidden,
-        "model_type": model_type,
-    }
-    return BertConfig(**(FAMILY_FIELDS[model_type] | sizes | fields))
-
-
-def _roberta(layers: int, hidden: int, vocab_size: int, family: str = "roberta") -> BertConfig:
-    return _size(
-        *(layers, hidden, vocab_size, family),
-        max_position_embeddings=514,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-    )
-
-
-def _albert(layers: int, hidden: int, **fields: Any) -> BertConfig:
-    # These are the dropout rates of version 2; in version 1, the three smaller models have 0.1.
-    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return _size(layers, hidden, 30000, "albert", classifier_dropout=0.1, **rates | fields)
-
-
-MODEL_SIZES: dict[str, BertConfig] = {
-    "bert-tiny": _size(2, 128),
-    "bert-mini": _size(4, 256),
-    "bert-small": _size(4, 512),
-    "bert-medium": _size(8, 512),
-    "bert-base-uncased": _size(12, 768),
-    "bert-base-cased": _size(12, 768, vocab_size=28996),
-    "bert-base-chinese": _size(12, 768, vocab_size=21128),
-    "bert-base-multilingual-cased": _size(12, 768, vocab_size=119547),
-    "bert-large-uncased": _size(24, 1024),
-    "bert-large-cased": _size(24, 1024, vocab_size=28996),
-    "roberta-base": _roberta(12, 768, 50265),
-    "roberta-large": _roberta(24, 1024, 50265),
-    "xlm-roberta-base": _roberta(12, 768, 250002, "xlm-roberta"),
-    "xlm-roberta-large": _roberta(24, 1024, 250002, "xlm-roberta"),
-    "camembert-base": _roberta(12, 768, 32005, "camembert"),
-    "albert-base-v2": _albert(12, 768),
-    "albert-large-v2": _albert(24, 1024),
-    "albert-xlarge-v2": _albert(24, 2048, num_attention_heads=16),
-    "albert-xxlarge-v2": _albert(12, 4096),
-    "distilbert-base-uncased": _size(6, 768, model_type="distilbert"),
-    "distilbert-base-cased": _size(6, 768, 28996, "distilbert"),
-}
-
-
-def named_config(name: str, **changes: Any) -> BertConfig:
-    """Returns the config of the released model `name`, with the fields in `changes` replaced.
-
-    Raises:
-        ValueError: no released model has this name; the message suggests the most similar name.
-    """
-    if name not in MODEL_SIZES:
-        hint = did_you_mean(name, MODEL_SIZES)
-        raise ValueError(f"Unknown model {name!r}. {hint}Known: {', '.join(MODEL_SIZES)}.")
-    return dataclasses.replace(MODEL_SIZES[name], **changes)

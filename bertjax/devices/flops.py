@@ -47,8 +47,9 @@ def train_flops_per_row(
     """Returns the number of FLOP of the forward and the backward pass for one row of a batch.
 
     Only matrix multiplications are counted: query, key, value and output projections, feed-forward
-    layers, attention to `attended` tokens per token, the projection of factorised embeddings, and
-    the MLM head at the predicted positions. A multiply-add counts as two FLOP.
+    layers, attention to `attended` tokens per token, in layers with local attention to those in the
+    window, the projection of factorised embeddings, and the MLM head at the predicted positions. A
+    multiply-add counts as two FLOP.
 
     Args:
         config: the architecture of the model.
@@ -58,8 +59,11 @@ def train_flops_per_row(
             E[length^2] / E[length] over the sequences in the rows; None: `row_length`.
     """
     d, f, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    products = 6 * layers * (4 * d * d + 2 * d * f)
-    attention = 12 * layers * (row_length if attended is None else attended) * d
+    products = 6 * layers * (4 * d * d + (3 if config.gated_linear_unit else 2) * d * f)
+    attended = row_length if attended is None else attended
+    window = attended if config.local_attention is None else config.local_attention + 1
+    everywhere = sum(map(config.is_global, range(layers)))
+    attention = 12 * d * (everywhere * attended + (layers - everywhere) * min(attended, window))
     e = config.embedding_size or d
     widened = 6 * e * d if config.embedding_size else 0
     head = 6 * (d * e + e * config.vocab_size)

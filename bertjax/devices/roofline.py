@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
+from bertjax.model.local_attention import block_size, is_in_blocks
 from bertjax.model.matmul import matmul
 
 # Implementations of matrix multiplication; for each shape, the faster one is used.
@@ -49,7 +50,8 @@ def forward_products(
 
     The pass encodes `rows` rows of `row_length` tokens by a model with the config `config`. The
     matrix multiplications are those that `devices.flops` counts: projections, attention over whole
-    rows, feed-forward layers, and the masked LM head at `predictions` positions per row.
+    rows or, where it is local, over windows, feed-forward layers, and the masked LM head at
+    `predictions` positions per row.
     """
     d, f, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     e, tokens, masked = config.embedding_size or d, rows * row_length, rows * predictions
@@ -57,10 +59,15 @@ def forward_products(
     products: Counter[Product] = Counter()
     layers = config.num_hidden_layers
     products[Product(0, tokens, d, d)] += 4 * layers
-    products[Product(0, tokens, d, f)] += layers
+    products[Product(0, tokens, d, f)] += 2 * layers if config.gated_linear_unit else layers
     products[Product(0, tokens, f, d)] += layers
-    products[Product(rows * heads, row_length, head, row_length)] += layers
-    products[Product(rows * heads, row_length, row_length, head)] += layers
+    for layer in range(layers):
+        blocks, queries, keys = 1, row_length, row_length
+        if not config.is_global(layer) and is_in_blocks(row_length, config.local_attention or 0):
+            queries = block_size(config.local_attention or 0)
+            blocks, keys = -(-row_length // queries), 3 * queries
+        products[Product(rows * heads * blocks, queries, head, keys)] += 1
+        products[Product(rows * heads * blocks, queries, keys, head)] += 1
     if config.embedding_size:
         products[Product(0, tokens, e, d)] += 1
     products[Product(0, masked, d, e)] += 1

@@ -18,6 +18,7 @@ from bertjax.model import losses
 from bertjax.model.bert import BertModel, default_inputs
 from bertjax.model.dropout import Dropout
 from bertjax.model.linear import Linear
+from bertjax.model.prediction_head import PredictionHead
 
 Outputs = dict[str, jax.Array]
 
@@ -113,7 +114,7 @@ class BertWithHead(nn.Module):
     @property
     def present_parts(self) -> set[str]:
         """The members of `parts` (keys of the head's parameters) that exist with this config."""
-        return set(self.parts)
+        return set(self.parts) - (set() if self.config.prediction_head else {"head"})
 
     def setup(self):
         self.bert = BertModel(
@@ -124,6 +125,8 @@ class BertWithHead(nn.Module):
             self.attention_kernel,
             add_pooling_layer=self.needs_pooler,
         )
+        if self.config.prediction_head and "head" in self.parts:
+            self.head = PredictionHead(self.config, self.dtype)
 
     def __call__(
         self,
@@ -214,7 +217,8 @@ class BertWithHead(nn.Module):
         """
         rates = (own_rate, self.config.classifier_dropout, self.config.hidden_dropout_prob)
         rate = next(rate for rate in rates if rate is not None)
-        return Dropout(rate), Linear(self.config, features, self.dtype)
+        stddev = self.config.hidden_size**-0.5 if self.config.prediction_head else None
+        return Dropout(rate), Linear(self.config, features, self.dtype, stddev=stddev)
 
 
 class TokenHead(BertWithHead):
@@ -224,3 +228,8 @@ class TokenHead(BertWithHead):
     def needs_pooler(self) -> bool:
         """Always False: a head that reads only the tokens' hidden states needs no pooler."""
         return False
+
+    def token_states(self, encoded: Outputs) -> jax.Array:
+        """Returns the hidden states [B, L, D], behind the prediction head if the model has one."""
+        x = encoded["last_hidden_state"]
+        return self.head(x) if self.config.prediction_head else x

@@ -11,6 +11,7 @@ from bertjax.config.model import BertConfig
 from bertjax.model.embeddings import Embeddings, take_positions
 from bertjax.model.encoder import Encoder
 from bertjax.model.linear import Linear
+from bertjax.model.pre_norm_encoder import PreNormEncoder
 
 # Keys of the batch arrays that `BertModel` takes, in the order of its arguments.
 MODEL_INPUTS = (
@@ -93,7 +94,8 @@ class BertModel(nn.Module):
 
     def setup(self):
         self.embeddings = Embeddings(self.config, self.dtype)
-        self.encoder = Encoder(
+        encoder = PreNormEncoder if self.config.pre_norm else Encoder
+        self.encoder = encoder(
             self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
         )
         if self.has_pooler:
@@ -133,6 +135,7 @@ class BertModel(nn.Module):
             embedded,
             sequence_ids,
             dropout_rows,
+            *([position_ids] if self.config.pre_norm else []),
             output_hidden_states=output_hidden_states,
         )
         outputs = {"last_hidden_state": x}

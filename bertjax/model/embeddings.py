@@ -19,7 +19,9 @@ def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) ->
     `dtype` is the dtype of the result, and `name` the name of the parameters in the module that
     calls this function.
     """
-    return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
+    return nn.LayerNorm(
+        epsilon=config.layer_norm_eps, dtype=dtype, use_bias=config.norm_bias, name=name
+    )
 
 
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:
@@ -50,6 +52,7 @@ def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, followed by LayerNorm and dropout.
 
+    Models with rotary positions (`global_rope_theta`) have no position embeddings here.
     If `embedding_size` is set, a dense layer then maps the embeddings to `hidden_size` (Lan et al.
     2019, 3.1).
 
@@ -72,15 +75,17 @@ class Embeddings(nn.Module):
 
         init = initializer(config)
         self.word_embeddings = table(config.vocab_size, init)
-        self.position_embeddings = table(
-            config.max_position_embeddings, sinusoids if config.sinusoidal_pos_embds else init
-        )
+        if config.global_rope_theta is None:
+            self.position_embeddings = table(
+                config.max_position_embeddings, sinusoids if config.sinusoidal_pos_embds else init
+            )
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)
         if config.embedding_size:
             self.projection = Linear(config, config.hidden_size, self.dtype)
         self.layer_norm = layer_norm(config, self.dtype)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        rate = config.embedding_dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
 
     def __call__(
         self,
@@ -98,7 +103,8 @@ class Embeddings(nn.Module):
             dropout_rows: int [B], the index of each row in the global batch; None: no dropout.
         """
         x = self.word_embeddings(input_ids)
-        x += self.position_embeddings(position_ids + self.config.position_offset)
+        if self.config.global_rope_theta is None:
+            x += self.position_embeddings(position_ids + self.config.position_offset)
         if self.config.type_vocab_size:
             # A model with one token type uses it for every token, whatever the tokenizer returns.
             last = self.config.type_vocab_size - 1

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from bertjax.model import losses
 from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
-from bertjax.model.dropout import Dropout
 from bertjax.model.embeddings import take_positions
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear
+from bertjax.model.prediction_head import pooled
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 
 
@@ -21,10 +21,10 @@ class _SequenceClassifier(BertWithHead):
     """Base class of heads with logits [B, K, features], one vector of logits per sequence.
 
     The classifier reads the output of the pooler or, in families whose configs set
-    `classifier_activation`, the output of a dense layer that replaces the pooler.
+    `classifier_activation`, the output of a dense layer or a prediction head that replaces it.
     """
 
-    parts = ("classifier", "projection")
+    parts = ("classifier", "projection", "head")
     class_part = "classifier"
     outputs = sequence_outputs = ("logits",)
 
@@ -40,7 +40,12 @@ class _SequenceClassifier(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The head's parameter keys: "classifier" and, if `needs_pooler` is False, "projection"."""
+        """The head's parameter keys: "classifier", and those of the layers that replace the pooler.
+
+        These are "head" with a prediction head, otherwise "projection" if there is no pooler.
+        """
+        if self.config.prediction_head:
+            return {"classifier", "head"}
         return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
 
     @property
@@ -51,13 +56,16 @@ class _SequenceClassifier(BertWithHead):
     def setup(self):
         super().setup()
         self.dropout, self.classifier = self.classifier_layer(self.features)
-        if not self.needs_pooler:
+        if "projection" in self.present_parts:
             self.projection = Linear(self.config, self.config.hidden_size, self.dtype)
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns logits [B, K, features] for the K sequences of each row."""
         if self.needs_pooler:
             x = encoded["pooler_output"]
+        elif self.config.prediction_head:
+            x, starts = encoded["last_hidden_state"], rows.sequence_starts
+            x = self.head(pooled(self.config.classifier_pooling, x, rows.sequence_ids, starts))
         else:
             x = take_positions(encoded["last_hidden_state"], rows.sequence_starts)
             if self.config.classifier_input_dropout:
@@ -85,7 +93,7 @@ class BertForTokenClassification(TokenHead):
     """Predicts a class for each token (Devlin et al. 2018, 5.3): logits [B, L, num_labels]."""
 
     class_suffix = "ForTokenClassification"
-    parts = ("classifier",)
+    parts = ("classifier", "head")
     class_part = "classifier"
     outputs = ("logits",)
     objectives = {"tokens": losses.CLASSES}
@@ -98,30 +106,40 @@ class BertForTokenClassification(TokenHead):
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns logits [B, L, num_labels] for the L tokens of each row."""
-        x = self.dropout(encoded["last_hidden_state"], rows.dropout_rows)
+        x = self.dropout(self.token_states(encoded), rows.dropout_rows)
         return {"logits": self.classifier(x).astype(jnp.float32)}
 
 
 class BertForQuestionAnswering(TokenHead):
     """Predicts the first and the last token of the answer to a question in a passage.
 
-    The start and the end logits are [B, L] each (Devlin et al. 2018, 4.2).
+    The start and the end logits are [B, L] each (Devlin et al. 2018, 4.2). As in transformers, the
+    output layer is named "classifier" in models with a prediction head, otherwise "qa_outputs".
     """
 
     class_suffix = "ForQuestionAnswering"
-    parts = ("qa_outputs",)
+    parts = ("qa_outputs", "classifier", "head")
     outputs = ("start_logits", "end_logits")
     objectives = {"span": losses.SPAN}
 
+    @property
+    def present_parts(self) -> set[str]:
+        """The head's parameter keys, which depend on whether it has a prediction head."""
+        return {"classifier", "head"} if self.config.prediction_head else {"qa_outputs"}
+
     def setup(self):
         super().setup()
-        self.dropout = Dropout(self.config.qa_dropout)
-        self.qa_outputs = Linear(self.config, 2, self.dtype)
+        self.dropout, layer = self.classifier_layer(2, self.config.qa_dropout)
+        if self.config.prediction_head:
+            self.classifier = layer
+        else:
+            self.qa_outputs = layer
 
     def answer(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns start_logits and end_logits [B, L] for the first and last token of the answer."""
-        x = self.dropout(encoded["last_hidden_state"], rows.dropout_rows)
-        logits = self.qa_outputs(x).astype(jnp.float32)
+        x = self.dropout(self.token_states(encoded), rows.dropout_rows)
+        layer = self.classifier if self.config.prediction_head else self.qa_outputs
+        logits = layer(x).astype(jnp.float32)
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 

@@ -16,12 +16,26 @@ from bertjax.model.matmul import project
 PROJECTION = "projection"
 
 
-def initializer(config: BertConfig) -> jax.nn.initializers.Initializer:
-    """Returns a normal initializer truncated at 2 standard deviations, as in google-research/bert.
+def initializer(config: BertConfig, stddev: float | None = None) -> jax.nn.initializers.Initializer:
+    """Returns a truncated normal initializer, as in google-research/bert.
 
-    The standard deviation of the normal distribution is `config.initializer_range`.
+    The standard deviation of the normal distribution is `stddev` (None: `initializer_range` of the
+    config), and it is truncated at `config.initializer_cutoff_factor` standard deviations.
     """
-    return jax.nn.initializers.truncated_normal(config.initializer_range)
+    stddev = config.initializer_range if stddev is None else stddev
+    cutoff = config.initializer_cutoff_factor
+    return jax.nn.initializers.truncated_normal(stddev, lower=-cutoff, upper=cutoff)
+
+
+def residual_stddev(config: BertConfig) -> float | None:
+    """Returns the `stddev` of linear layers whose results are added to the residual stream.
+
+    With `pre_norm`, it is `initializer_range` / sqrt(2 * layers), so that the variance of the sum
+    does not grow with the number of layers (Radford et al. 2019, 2.3); None: `initializer_range`.
+    """
+    if not config.pre_norm:
+        return None
+    return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
 
 
 class Linear(nn.Module):
@@ -37,6 +51,7 @@ class Linear(nn.Module):
         axes: the number of contracted axes.
         use_bias: whether the layer has a bias.
         float32: whether the result is float32 and not rounded to `dtype`.
+        stddev: the standard deviation of the initial weights; None: that of the config.
     """
 
     config: BertConfig
@@ -45,6 +60,7 @@ class Linear(nn.Module):
     axes: int = 1
     use_bias: bool = True
     float32: bool = False
+    stddev: float | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -54,7 +70,9 @@ class Linear(nn.Module):
         flat = (math.prod(inputs), math.prod(features))
 
         def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-            return jnp.asarray(initializer(self.config)(key, flat, dtype)).reshape(shape)
+            return jnp.asarray(initializer(self.config, self.stddev)(key, flat, dtype)).reshape(
+                shape
+            )
 
         kernel = self.param("kernel", init, (*inputs, *features), jnp.float32)
         y = project(x.astype(self.dtype), kernel, self.axes, float32=self.float32)

@@ -13,13 +13,14 @@ from bertjax.model import losses
 from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
 from bertjax.model.embeddings import layer_norm, take_positions
 from bertjax.model.encoder import activation
-from bertjax.model.linear import Linear
+from bertjax.model.linear import Linear, residual_stddev
 
 
 class MaskedLMHead(nn.Module):
     """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
 
-    If `tie_word_embeddings` is set, the output matrix is the word embedding matrix.
+    If `tie_word_embeddings` is set, the output matrix is the word embedding matrix. In models with
+    a prediction head (`PredictionHead`), that replaces the layers before the output matrix.
 
     Attributes:
         config: the config of the model.
@@ -37,13 +38,17 @@ class MaskedLMHead(nn.Module):
         multiplies by the word embedding matrix; it is unused if `tie_word_embeddings` is False.
         """
         config = self.config
-        width = config.embedding_size or config.hidden_size
-        x = Linear(config, width, self.dtype, name="transform")(x)
-        x = activation(config.mlm_activation or config.hidden_act, x)
-        x = layer_norm(config, self.dtype, "layer_norm")(x)
+        if not config.prediction_head:
+            width = config.embedding_size or config.hidden_size
+            x = Linear(config, width, self.dtype, name="transform")(x)
+            x = activation(config.mlm_activation or config.hidden_act, x)
+            x = layer_norm(config, self.dtype, "layer_norm")(x)
         if not config.tie_word_embeddings:
-            options = {"use_bias": False, "float32": True, "name": "decoder"}
+            options = {"use_bias": False, "float32": True, "stddev": residual_stddev(config)}
+            options["name"] = "decoder"
             attend = Linear(config, config.vocab_size, self.dtype, **options)
+        if not config.decoder_bias:
+            return attend(x)
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
         logits = attend(x)
         return logits + jnp.expand_dims(bias, tuple(range(logits.ndim - 1)))
@@ -95,9 +100,17 @@ class BertForMaskedLM(TokenHead):
     """A model with the head for masked language modelling (Devlin et al. 2018, 3.1)."""
 
     class_suffix = "ForMaskedLM"
-    parts = ("predictions",)
+    parts = ("predictions", "head")
     outputs = ("logits",)
     objectives = {"pretraining": losses.MASKED_LM}
+
+    @property
+    def present_parts(self) -> set[str]:
+        """The head's parameter keys; "predictions" may have no parameters."""
+        empty = self.config.prediction_head and not self.config.decoder_bias
+        return super().present_parts - (
+            {"predictions"} if empty and self.config.tie_word_embeddings else set()
+        )
 
     def setup(self):
         super().setup()
@@ -108,7 +121,9 @@ class BertForMaskedLM(TokenHead):
 
         The logits are computed from the hidden states in `encoded`.
         """
-        return {"logits": self.predictions(_states_to_predict(encoded, rows), self.bert.attend)}
+        x = _states_to_predict(encoded, rows)
+        x = self.head(x) if self.config.prediction_head else x
+        return {"logits": self.predictions(x, self.bert.attend)}
 
 
 class BertForNextSentencePrediction(BertWithHead):

@@ -1,20 +1,23 @@
 """Conventions of the model families (RoBERTa, ALBERT, DistilBERT, ...) in Hugging Face's formats.
 
 A family differs from BERT in the names of its tensors and of the fields of `config.json`, and in
-settings that `config.json` does not contain (`bertjax.config.model.FAMILY_FIELDS`). This module
-converts tensor names of a family to those of BERT; `bertjax.weights.names` maps BERT's tensor names
-to paths in our parameter tree.
+settings that `config.json` does not contain (`bertjax.config.model_sizes.FAMILY_FIELDS`).
+This module converts tensor names of a family to those of BERT; `bertjax.weights.names` maps BERT's
+tensor names to paths in our parameter tree.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
+from bertjax.config.model import DROPOUT_FIELDS
+from bertjax.config.model_sizes import FAMILY_FIELDS
 from bertjax.files import brief, did_you_mean
 from bertjax.model import HEADS, BertConfig
+from bertjax.weights import modernbert
+from bertjax.weights.fused_tensors import Fused
 
 # Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the index of a layer.
 Renames = tuple[tuple[str, str], ...]
@@ -49,6 +52,10 @@ class Family(NamedTuple):
             `cls.predictions.bias` and `cls.predictions.decoder.bias`.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
+        fused: {module whose tensors hold several of our parameters: the names of its parts}, see
+            `bertjax.weights.fused_tensors`.
+        read: converts a `config.json` to a mapping whose keys are those of `fields`.
+        write: the inverse of `read`.
     """
 
     class_name: str
@@ -60,6 +67,9 @@ class Family(NamedTuple):
     decoder_bias: bool = True
     positions_after_padding: bool = False
     outputs: Mapping[str, str] = {}
+    fused: Fused = {}
+    read: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    write: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
 
 def _roberta(class_name: str, prefix: str = "roberta") -> Family:
@@ -173,6 +183,17 @@ FAMILIES: dict[str, Family] = {
         absent=("pretraining", "next_sentence"),
         decoder_bias=False,
     ),
+    "modernbert": Family(
+        "ModernBert",
+        "model",
+        modernbert.RENAMES,
+        modernbert.FIELDS,
+        absent=("pretraining", "next_sentence"),
+        decoder_bias=False,
+        fused=modernbert.FUSED,
+        read=modernbert.read_config,
+        write=modernbert.write_config,
+    ),
 }
 
 # The defaults of transformers that differ from BertConfig's, for fields that `config.json` lacks.
@@ -187,6 +208,7 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
         "classifier_dropout": 0.1,
     },
     "distilbert": {"num_hidden_layers": 6},
+    "modernbert": {"vocab_size": 50368, "intermediate_size": 1152, "num_hidden_layers": 22},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), {"vocab_size": 50265}),
 }
 
@@ -238,6 +260,7 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
     """
     model_type = values.get("model_type", "bert")
     family = _family(model_type)
+    values = family.read(values)
     fields = (
         FAMILY_FIELDS[model_type] | _HF_DEFAULTS.get(model_type, {}) | {"model_type": model_type}
     )
@@ -277,6 +300,7 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     written = {hf_name: getattr(config, name) for hf_name, name in family.fields.items()}
     if not config.is_decoder:
         written.pop("is_decoder", None)
+    written = family.write(written)
     again = config_from_hf(written)
     lost = [
         f"{field.name}={getattr(config, field.name)!r}"
@@ -340,7 +364,9 @@ def as_bert(name: str, config: BertConfig) -> str:
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    if name.startswith(("embeddings.", "encoder.", "transformer.", "pooler.")):
+    if name.startswith(
+        ("embeddings.", "encoder.", "transformer.", "pooler.", "layers.", "final_norm.")
+    ):
         name = f"{family_of(config).prefix}.{name}"
     for pattern, _, bert in _patterns(config.model_type):
         if match := pattern.match(name):

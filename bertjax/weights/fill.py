@@ -136,6 +136,7 @@ def fill(
     ]
     if missing or unexpected or misshaped:
         raise ValueError(_misfit(where, missing, unexpected, misshaped))
+    names.set_unused_layers(filled)
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(unflatten_dict(filled, sep="/"), absent, sorted(unused))
 

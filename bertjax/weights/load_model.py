@@ -23,8 +23,9 @@ from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
 from bertjax.weights import names
-from bertjax.weights.families import architecture, config_from_hf, heads_of
+from bertjax.weights.families import FAMILIES, architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
+from bertjax.weights.fused_tensors import SplitTensors
 from bertjax.weights.hf import (
     WEIGHT_SUFFIXES,
     check_files,
@@ -148,7 +149,13 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
     config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
     tensors = open_hf(directory) if weights is None else open_weights(weights)
-    return Source("hf", directory, config, tensors, tokenizer)
+    return Source("hf", directory, config, _split(tensors, config), tokenizer)
+
+
+def _split(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SplitTensors:
+    """Returns the tensors with those apart that the files of the model's family join."""
+    family = FAMILIES.get(config.get("model_type", "bert")) if isinstance(config, dict) else None
+    return SplitTensors(tensors, family.fused if family else {})
 
 
 def _open_tokenizer(directory: Path, required: bool) -> Any:
@@ -217,7 +224,7 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     tensors = dict(names.to_hf(flat, model.config))
     config = {**config, "step": step, "architectures": [architecture(model.config, head)]}
     tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
-    return Source("run", workdir, config, tensors, tokenizer)
+    return Source("run", workdir, config, _split(tensors, config), tokenizer)
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from bertjax.config.model import BertConfig
 from bertjax.model import HEADS
 from bertjax.weights.families import as_bert, as_family, family_of
+from bertjax.weights.fused_tensors import join_fused
 
 
 class _Transform(NamedTuple):
@@ -45,11 +46,13 @@ class Rule(NamedTuple):
         hf_name: the name in PyTorch's BERT, with "{layer}" for the number of the layer.
         path: the path in our tree, such as "bert/embeddings/word_embeddings/embedding".
         transform: the conversion of the layout.
+        first_layer: the first layer that has the parameter; earlier rows of axis 0 are not used.
     """
 
     hf_name: str
     path: str
     transform: _Transform
+    first_layer: int = 0
 
 
 def _dense(hf_name: str, path: str) -> list[Rule]:
@@ -59,10 +62,10 @@ def _dense(hf_name: str, path: str) -> list[Rule]:
     ]
 
 
-def _layer_norm(hf_name: str, path: str) -> list[Rule]:
+def _layer_norm(hf_name: str, path: str, first_layer: int = 0) -> list[Rule]:
     return [
-        Rule(f"{hf_name}.weight", f"{path}/scale", _SAME),
-        Rule(f"{hf_name}.bias", f"{path}/bias", _SAME),
+        Rule(f"{hf_name}.weight", f"{path}/scale", _SAME, first_layer),
+        Rule(f"{hf_name}.bias", f"{path}/bias", _SAME, first_layer),
     ]
 
 
@@ -120,6 +123,13 @@ _NAMED: tuple[Rule, ...] = (
     *_dense(f"{_LAYER}.intermediate.dense", f"{_LAYERS}/intermediate"),
     *_dense(f"{_LAYER}.output.dense", f"{_LAYERS}/output"),
     *_layer_norm(f"{_LAYER}.output.LayerNorm", f"{_LAYERS}/output_layer_norm"),
+    # The names of these modules are ours, because BERT has no such modules.
+    *_layer_norm(f"{_LAYER}.attention_norm", f"{_LAYERS}/attention_norm", first_layer=1),
+    *_layer_norm(f"{_LAYER}.mlp_norm", f"{_LAYERS}/mlp_norm"),
+    *_dense(f"{_LAYER}.gate.dense", f"{_LAYERS}/gate"),
+    *_layer_norm("bert.encoder.final_norm", "bert/encoder/final_norm"),
+    *_dense("head.dense", "head/dense"),
+    *_layer_norm("head.norm", "head/norm"),
     *_dense("bert.pooler.dense", "bert/pooler"),
     *_dense("cls.predictions.transform.dense", "predictions/transform"),
     *_layer_norm("cls.predictions.transform.LayerNorm", "predictions/layer_norm"),
@@ -187,6 +197,8 @@ def find(name: str, config: BertConfig) -> Mapped | None:
     for pattern, rule in _PATTERNS:
         if match := pattern.fullmatch(name):
             layer = int(match[1]) if match.groups() else None
+            if layer is not None and layer < rule.first_layer:
+                return None
             return Mapped(rule.path, layer, lambda x, rule=rule: rule.transform.from_hf(x, config))
     return None
 
@@ -197,6 +209,13 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
     The names, and the shapes of the arrays, are those of PyTorch for the config's family. A stacked
     array in `params`, [layers, ...], becomes one array per layer.
     """
+    yield from join_fused(_to_separate(params, config), family_of(config).fused)
+
+
+def _to_separate(
+    params: Mapping[str, np.ndarray], config: BertConfig
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Does what `to_hf` does, with the parts of fused tensors apart."""
     two_biases = not config.tie_word_embeddings and family_of(config).decoder_bias
     projected = "projection/kernel" in params
 
@@ -210,9 +229,18 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
             if rule.hf_name == _BIAS and two_biases:
                 yield named(_DECODER_BIAS), value
             continue
-        for layer, layer_value in enumerate(value):
+        for layer, layer_value in enumerate(value[rule.first_layer :], rule.first_layer):
             name = named(rule.hf_name.format(layer=layer))
             yield name, rule.transform.to_hf(layer_value, config)
+
+
+def set_unused_layers(params: dict[str, np.ndarray]) -> None:
+    """Sets rows of axis 0 that no layer uses, in {path: parameter}, to their initial values.
+
+    The arrays are [layers, D] and belong to LayerNorms: scales are 1, and biases 0.
+    """
+    for path in params.keys() & {rule.path for rule in RULES if rule.first_layer}:
+        params[path][: _BY_PATH[path].first_layer] = float(path.endswith("scale"))
 
 
 def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfig) -> list[str]:
@@ -223,8 +251,8 @@ def missing_names(paths: Iterable[str], seen: Collection[str], config: BertConfi
     paths = set(paths)
     names = set()
     for path in paths:
-        hf_name = _BY_PATH[path].hf_name
-        layers = range(config.groups if "{layer}" in hf_name else 1)
+        hf_name, first = _BY_PATH[path].hf_name, _BY_PATH[path].first_layer
+        layers = range(first, config.groups if "{layer}" in hf_name else 1)
         names |= {hf_name.format(layer=layer) for layer in layers}
     projected = "projection/kernel" in paths
     return sorted(as_family(name, config, projected=projected) for name in names - set(seen))
