@@ -29,12 +29,18 @@ from bertjax.weights import load_model
 
 @pytest.fixture(scope="session")
 def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
-    """Two phases over more than an epoch each, dropout and accumulation on."""
+    """Two phases over more than an epoch each; dropout, accumulation, batch-size warm-up."""
     return PretrainConfig(
         data=str(prepared),
         model=dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size),
         phases=(
-            Phase(num_steps=12, max_length=16, batch_size=48),
+            Phase(
+                num_steps=12,
+                max_length=16,
+                batch_size=48,
+                warmup_batch_sizes=(16, 32),
+                batch_size_warmup_steps=4,
+            ),
             Phase(num_steps=8, max_length=32, batch_size=32, accumulation_steps=2),
         ),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
@@ -90,13 +96,13 @@ def run_interrupted(config, workdir, monkeypatch, stop_after):
             pretrain.run(dataclasses.replace(config, workdir=str(workdir)))
 
 
-# 7 and 17 are neither lines of metrics nor checkpoints; the first phase ends at 12 and its second
-# epoch begins within step 3; 16 and 17 are in the second phase.
+# 7 and 17 are neither lines of metrics nor checkpoints; the batch size changes after 2 and 4; the
+# first phase ends at 12, after more than an epoch; 16 and 17 are in the second phase.
 @pytest.mark.parametrize(
     "stop_after",
     [
         *(pytest.param(i, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for i in (1, 7, 16)),
-        pytest.param(12, marks=pytest.mark.slow),
+        *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 12)),
         17,
     ],
 )
@@ -111,6 +117,22 @@ def test_resume_equals_an_uninterrupted_run(config, whole, tmp_path, monkeypatch
     assert place == expected_place
     for a, b in zip(_leaves(found), _leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_path):
+    run = PretrainingRun(dataclasses.replace(config, workdir=str(tmp_path)))
+    phase = config.phases[0]
+    assert [(s.num_steps, s.batch_size) for s in phase.stages] == [(2, 16), (2, 32), (8, 48)]
+    read = [np.asarray(next(run.batches(0, n))["input_ids"]) for n in range(6)]
+    assert [len(batch) for batch in read] == [16, 16, 32, 32, 48, 48]
+    constant = dataclasses.replace(phase, warmup_batch_sizes=(), batch_size_warmup_steps=0)
+    run.config = dataclasses.replace(run.config, phases=(constant, *config.phases[1:]))
+    expected = [np.asarray(next(run.batches(0, n))["input_ids"]) for n in range(4)]
+    np.testing.assert_array_equal(np.concatenate(read), np.concatenate(expected))
+    # Batches beyond the last step, which rollbacks need, go on with the last size.
+    run.config = dataclasses.replace(run.config, phases=config.phases)
+    assert run.rows_of_batch(0, 13) == (96 + 9 * 48, 96 + 10 * 48 - 1)
+    assert run.progress(0, 12) == {"phase": 0, "row": phase.num_rows} == {"phase": 0, "row": 480}
 
 
 def _leaves(tree):

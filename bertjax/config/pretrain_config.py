@@ -1,6 +1,8 @@
 """The config of a pretraining run: `bertjax.pretrain`."""
 
 import dataclasses
+import itertools
+import sys
 from typing import ClassVar, Literal
 
 from bertjax.config.distillation_config import DistillationConfig
@@ -13,8 +15,9 @@ class Phase:
     """Config of one phase of a pretraining run; in a phase, all batch rows have the same length.
 
     Raises:
-        ValueError: a number is below 1, `batch_size` is not a multiple of `accumulation_steps`, or
-            the learning rate is set for a phase that continues the schedule.
+        ValueError: a number is below 1, `batch_size` is not a multiple of `accumulation_steps`, the
+            learning rate is set for a phase that continues the schedule, or the batch sizes of the
+            warm-up do not increase to `batch_size`.
     """
 
     num_steps: int
@@ -26,6 +29,14 @@ class Phase:
     accumulation_steps: int = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
     and give the same gradient (with dropout_prng threefry2x32)."""
+    warmup_batch_sizes: tuple[int, ...] = ()
+    """Batch-size warm-up: numbers of rows per update at the start of the phase, in ascending order
+    and below batch_size; each is used for equally many of the batch_size_warmup_steps updates. Each
+    number compiles the train step once more. A microbatch has at most as many rows as one of
+    batch_size rows in accumulation_steps microbatches. Empty: batch_size from the first step on."""
+    batch_size_warmup_steps: int = 0
+    """Number of updates of the batch-size warm-up (see warmup_batch_sizes), after which an update
+    has batch_size rows."""
     max_predictions: int | None = None
     """Largest number of masked tokens per row; None: max_length * mlm_probability, rounded up.
     Packed rows have max_sequences / 2 more (the sum is rounded down), because the number is rounded
@@ -40,6 +51,9 @@ class Phase:
     warmup_steps: int | None = None
     """Number of warm-up steps of a restarted schedule; None: optimizer.warmup_proportion of its
     steps if that is set, else optimizer.warmup_steps."""
+    decay_steps: int | None = None
+    """Number of decay steps at the end of a restarted trapezoidal schedule; None:
+    optimizer.decay_steps."""
 
     def __post_init__(self):
         for field in (
@@ -53,14 +67,92 @@ class Phase:
                 f"batch_size={self.batch_size} does not divide into "
                 f"accumulation_steps={self.accumulation_steps} equal microbatches."
             )
-        if self.learning_rate_curve == "continue" and (
-            self.learning_rate is not None or self.warmup_steps is not None
-        ):
+        own = (self.learning_rate, self.warmup_steps, self.decay_steps)
+        if self.learning_rate_curve == "continue" and own != (None, None, None):
             raise ValueError(
-                f"learning_rate={self.learning_rate}, warmup_steps={self.warmup_steps} of a phase "
+                f"learning_rate={own[0]}, warmup_steps={own[1]}, decay_steps={own[2]} of a phase "
                 "have an effect only if the phase begins a new learning-rate schedule: set "
                 "learning_rate_curve='restart', or change the optimizer config."
             )
+        if (self.decay_steps or 0) < 0:
+            raise ValueError(f"decay_steps={self.decay_steps}: it must be at least 0.")
+        self._check_batch_size_warmup()
+
+    def _check_batch_size_warmup(self) -> None:
+        # A phase that was read from JSON has a list, and a phase must be hashable.
+        object.__setattr__(self, "warmup_batch_sizes", tuple(self.warmup_batch_sizes))
+        sizes, steps = self.warmup_batch_sizes, self.batch_size_warmup_steps
+        ascending = (0, *sizes, self.batch_size)
+        if any(larger <= size for size, larger in itertools.pairwise(ascending)):
+            raise ValueError(
+                f"warmup_batch_sizes={sizes} with batch_size={self.batch_size}: give positive "
+                "numbers in ascending order, all below batch_size."
+            )
+        if bool(sizes) != bool(steps) or not len(sizes) <= steps <= self.num_steps:
+            raise ValueError(
+                f"batch_size_warmup_steps={steps} with {len(sizes)} warmup_batch_sizes and "
+                f"num_steps={self.num_steps}: set both or neither, with at least one step for each "
+                "batch size and at most num_steps."
+            )
+
+    @property
+    def stages(self) -> tuple["Phase", ...]:
+        """The phase in parts of constant batch size: those of the batch-size warm-up, and the rest.
+
+        Each part is a `Phase` without batch-size warm-up, with its own `num_steps`, `batch_size`
+        and `accumulation_steps`. A phase without batch-size warm-up is its only part.
+        """
+        sizes, steps = self.warmup_batch_sizes, self.batch_size_warmup_steps
+        ends = [steps * i // len(sizes) for i in range(1, len(sizes) + 1)]
+        counts = [end - start for start, end in itertools.pairwise((0, *ends))]
+        rows = self.batch_size // self.accumulation_steps
+        parts = [
+            *zip(counts, sizes, (_microbatches(size, rows) for size in sizes), strict=True),
+            (self.num_steps - steps, self.batch_size, self.accumulation_steps),
+        ]
+        return tuple(
+            dataclasses.replace(
+                self,
+                num_steps=num_steps,
+                batch_size=size,
+                accumulation_steps=microbatches,
+                warmup_batch_sizes=(),
+                batch_size_warmup_steps=0,
+            )
+            for num_steps, size, microbatches in parts
+            if num_steps
+        )
+
+    def stage_of(self, batch: int) -> tuple["Phase", int, int]:
+        """Returns (stage, first row, batches left) of the batch number `batch` of the phase.
+
+        Batches and rows are counted from 0 within the phase. The stage is the part of `stages` that
+        has the batch; "batches left" is the number of its batches from `batch` on. The last stage
+        also has the batches beyond `num_steps`, which a run reads if rollbacks left out others.
+        """
+        stages = self.stages
+        start, row = 0, 0
+        for stage in stages[:-1]:
+            if batch < start + stage.num_steps:
+                break
+            start, row = start + stage.num_steps, row + stage.num_steps * stage.batch_size
+        else:
+            stage = stages[-1]
+        left = start + stage.num_steps - batch
+        if stage is stages[-1]:
+            left = sys.maxsize
+        return stage, row + (batch - start) * stage.batch_size, left
+
+    @property
+    def num_rows(self) -> int:
+        """Total number of rows of all updates of the phase."""
+        return sum(stage.num_steps * stage.batch_size for stage in self.stages)
+
+
+def _microbatches(batch_size: int, most_rows: int) -> int:
+    """Returns the smallest number of equal microbatches of at most `most_rows` rows."""
+    least = -(-batch_size // most_rows)
+    return next(n for n in range(least, batch_size + 1) if batch_size % n == 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +255,12 @@ class PretrainConfig(TrainingConfig):
                 "the teacher for each layer of the student."
             )
         self._check_predict()
-        for phase in self.phases:
+        for index, phase in enumerate(self.phases):
+            if phase.decay_steps and self.optimizer.schedule != "trapezoidal":
+                raise ValueError(
+                    f"phases.{index}.decay_steps={phase.decay_steps} with optimizer.schedule="
+                    f"{self.optimizer.schedule!r}: only the schedule 'trapezoidal' has decay steps."
+                )
             if phase.max_length > self.model.max_length:
                 raise ValueError(
                     f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "

@@ -6,19 +6,24 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Config of AdamW or LAMB with decoupled weight decay, linear warm-up and polynomial decay.
+    """Config of the optimizer, its decoupled weight decay and the learning-rate schedule.
 
-    AdamW is that of Loshchilov and Hutter 2019, and LAMB that of You et al. 2019.
+    AdamW is that of Loshchilov and Hutter 2019, LAMB that of You et al. 2019, and StableAdamW that
+    of Wortsman et al. 2023.
 
     Raises:
-        ValueError: a value is out of its range, or warm-up is set both by steps and by proportion.
+        ValueError: a value is out of its range, warm-up is set both by steps and by proportion, or
+            a setting has no effect with the others.
     """
 
-    recipe: Literal["google", "adamw", "lamb", "albert_lamb"] = "google"
+    recipe: Literal["google", "adamw", "lamb", "albert_lamb", "stable_adamw"] = "google"
     """Optimizer: google is AdamW without bias correction, as BERT was trained; adamw is AdamW with
     bias correction; lamb is LAMB with bias correction, as NVIDIA trains BERT; albert_lamb is LAMB
-    without bias correction, as ALBERT was trained. LAMB, which is meant for large batches,
-    multiplies the update of each tensor that has weight decay by a trust ratio."""
+    without bias correction, as ALBERT was trained; stable_adamw is StableAdamW, as ModernBERT was
+    trained. LAMB, which is meant for large batches, multiplies the update of each tensor that has
+    weight decay by a trust ratio. StableAdamW is adamw that takes a smaller step for a tensor whose
+    gradient is larger than its second moment has it, instead of clipping all gradients (set
+    max_grad_norm=0)."""
     learning_rate: float = 1e-4
     """Peak learning rate, to which the warm-up rises (see also schedule)."""
     warmup_steps: int = 10_000
@@ -27,10 +32,18 @@ class OptimizerConfig:
     warmup_proportion: float | None = None
     """Fraction of the schedule's steps that are warm-up, used instead of warmup_steps, which must
     then be 0; None: the warm-up has warmup_steps steps."""
-    schedule: Literal["google", "hf"] = "google"
+    schedule: Literal["google", "hf", "trapezoidal"] = "google"
     """Step at which the learning rate starts to decay to 0: google is step 0, so that at the
     end of a warm-up of w of n steps, the learning rate drops from the peak to peak * (1 - w/n); hf
-    is the end of the warm-up."""
+    is the end of the warm-up; trapezoidal stays at the peak after the warm-up, and decays in the
+    last decay_steps steps."""
+    decay_steps: int = 0
+    """Number of steps of the decay at the end of a trapezoidal schedule; 0: the learning rate stays
+    at the peak. In a phase that restarts the schedule, phases.N.decay_steps replaces it."""
+    decay: Literal["polynomial", "one_minus_sqrt"] = "polynomial"
+    """Shape of the decay from the peak to 0, where d is the fraction of the decay that is done:
+    polynomial is (1 - d) ** decay_power; one_minus_sqrt is 1 - sqrt(d), as ModernBERT was
+    trained."""
     decay_power: float = 1.0
     """Power of the polynomial decay: 1 is linear decay; NVIDIA's LAMB uses 0.5."""
     b1: float = 0.9
@@ -44,6 +57,11 @@ class OptimizerConfig:
     LayerNorms."""
     decay_all: bool = False
     """Apply weight decay to biases and LayerNorms as well, as fairseq does."""
+    fully_decoupled_decay: bool = False
+    """Factor of the weight decay in a step: False is the learning rate, as in Loshchilov and
+    Hutter's AdamW in most libraries; True is the learning rate over its peak, so that weight_decay
+    does not depend on the peak, as ModernBERT was trained (a weight_decay of 1e-5 at a peak of 8e-4
+    equals 0.0125 with False)."""
     max_grad_norm: float = 1.0
     """Global norm that gradients are clipped to; 0: no clipping."""
 
@@ -56,6 +74,22 @@ class OptimizerConfig:
             )
         if self.decay_power <= 0:
             raise ValueError(f"decay_power={self.decay_power}: it must be positive.")
+        if self.decay_steps < 0 or (self.decay_steps and self.schedule != "trapezoidal"):
+            raise ValueError(
+                f"decay_steps={self.decay_steps} with schedule={self.schedule!r}: use 0, or a "
+                "positive number with schedule='trapezoidal'; the other schedules decay until "
+                "their end."
+            )
+        if self.decay == "one_minus_sqrt" and self.decay_power != 1.0:
+            raise ValueError(
+                f"decay_power={self.decay_power} has no effect with decay='one_minus_sqrt': leave "
+                "it out, or use decay='polynomial'."
+            )
+        if self.fully_decoupled_decay and self.recipe in ("lamb", "albert_lamb"):
+            raise ValueError(
+                f"fully_decoupled_decay with recipe={self.recipe!r}: the trust ratio of LAMB "
+                "includes the weight decay; use another recipe, or leave it out."
+            )
         if self.warmup_proportion is not None and (
             self.warmup_steps or not 0 <= self.warmup_proportion < 1
         ):

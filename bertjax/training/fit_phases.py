@@ -119,36 +119,45 @@ class FitPhases:
         """
         run = self._run
         phase = run.phases[index]
-        flops = run.flops_per_step(phase)
-        peak = peak_flops(run.training.peak_tflops) if flops else 1.0
-        self._logger.start_phase(flops, peak)
         # If all steps so far are saved, a stop signal may end the process at once, even during
         # compilation.
         self._stop.saved_step = step
         self._stop.nothing_to_lose = save.is_saved(step)
         with activity.compiling("the evaluation"):
             save.is_compiled |= run.compile_evaluation(state.params, phase)
-        with activity.doing(activity.STEPPING):
-            state, step = self._steps(index, state, step, start, save)
+        while step < start + phase.num_steps and not self._should_stop():
+            with activity.doing(activity.STEPPING):
+                state, step = self._fit_stage(index, state, step, start, save)
         if self._stop.agreed:
             save.save_and_stop(step, state)
         return state, step
 
-    def _steps(
+    def _fit_stage(
         self, index: int, state: TrainState, step: int, start: int, save: EvaluateAndSave
     ) -> tuple[TrainState, int]:
-        """Calls `fit` for the rest of a phase; arguments and result are those of `_fit_phase`."""
+        """Trains the rest of a stage of phase `index`, i.e. until its batch size changes.
+
+        Arguments and result are those of `_fit_phase`.
+        """
         run = self._run
-        phase = run.phases[index]
+        phase, batch = run.phases[index], self._batch(index, step, start)
+        stage, _, batches_left = phase.stage_of(batch)
+        flops = run.flops_per_step(stage)
+        peak = peak_flops(run.training.peak_tflops) if flops else 1.0
+        self._logger.start_phase(flops, peak)
         return fit(
             state,
-            run.train_step(phase),
-            run.batches(index, self._batch(index, step, start)),
+            run.train_step(stage),
+            run.batches(index, batch),
             step=step,
-            num_steps=start + phase.num_steps,
+            num_steps=min(start + phase.num_steps, step + batches_left),
             hooks=(self._skipped, self._logger, _note_step, save, run.after_step),
             should_stop=lambda step: self._stop(step) or run.is_finished(),
         )
+
+    def _should_stop(self) -> bool:
+        """Returns whether a stop signal or early stopping has ended `fit`."""
+        return self._stop.agreed or self._run.is_finished()
 
 
 def _note_step(step: int, state: TrainState, metrics: dict[str, Any]) -> None:

@@ -1,48 +1,83 @@
-"""Optimizers (AdamW with and without bias correction, LAMB) and learning-rate schedules.
+"""Optimizers: AdamW with and without bias correction, LAMB, and StableAdamW.
 
 The Adam of google-research/bert does not correct the bias of the moments, so its first updates are
 three to seven times as large as AdamW's. LAMB multiplies the update of each tensor by a trust
 ratio; the trust ratio is 1 for parameters without weight decay. NVIDIA's LAMB corrects the bias of
-the moments; the LAMB of google-research/albert does not.
+the moments; the LAMB of google-research/albert does not. StableAdamW is AdamW with AdaFactor's
+update clipping.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from bertjax.config import OptimizerConfig, Phase
+from bertjax.config import OptimizerConfig
 from bertjax.training.lamb import scale_by_trust_ratio
+from bertjax.training.schedule import Schedule
+from bertjax.training.stable_adamw import divide_by_rms
 
-Schedule = Callable[[Any], jax.Array]
 
-
-def make_optimizer(config: OptimizerConfig, schedule: Schedule) -> optax.GradientTransformation:
+def make_optimizer(
+    config: OptimizerConfig, schedule: Schedule, peak: Schedule | None = None
+) -> optax.GradientTransformation:
     """Builds the optimizer of a run, whose learning rate follows `schedule`.
 
     The optimizer clips the gradients by global norm, computes Adam's update (Kingma and Ba 2015)
     and adds the weight decay to this update (Loshchilov and Hutter 2019); the sum is multiplied by
-    LAMB's trust ratio (You et al. 2019; for LAMB only) and by the learning rate. `config` has the
-    recipe and the coefficients.
+    LAMB's trust ratio (You et al. 2019; for LAMB only) or divided by the RMS of StableAdamW
+    (Wortsman et al. 2023), and multiplied by the learning rate. `config` has the recipe and the
+    coefficients.
+
+    Args:
+        config: the recipe and the coefficients.
+        schedule: a function step -> learning rate.
+        peak: a function step -> peak of the learning rate, by which the weight decay is divided if
+            `config.fully_decoupled_decay` is set; None: the peak of `config` in all steps.
     """
     clip = optax.clip_by_global_norm(config.max_grad_norm)
     mask = None if config.decay_all else decay_mask
     is_lamb, trust = config.recipe in ("lamb", "albert_lamb"), scale_by_trust_ratio()
+    if config.fully_decoupled_decay:
+        constant = jnp.float32(config.learning_rate)
+        decay = _add_decay_over_peak(config.weight_decay, peak or (lambda step: constant), mask)
+    else:
+        decay = optax.add_decayed_weights(config.weight_decay, mask=mask)
+    adamw = (_update_rule(config), decay)
+    if config.recipe == "stable_adamw":
+        adamw = (divide_by_rms(*adamw, b2=config.b2, eps=config.eps),)
     return optax.chain(
         clip if config.max_grad_norm else optax.identity(),
-        _update_rule(config),
-        optax.add_decayed_weights(config.weight_decay, mask=mask),
+        *adamw,
         *([optax.masked(trust, mask) if mask else trust] if is_lamb else []),
         optax.scale_by_learning_rate(schedule),
     )
 
 
+def _add_decay_over_peak(weight_decay: float, peak: Schedule, mask: Any) -> Any:
+    """Returns the transformation that adds weight_decay / peak * parameter to each update.
+
+    The learning rate multiplies the sum, so that its fraction of the peak remains. The state counts
+    the steps, skipped updates included, as that of the learning rate does.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None):
+        factor = weight_decay / peak(state.count)
+        decayed = mask(params) if mask else jax.tree.map(lambda _: True, params)
+        updates = jax.tree.map(
+            lambda u, p, is_decayed: u + factor * p if is_decayed else u, updates, params, decayed
+        )
+        return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(
+        lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update
+    )
+
+
 def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
     """Returns Adam's transformation of gradients, without weight decay and learning rate."""
-    if config.recipe in ("adamw", "lamb"):
+    if config.recipe in ("adamw", "lamb", "stable_adamw"):
         return optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
     return scale_by_uncorrected_adam(b1=config.b1, b2=config.b2, eps=config.eps)
 
@@ -79,101 +114,3 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
         return adapted, UncorrectedAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)
-
-
-class _Curve(NamedTuple):
-    start: int
-    num_steps: int
-    learning_rate: float
-    warmup_steps: int
-
-
-def make_schedule(config: OptimizerConfig, phases: Sequence[Phase]) -> Schedule:
-    """Returns the learning-rate schedule of a run, a function step -> learning rate.
-
-    The run trains on `phases` one after the other. The schedule consists of one or more curves,
-    each with a linear warm-up and a decay. A phase with learning_rate_curve="restart" begins a new
-    curve; a phase with "continue" extends the curve of the previous phase. In a curve of N steps
-    with W warm-up steps, the learning rate at step s of the curve is peak * s / W during the
-    warm-up, and then peak * d ** `decay_power`, where d is 1 - s / N (`schedule` "google") or
-    (N - s) / (N - W) (`schedule` "hf"). The first phase of the curve sets peak and W; if its
-    `learning_rate` or `warmup_steps` is None, `config` sets them.
-
-    Raises:
-        ValueError: the warm-up of a curve has as many steps as the curve, or more.
-    """
-    curves: list[_Curve] = []
-    warmups: list[int | None] = []
-    step = 0
-    for phase in phases:
-        if not curves or phase.learning_rate_curve == "restart":
-            rate = phase.learning_rate
-            warmups.append(phase.warmup_steps)
-            curves.append(_Curve(step, 0, config.learning_rate if rate is None else rate, 0))
-        curves[-1] = curves[-1]._replace(num_steps=curves[-1].num_steps + phase.num_steps)
-        step += phase.num_steps
-    for i, (curve, warmup) in enumerate(zip(curves, warmups, strict=True)):
-        if warmup is None and config.warmup_proportion is not None:
-            warmup = int(config.warmup_proportion * curve.num_steps)
-        elif warmup is None:
-            warmup = config.warmup_steps
-        curves[i] = curve._replace(warmup_steps=warmup)
-    for curve in curves:
-        if curve.warmup_steps >= curve.num_steps:
-            raise ValueError(
-                f"warmup_steps={curve.warmup_steps} must be less than the {curve.num_steps} steps "
-                "of the learning-rate curve: shorten the warm-up or add steps."
-            )
-
-    def schedule(step: jax.Array) -> jax.Array:
-        rate = _rate(curves[0], step, config)
-        for curve in curves[1:]:
-            rate = jnp.where(step >= curve.start, _rate(curve, step, config), rate)
-        return rate
-
-    return schedule
-
-
-def _rate(curve: _Curve, step: jax.Array, config: OptimizerConfig) -> jax.Array:
-    since = jnp.asarray(step - curve.start, jnp.float32)
-    n, w = curve.num_steps, curve.warmup_steps
-    warmup = since / max(w, 1)
-    decay = jnp.clip((n - since) / (n - w if config.schedule == "hf" else n), 0.0, 1.0)
-    if config.decay_power != 1.0:
-        decay = decay**config.decay_power
-    return curve.learning_rate * jnp.clip(jnp.where(since < w, warmup, decay), 0.0, 1.0)
-
-
-def difference_before(
-    config: OptimizerConfig, before: Sequence[Phase], after: Sequence[Phase], step: int
-) -> str | None:
-    """Describes how the phases `before` and `after` differ within the first `step` steps.
-
-    The result is None if these steps have the same learning rates, which follow from `config` and
-    the phases, and train on the same rows of the data with `before` as with `after`. The rows of a
-    step are the same if the index of its phase and the phase's `max_length`, `batch_size` and
-    `max_predictions` are the same.
-    """
-
-    def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
-        rows = [
-            (i, p.max_length, p.batch_size, p.max_predictions or 0) for i, p in enumerate(phases)
-        ]
-        return np.repeat(np.array(rows), [p.num_steps for p in phases], axis=0)[:step]
-
-    rows, new_rows = rows_of_steps(before), rows_of_steps(after)
-    if rows.shape != new_rows.shape or (rows != new_rows).any():
-        return (
-            f"the rows of the {step} finished steps would change, because phases, max_length, "
-            "batch_size or max_predictions differ in these steps"
-        )
-    steps = np.arange(step)
-    rates, new_rates = (np.asarray(make_schedule(config, p)(steps)) for p in (before, after))
-    if (rates == new_rates).all():
-        return None
-    first = int(np.argmax(rates != new_rates))
-    return (
-        f"the learning rate of the finished step {first} would change from {rates[first]:.3g} "
-        f"to {new_rates[first]:.3g}; to train longer, add a phase with "
-        "learning_rate_curve='restart'"
-    )

@@ -1,6 +1,7 @@
 """Builds what a pretraining config defines without data: model, objective, masking, FLOP count."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -41,8 +42,8 @@ class PretrainingProgram(Program):
     """
 
     def __init__(self, config: PretrainConfig, mesh: Mesh, teacher: BertWithHead | None = None):
-        for phase in config.phases:
-            sharding.check_batch_size(mesh, phase.batch_size, phase.accumulation_steps)
+        for stage in itertools.chain(*(phase.stages for phase in config.phases)):
+            sharding.check_batch_size(mesh, stage.batch_size, stage.accumulation_steps)
         model = HEADS[str(config.head)].for_pretraining(config)
         objective = model.objectives["pretraining"]
         if teacher is not None:

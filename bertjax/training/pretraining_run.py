@@ -26,9 +26,9 @@ from bertjax.devices import activity, hosts, sharding
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training.evaluate_and_save import interruptible
 from bertjax.training.hub_pushes import HubPushes
-from bertjax.training.optimizer import difference_before
 from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
 from bertjax.training.run_data import RunData
+from bertjax.training.schedule import difference_before
 from bertjax.training.skipped_updates import check_finite
 from bertjax.training.source_evaluation import HeldOutSources, epochs_of_sources
 from bertjax.training.state import TrainState
@@ -213,9 +213,9 @@ class PretrainingRun(Run):
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
         """Yields the global batches of a phase on the devices, from batch `first_batch` on.
 
-        The batches of a phase are counted from 0.
+        The batches of a phase are counted from 0. All have the size of the batch `first_batch`.
         """
-        phase = self.config.phases[phase_index]
+        phase, first_row, _ = self.config.phases[phase_index].stage_of(first_batch)
         self._data.require(phase.max_length)
         host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
         batches = train_batches(
@@ -224,7 +224,7 @@ class PretrainingRun(Run):
             seed=self.config.seed,
             phase=phase_index,
             batch_size=phase.batch_size,
-            first_row=first_batch * phase.batch_size,
+            first_row=first_row,
             host_rows=host_rows,
             num_threads=self.config.reader_threads,
         )
@@ -271,7 +271,7 @@ class PretrainingRun(Run):
 
         The row is the first one of the batch `next_batch`.
         """
-        row = next_batch * self.config.phases[phase_index].batch_size
+        _, row, _ = self.config.phases[phase_index].stage_of(next_batch)
         return {"phase": phase_index, "row": row}
 
     def eval_and_save_every(self) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from bertjax.devices.kernels import choose_attention, choose_remat, choose_unrol
 from bertjax.model import BertWithHead
 from bertjax.model.losses import Objective
 from bertjax.training.objective import TEACHER, make_loss_fn
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedule import make_peak, make_schedule
 from bertjax.training.state import TrainState, create_train_state
 from bertjax.training.step import compile_train_step, make_eval_step, make_train_step
 from bertjax.weights import init_params
@@ -75,7 +76,8 @@ class Program:
             dtype=jnp.dtype(config.dtype), unroll=self._unroll(teacher.config)
         )
         self.schedule = make_schedule(config.optimizer, phases)
-        self.tx = make_optimizer(config.optimizer, self.schedule)
+        peak = make_peak(config.optimizer, phases)
+        self.tx = make_optimizer(config.optimizer, self.schedule, peak)
         self.loss_fn = make_loss_fn(self.model, objective, self.teacher)
         shapes = jax.eval_shape(self._random_state)
         self.state_sharding = sharding.state_sharding(mesh, shapes)

@@ -122,7 +122,7 @@ def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:
     lines = []
     weights = [source.weight for source in metadata.sources]
     for number, phase in enumerate(phases):
-        drawn = rows_of_sources(phase.num_steps * phase.batch_size, weights)
+        drawn = rows_of_sources(phase.num_rows, weights)
         parts = []
         for source, rows in zip(metadata.sources, drawn, strict=True):
             records = source.splits["train"].lengths[str(phase.max_length)].records

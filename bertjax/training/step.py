@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.training.loss_history import is_spike, recorded
-from bertjax.training.optimizer import Schedule
+from bertjax.training.schedule import Schedule
 from bertjax.training.state import TrainState, split_params
 
 Batch = dict[str, jax.Array]

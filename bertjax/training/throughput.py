@@ -98,7 +98,7 @@ class Subject:
             self.program, self.flops_per_row = run.program, run.flops_per_row(phase)
             self.state: Any = run.new_state()
             self.step = run.train_step(phase)
-            self.batches = run.batches(index, 0)
+            self.batches = run.batches(index, phase.batch_size_warmup_steps)
             self.predictions = max_predictions(run.config, phase, run.metadata.max_sequences)
             return
         if config.distillation.teacher is not None:

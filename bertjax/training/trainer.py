@@ -100,7 +100,8 @@ class Run(abc.ABC):
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
         """Yields the global batches of a phase on the devices, from batch `first_batch` on.
 
-        `phase_index` is the index of the phase. Batches and phases are counted from 0.
+        `phase_index` is the index of the phase. Batches and phases are counted from 0. If the batch
+        size changes in the phase (`Phase.stages`), all yielded batches have that of `first_batch`.
         """
 
     @abc.abstractmethod
@@ -164,8 +165,8 @@ class Run(abc.ABC):
 
         `phase_index` is the index of the phase, whose first row has the index 0.
         """
-        batch_size = self.phases[phase_index].batch_size
-        return batch * batch_size, (batch + 1) * batch_size - 1
+        stage, row, _ = self.phases[phase_index].stage_of(batch)
+        return row, row + stage.batch_size - 1
 
     def accumulation_steps(self, phase: Phase) -> int:
         """Returns the number of microbatches per update."""

@@ -55,7 +55,8 @@ from bertjax.tasks.question_answering import windows as library_windows
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
 from bertjax.training.objective import make_loss_fn
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedule import make_schedule
 from bertjax.weights import init_params
 
 MODEL = os.environ.get("BERTJAX_NOTEBOOK_MODEL", "bertjax:tiny")

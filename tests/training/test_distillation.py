@@ -17,7 +17,8 @@ from bertjax.model.pretraining_heads import BertForMaskedLM
 from bertjax.model.soft_targets import soft_targets_loss
 from bertjax.training.distillation import distilled_pretraining, distilled_task
 from bertjax.training.objective import TEACHER, make_loss_fn
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedule import make_schedule
 from bertjax.training.state import create_train_state
 from bertjax.training.step import compile_train_step, make_train_step, with_seed
 from bertjax.weights import init_params

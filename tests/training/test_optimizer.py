@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig, Phase
-from bertjax.training.optimizer import decay_mask, make_optimizer, make_schedule
+from bertjax.training.optimizer import decay_mask, make_optimizer
+from bertjax.training.schedule import difference_before, make_schedule
 
 
 def params_of(rng):
@@ -133,6 +134,63 @@ def test_the_decay_follows_a_power_and_the_warm_up_does_not():
     np.testing.assert_allclose(rates(schedule, (5, 20, 50, 99, 100)), expected, atol=1e-6)
     with pytest.raises(ValueError, match="decay_power=0: it must be positive"):
         OptimizerConfig(decay_power=0)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        ({"decay": "one_minus_sqrt"}, [0.5, 1.0, 1.0, 1.0, 0.5, 1 - 0.9**0.5, 0.0]),
+        ({"decay_power": 2.0}, [0.5, 1.0, 1.0, 1.0, 0.75**2, 0.1**2, 0.0]),
+    ],
+)
+def test_a_trapezoid_rises_stays_and_falls_by_its_shape(decay, expected):
+    config = OptimizerConfig(
+        learning_rate=1.0, warmup_steps=10, schedule="trapezoidal", decay_steps=40, **decay
+    )
+    phases = [
+        Phase(num_steps=70, max_length=8, batch_size=1),
+        Phase(num_steps=30, max_length=16, batch_size=1),
+    ]
+    found = rates(make_schedule(config, phases), (5, 10, 30, 60, 70, 96, 100))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_restarted_trapezoid_has_its_own_decay_and_the_first_may_have_none():
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=2, schedule="trapezoidal")
+    own = {"learning_rate_curve": "restart", "learning_rate": 0.5, "warmup_steps": 0}
+    phases = [
+        Phase(num_steps=10, max_length=8, batch_size=1),
+        Phase(num_steps=4, max_length=8, batch_size=1, decay_steps=5, **own),
+        Phase(num_steps=6, max_length=8, batch_size=1),
+    ]
+    found = rates(make_schedule(config, phases), (1, 2, 9, 10, 15, 19, 20))
+    np.testing.assert_allclose(found, [0.5, 1.0, 1.0, 0.5, 0.5, 0.1, 0.0], atol=1e-6)
+
+
+def test_the_stable_part_of_a_trapezoid_can_become_longer_but_its_decay_cannot():
+    config = OptimizerConfig(warmup_steps=2, schedule="trapezoidal", decay_steps=4)
+    before = (Phase(num_steps=20, max_length=8, batch_size=1),)
+    after = (Phase(num_steps=50, max_length=8, batch_size=1),)
+    assert difference_before(config, before, after, 16) is None
+    assert "the finished step 17 would change" in str(difference_before(config, before, after, 18))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decay_steps": 5}, "decay_steps=5 with schedule='google'"),
+        ({"decay": "one_minus_sqrt", "decay_power": 2.0}, "decay_power=2.0 has no effect"),
+        (
+            {"schedule": "trapezoidal", "warmup_steps": 60, "decay_steps": 50},
+            "warmup_steps=60 and decay_steps=50 do not fit in the 100 steps",
+        ),
+    ],
+)
+def test_settings_of_a_schedule_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_schedule(
+            OptimizerConfig(**settings), [Phase(num_steps=100, max_length=8, batch_size=1)]
+        )
 
 
 def test_every_parameter_is_decayed_where_asked():

@@ -15,7 +15,8 @@ from bertjax.devices import sharding
 from bertjax.model import BertForPreTraining
 from bertjax.model.losses import pretraining_weights
 from bertjax.training.objective import make_loss_fn
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedule import make_schedule
 from bertjax.training.state import create_train_state
 from bertjax.training.step import DropoutKey, compile_train_step, make_train_step, with_seed
 

@@ -11,7 +11,8 @@ from bertjax.config import OptimizerConfig, Phase
 from bertjax.model import BertForPreTraining, named_config
 from bertjax.model.losses import pretraining_weights
 from bertjax.training.objective import make_loss_fn
-from bertjax.training.optimizer import make_optimizer, make_schedule
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedule import make_schedule
 from bertjax.weights import init_params, names, save_hf
 
 pytestmark = pytest.mark.parity

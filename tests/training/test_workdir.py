@@ -8,7 +8,7 @@ import pytest
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, defaults_of, differences
 from bertjax.files import write_json
 from bertjax.lock import Locked
-from bertjax.training.optimizer import difference_before
+from bertjax.training.schedule import difference_before
 from bertjax.training.workdir import BAD_ROWS, Workdir
 
 PHASES = (

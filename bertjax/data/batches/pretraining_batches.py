@@ -143,21 +143,22 @@ class _MaskedRows:
 
 
 class _HostBatches(grain.MapDataset):
-    """Dataset whose element i holds this host's rows of the global batch `first + i`.
+    """Dataset whose element i holds this host's rows of a global batch.
 
-    This host's rows of global batch b are the rows b * batch_size + r for each r in `host_rows`.
+    The global batch begins with the row first_row + i * batch_size; this host's rows of it are
+    those with the indices `host_rows` in the batch.
     """
 
-    def __init__(self, rows: _MaskedRows, batch_size: int, host_rows: np.ndarray, first: int):
+    def __init__(self, rows: _MaskedRows, batch_size: int, host_rows: np.ndarray, first_row: int):
         super().__init__(rows.rows)
         self._rows = rows
-        self._batch_size, self._host_rows, self._first = batch_size, host_rows, first
+        self._batch_size, self._host_rows, self._first_row = batch_size, host_rows, first_row
 
     def __len__(self) -> int:
-        return min(len(self._parent) // self._batch_size, sys.maxsize) - self._first
+        return (min(len(self._parent), sys.maxsize) - self._first_row) // self._batch_size
 
     def __getitem__(self, index: Any) -> Any:
-        start = (self._first + index) * self._batch_size
+        start = self._first_row + index * self._batch_size
         return self._rows.batch([start + row for row in self._host_rows.tolist()])
 
 
@@ -182,14 +183,13 @@ def train_batches(
         seed: seed that, together with `phase`, determines the shuffling and the masks.
         phase: index of the phase in the run.
         batch_size: number of rows per global batch.
-        first_row: index, among all rows that the phase reads, of the first row to read; a multiple
-            of `batch_size`.
+        first_row: index, among all rows that the phase reads, of the first row to read.
         host_rows: int [rows of this host], their indices in each global batch.
         num_threads: number of threads that read batches.
     """
     seeds = (seed, phase)
     rows = _MaskedRows(_endless_rows(sources, seeds), masking, form, seeds)
-    batches = _HostBatches(rows, batch_size, host_rows, first_row // batch_size)
+    batches = _HostBatches(rows, batch_size, host_rows, first_row)
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=2 * num_threads)
     return iter(batches.to_iter_dataset(options))
 
