@@ -4,30 +4,45 @@ Running the same command again resumes the run from its newest checkpoint, bit f
 """
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bertjax import command_line
 from bertjax.config import FinetuneConfig, config_from, load_config_file
+from bertjax.config.finetune_checks import GLUE_TASK
 from bertjax.devices import activity
 
 if TYPE_CHECKING:
+    from bertjax.training.glue_runs import GlueResult
     from bertjax.training.variants import FinetuneResult
 
 sys.modules[__name__].__class__ = command_line.CallableModule
 
 
-def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult":
+@overload
+def finetune(  # pyright: ignore[reportOverlappingOverload]
+    config: None = None, *, task: Literal["glue"], **fields: Any
+) -> "GlueResult": ...
+@overload
+def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult": ...
+def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneResult | GlueResult":
     """Fine-tunes a model on a task and returns its scores, its history and the model.
 
         result = bertjax.finetune(task="classify", train="a.csv", dev=frame)
         result.scores["dev/accuracy"], result.model.predict(["a text"])
 
+        glue = bertjax.finetune(task="glue", init="my-bert", data_dir="glue")
+        glue.paper_average, glue.tasks["mnli"].scores
+
     Args:
-        config: the config of the run; None: the defaults in `configs/finetune/TASK.py`.
+        config: the config of the run; None: the defaults in `configs/finetune/TASK.py` or, with the
+            field `shots`, in `configs/finetune/few_shot.py`.
         fields: values of `FinetuneConfig` fields, which replace the values in `config`. The fields
             train, dev and test may be pandas DataFrames, dictionaries of columns or lists of
             dictionaries instead of files.
+
+    Returns:
+        A `FinetuneResult`; with the task "glue", a `GlueResult` with one `FinetuneResult` per task.
 
     Raises:
         ValueError: the config cannot be used with the data, the model or the devices, the workdir
@@ -35,30 +50,54 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
         TypeError: a name in `fields` is not a field of `FinetuneConfig`.
     """
     from bertjax.tasks.sources.rows_in_memory import rows_as_files
-    from bertjax.training import variants
 
-    if config is None:
-        config = _defaults_of_task(fields.get("task"))
+    def config_of(task: str | None) -> FinetuneConfig:
+        defaults = _defaults_of_task(task, few=bool(fields.get("shots")))
+        return config_from(FinetuneConfig, config or defaults, given)
+
     with rows_as_files(**{split: fields.get(split) for split in ("train", "dev", "test")}) as files:
-        return variants.finetune(config_from(FinetuneConfig, config, {**fields, **files}))
+        given = {**fields, **files}
+        whole = config_of(fields.get("task"))
+        return _finetune(whole, config_of if config is None else None)
+
+
+def _finetune(
+    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
+) -> "FinetuneResult | GlueResult":
+    """Fine-tunes on one task or on all tasks of GLUE, with or without a cross-validation.
+
+    `config_of` returns the config of each task of GLUE; None: all have the settings of `config`.
+    """
+    from bertjax.training import cross_validation, glue_runs, variants
+
+    if config.task.lower() == GLUE_TASK:
+        return glue_runs.finetune_glue(config, config_of)
+    if config.folds:
+        return cross_validation.cross_validate(config)
+    return variants.finetune(config)
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
     """Fine-tunes a model in one or several runs; returns {name of a run: scores of the run}.
 
-    `config` describes a single run, whose name is "", one run per seed, or a sweep with one run per
-    point of BERT's published hyperparameter grid. Scores are {split/metric: score}.
+    `config` describes a single run, whose name is "", one run per seed, a sweep with one run per
+    point of BERT's published hyperparameter grid, a cross-validation, or a run per task of GLUE,
+    whose name is that of the task. Scores are {split/metric: score}.
     """
-    return finetune(config).runs
+    return _finetune(config).runs
 
 
-def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConfig:
+def _defaults_of_task(
+    task: str | None, file: str | None = None, *, few: bool = False
+) -> FinetuneConfig:
     """Loads the config `file` if given, else the config file of `task`, else the default config.
+
+    If `few` is true, the config file of `task` is that of few shots.
 
     Raises:
         ValueError: the task is unknown or has no train split.
     """
-    if task is not None:
+    if task is not None and task.lower() != GLUE_TASK:
         from bertjax.tasks import check_task
 
         task = check_task(task)
@@ -66,7 +105,8 @@ def _defaults_of_task(task: str | None, file: str | None = None) -> FinetuneConf
             raise ValueError(
                 "ax has no train split: fine-tune on mnli, then run bertjax.predict --task ax."
             )
-        file = file or f"configs/finetune/{task}.py"
+    if task is not None:
+        file = file or f"configs/finetune/{'few_shot' if few else task.lower()}.py"
     return load_config_file(file, FinetuneConfig)
 
 
@@ -77,7 +117,12 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
         ValueError: the task is unknown or has no train split.
         SystemExit: a flag is unknown or has a wrong value, or --help was requested.
     """
-    task, file = (command_line.value_of(flag, argv) for flag in ("task", "config"))
+    return _parse(argv, command_line.value_of("task", argv))
+
+
+def _parse(argv: Sequence[str] | None, task: str | None) -> FinetuneConfig:
+    """Parses `argv`, as `parse` does, with the defaults of `task`."""
+    file, shots = (command_line.value_of(flag, argv) for flag in ("config", "shots"))
     description = (
         "Fine-tunes a model on a task; repeating the command resumes the run. The defaults come "
         "from configs/finetune/TASK.py, or from --config FILE. With --task=TASK, --help shows "
@@ -89,7 +134,7 @@ def parse(argv: Sequence[str] | None = None) -> FinetuneConfig:
         description += f"\n\n{format_help(task.lower())}"
     return command_line.parse_both(
         command_line.ConfigFlags,
-        _defaults_of_task(task, file),
+        _defaults_of_task(task, file, few=shots is not None),
         argv,
         command="finetune",
         description=description.strip(),
@@ -100,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
     activity.of_command()
     return command_line.run_reporting_errors(
-        lambda: run(parse(argv)),
+        lambda: _finetune(parse(argv), lambda task: _parse(argv, task)),
         "Fine-tuning needs less memory with --accumulation_steps 4 (the results are the same), "
         "--remat full, --dtype bfloat16, or a smaller --max_length, --batch_size or model.",
     )

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from bertjax.config.finetune_checks import check_runs
 from bertjax.config.model import TaggerConfig
 from bertjax.config.training import OptimizerConfig, TrainingConfig
 
@@ -24,25 +25,28 @@ class FinetuneConfig(TrainingConfig):
         "max_query_length max_answer_length null_threshold reader_threads",
         "model": "init dropout feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps class_weights teacher "
-        "temperature soft_weight patience seed seeds sweep optimizer max_bad_steps skip_spikes "
-        "rollback_steps",
+        "temperature soft_weight patience seed seeds sweep folds shots optimizer max_bad_steps "
+        "skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
-        "output": "workdir overwrite evals_per_epoch select_by log_every stall_seconds submission "
-        "push_to_hub hub_private track track_project",
+        "output": "workdir overwrite evals_per_epoch select_by calibrate log_every stall_seconds "
+        "submission push_to_hub hub_private track track_project",
     }
 
     task: str = ""
     """Task to fine-tune on, which is required: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli,
-    squad, squad2, swag or conll; or classify, regress, tag, qa or choice for files of your own."""
+    squad, squad2, swag or conll; glue for all tasks of GLUE, one after the other; or classify,
+    regress, tag, qa or choice for files of your own."""
     init: str = "bert-base-uncased"
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of a run, a
     TF1 checkpoint, a hub name, or bertjax:tiny, a small model that comes with bertjax."""
     workdir: str = ""
-    """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK."""
+    """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK. glue has a
+    subdirectory for each task."""
     data_dir: str | None = None
     """Folder with the official files of the task; None: the task is downloaded from the Hugging
-    Face hub, unless TensorFlow Datasets has prepared it."""
+    Face hub, unless TensorFlow Datasets has prepared it. glue trains on the tasks whose folders
+    are there, and says which are missing."""
     tfds_data_dir: str | None = None
     """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: the
     default folder of TensorFlow Datasets, which is used only if it has the task already."""
@@ -57,8 +61,9 @@ class FinetuneConfig(TrainingConfig):
     --train. Benchmark tasks have their own dev split and do not accept it."""
     dev_fraction: float | None = None
     """Tasks on files of your own without --dev: fraction of --train that is held out as the dev
-    split (classify: the same fraction of every class; qa: all questions on a passage together); 0:
-    train on all of --train, without evaluation; None: 0.1."""
+    split (classify: the same fraction of every class; tag: of every type of tag; regress: evenly
+    over the targets; qa: all questions on a passage together); 0: train on all of --train, without
+    evaluation; None: 0.1."""
     skip_bad_rows: bool = False
     """Whether rows of your files that cannot be used, such as those with an empty text, are left
     out and listed in WORKDIR/bad_rows.jsonl; if False, such rows end the command with an error;
@@ -159,8 +164,14 @@ class FinetuneConfig(TrainingConfig):
     regress: pearson, spearman, pearson_spearman, mae, rmse, r2; tag: f1, precision, recall,
     accuracy (tags that mark no entities: accuracy); qa: f1, exact_match (with unanswerable
     questions: f1, exact); choice: accuracy; benchmark tasks: the names in scores.json
-    of a finished run without the split, such as accuracy for mnli; None: the main metric of the
+    of a finished run without the split, such as accuracy for mnli; last: the dev split selects
+    nothing, but is evaluated once, with the model of the last step; None: the main metric of the
     task."""
+    calibrate: bool = False
+    """Tasks with one class per example: fit a temperature on the dev split, by which predict
+    divides the logits to compute probabilities; the predicted classes do not change. The expected
+    calibration error before and after is measured on examples that the temperature was not fitted
+    on, and written to calibration.json."""
     patience: int = 0
     """Number of consecutive evaluations in which the metric of --select_by does not improve on its
     best value, after which training stops early; 0: no early stopping."""
@@ -171,6 +182,16 @@ class FinetuneConfig(TrainingConfig):
     """Train 18 times, on the grid of Devlin et al. 2018 (batches of 16 and 32, learning rates 5e-5,
     3e-5 and 2e-5, 2 to 4 epochs), which replaces batch_size, learning_rate and num_epochs; the
     model of the run that is best on the dev split is exported."""
+    folds: int = 0
+    """Tasks on files of your own: number of folds of a cross-validation, in which each fold is
+    predicted by a model trained on the others; the mean and the standard deviation over the folds
+    and all predictions are written, and the exported model is trained on all of --train; 0: no
+    cross-validation."""
+    shots: int | None = None
+    """Tasks with one class per example: number of training examples per class, drawn at random with
+    seed; with --seeds, each run has a draw of its own, and the model of the first one is exported;
+    the defaults of the other settings are then those of configs/finetune/few_shot.py, unless
+    --config is given; None: all examples."""
     submission: str | None = None
     """GLUE: zip file for the GLUE server, to which the task's test predictions are added; None:
     submission.zip in the folder of the predictions."""
@@ -218,6 +239,7 @@ class FinetuneConfig(TrainingConfig):
             )
         self._check_tagger()
         self._check_teacher()
+        check_runs(self)
 
     def _check_teacher(self) -> None:
         fields = {"temperature": self.temperature, "soft_weight": self.soft_weight}

@@ -10,6 +10,7 @@ from bertjax.devices.compilation_cache import use_compilation_cache
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import TaskModel
 from bertjax.tasks import TASKS, Example, Prediction, Task, TaskOptions, check_task, make_task
+from bertjax.tasks.classification import ClassificationTask
 from bertjax.tasks.prediction_inputs import from_file
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
@@ -169,7 +170,7 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
 
     The labels of the task are put in the order of the model's labels. The task takes doc_stride
     and, in question answering, max_query_length, max_answer_length and null_threshold from the
-    model's fine-tuning.
+    model's fine-tuning. Its probabilities are calibrated if those of the model are.
 
     Args:
         model: the model.
@@ -199,4 +200,6 @@ def official_task(model: TaskModel, name: str, options: TaskOptions) -> Task:
             f"fine-tuned on {own.name} and predicts {list(own.labels)}: use a model that was "
             f"fine-tuned on {task.name}."
         )
+    if isinstance(own, ClassificationTask) and isinstance(task, ClassificationTask):
+        task = dataclasses.replace(task, temperature=own.temperature)
     return dataclasses.replace(task, labels=own.labels)

@@ -64,8 +64,14 @@ function square(low, high, xLabel, yLabel, form) {
   return { svg, x, y };
 }
 
+// The fitted temperature; its errors are measured on examples that it was not fitted on.
+function temperatureSentence({ temperature, examples, bins, ece_before, ece_after }) {
+  const after = ece_after === null ? "" : `, and ${percent(ece_after, 2)} with the temperature (fitted on one half of the examples, measured on the other)`;
+  return `The exported model divides its logits by the temperature ${short(temperature, 3)}, fitted on ${grouped(examples)} examples: the calibration error over ${bins} bins is ${percent(ece_before, 2)} without it${after}. The diagram shows the probabilities without it.`;
+}
+
 // Confidence and accuracy by bins of confidence; the dashed line is perfect calibration.
-function reliability({ unit, ece, bins }) {
+function reliability({ unit, ece, bins, scaled }) {
   const { svg, x, y } = square(0, 1, "confidence of the prediction", "share that is right", (value) => `${Math.round(100 * value)} %`);
   const read = element("p", { class: "read", role: "status", "aria-live": "polite" }, "Point at a bar for its numbers.");
   const most = Math.max(...bins.map((bin) => bin.count)), total = bins.reduce((sum, bin) => sum + bin.count, 0);
@@ -84,6 +90,7 @@ function reliability({ unit, ece, bins }) {
   return section("Reliability diagram",
     element("p", {}, ece === null ? "There are no probabilities." :
       `Expected calibration error: ${percent(ece, 2)} (mean distance between confidence and share of right ${unit}, over ${bins.length} bins of equal width). Shaded: the distance. Pale bars: few ${unit}. A bar below the dashed line: the model is too confident.`),
+    scaled ? element("p", { class: "scaled" }, temperatureSentence(scaled)) : null,
     element("div", { class: "plot" }, svg), read);
 }
 

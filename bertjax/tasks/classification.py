@@ -178,9 +178,15 @@ class ProbabilityTask(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationTask(ProbabilityTask):
-    """Task that predicts exactly one of several classes for each example."""
+    """Task that predicts exactly one of several classes for each example.
+
+    Attributes:
+        temperature: `predict` divides the logits by it, to compute calibrated probabilities; it
+            does not change which class is predicted.
+    """
 
     metric: Metric = class_metrics
+    temperature: float = 1.0
 
     label_kind: ClassVar[LabelKind] = "classes"
     problem_type: ClassVar[str | None] = "single_label_classification"
@@ -197,11 +203,17 @@ class ClassificationTask(ProbabilityTask):
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> Prediction:
         """Returns a dict: `label`, the most probable class, and `probabilities` of all classes."""
-        probabilities = softmax(mean_logits(outputs))
+        logits = mean_logits(outputs)
+        probabilities = softmax(logits.astype(np.float64) / self.temperature)
         return {
-            "label": self.labels[int(probabilities.argmax())],
+            "label": self.labels[int(logits.argmax())],
             "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
         }
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        """Returns the content of task.json, including `temperature`, if the task is calibrated."""
+        calibrated = {"temperature": self.temperature} if self.temperature != 1.0 else {}
+        return {**super().description(max_length), **calibrated}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

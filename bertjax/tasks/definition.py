@@ -7,6 +7,7 @@ from typing import Any
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns, flag_of
+from bertjax.tasks.sources.held_out import Fold
 from bertjax.tasks.task import Task
 
 
@@ -23,6 +24,8 @@ class TaskOptions:
         test: the same for the test split.
         dev_fraction: fraction of the user's train file to hold out if there is no dev file; if
             None, nothing is held out.
+        fold: the fold of a cross-validation on the user's train file to hold out; if None, there is
+            no cross-validation.
         skip_bad_rows: whether rows of the user's files that cannot be used are left out; if False,
             such rows raise ValueError.
         columns: names of the text, label and other columns in the user's own files.
@@ -42,6 +45,7 @@ class TaskOptions:
     dev: str | None = None
     test: str | None = None
     dev_fraction: float | None = None
+    fold: Fold | None = None
     skip_bad_rows: bool = False
     columns: Columns = Columns()
     label_separator: str | None = None
@@ -109,6 +113,7 @@ class TaskDefinition:
             reads = "its official files (--data_dir)"
             unused = {f"--{split}": file for split, file in options.files.items()}
             unused["--dev_fraction"] = options.dev_fraction
+            unused["--folds"] = options.fold
         if not self.skip_bad_rows:
             unused["--skip_bad_rows"] = options.skip_bad_rows or None
         if not self.label_separator:

@@ -1,5 +1,6 @@
 """Restores the task of a saved model, which bertjax or another library may have written."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "label_kind"), (str,)),
     **dict.fromkeys(("max_length", "max_query_length", "max_answer_length"), (int,)),
     "doc_stride": (int, type(None)),
-    **{"with_impossible": (bool,), "null_threshold": (float, int)},
+    **{"with_impossible": (bool,), "null_threshold": (float, int), "temperature": (float, int)},
     **{"columns": (dict,), "label_separator": (str, type(None)), "pairs": (bool, type(None))},
 }
 # Tokens per window with which other libraries usually train question answering.
@@ -79,6 +80,8 @@ def saved_task(
         fields["pairs"] = _pairs(description)
     if issubclass(kind, RegressionTask):
         return kind(**fields)
+    if kind is ClassificationTask:
+        fields["temperature"] = _temperature(description)
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
@@ -86,6 +89,21 @@ def saved_task(
     if definition is not None and definition.metric is not None and kind in definition.kinds:
         fields["metric"] = definition.metric
     return kind(labels=names, **fields)
+
+
+def _temperature(description: Mapping[str, Any]) -> float:
+    """Returns the temperature of the probabilities according to task.json, which is 1 by default.
+
+    Raises:
+        ValueError: the temperature is not a positive number.
+    """
+    temperature = float(description.get("temperature", 1.0))
+    if not 0 < temperature < math.inf:
+        raise ValueError(
+            f"temperature={temperature} should be positive: correct it, or copy or download the "
+            "model again."
+        )
+    return temperature
 
 
 def _pairs(description: Mapping[str, Any]) -> bool | None:

@@ -9,6 +9,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.config import FinetuneConfig, Phase
+from bertjax.config.finetune_checks import LAST
 from bertjax.config.model import DROPOUT_FIELDS
 from bertjax.data.batches.finetuning_batches import FeatureBatches, feature_batches, plan_rows
 from bertjax.devices import hosts, sharding
@@ -19,7 +20,9 @@ from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.sources.bad_rows import write_bad_rows
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.own_files import OwnFiles
+from bertjax.tasks.temperature import HeldOutProbabilities
 from bertjax.tasks.training_data import TrainingData
+from bertjax.training.calibrated import with_temperature, write_calibration
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.class_report import ClassReport
 from bertjax.training.distillation import distilled_task
@@ -116,8 +119,15 @@ class FinetuningRun(Run):
         self.updates = 0  # the number of updates with which the exported parameters were trained
         self.dev_scores: dict[str, dict[str, float]] | None = None
         self.reports: dict[str, ClassReport] = {}  # split -> report of its last predictions
-        self.predictor = Predictor(task, program.model, loaded.tokenizer, self.max_length, mesh)
-        self.predictor.before_batch = lambda: check_stop(self.stop)
+        self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> those of its predictions
+        self.predictor = self._predictor()
+
+    def _predictor(self) -> Predictor:
+        predictor = Predictor(
+            self.task, self.program.model, self.tokenizer, self.max_length, self.program.mesh
+        )
+        predictor.before_batch = lambda: check_stop(self.stop)
+        return predictor
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -192,8 +202,13 @@ class FinetuningRun(Run):
         return self.config.accumulation_steps
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """Returns (steps between evaluations, steps between checkpoints), which are equal."""
+        """Returns (steps between evaluations, steps between checkpoints), which are equal.
+
+        If the last step is selected, it alone is evaluated, and there are about ten checkpoints.
+        """
         every = max(1, round(self.batches_per_epoch / self.config.evals_per_epoch))
+        if self.config.select_by == LAST:
+            return 0, max(every, -(-self.num_steps // 10))
         return every, every
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
@@ -257,6 +272,9 @@ class FinetuningRun(Run):
             with explaining(folder):
                 folder.mkdir(exist_ok=True)
             predictions = self.task.write_predictions(folder, split, predictions)
+        if self.config.calibrate:
+            held_out = self.held_out[split] = HeldOutProbabilities(self.task)
+            predictions = held_out.observe(predictions)
         report = self.reports[split] = ClassReport(self.task)
         summary = PredictionSummary(self.task)
         scores = self.task.score(summary.observe(report.observe(predictions)))
@@ -277,7 +295,7 @@ class FinetuningRun(Run):
         if self.dev_scores is None:
             self.evaluate(state.params)
         self.updates = int(state.step)
-        if best is not None and hosts.is_first():
+        if best is not None and self.config.select_by != LAST and hosts.is_first():
             values = read_metrics(self.workdir.metrics).values_by_step(self.best_metric)
             print(f"the model is {best_in_words(values, best, self.best_metric)}")
         return state
@@ -288,6 +306,8 @@ class FinetuningRun(Run):
         Returns {split/metric: score} for the dev splits and the labelled test splits.
         """
         splits = dict(self.dev_scores or {})
+        if self.config.calibrate:
+            self._calibrate()
         for split in splits_of(self.task, "test"):
             splits[split] = self.predict_split(state.params, split)
         scores = {
@@ -307,6 +327,15 @@ class FinetuningRun(Run):
 
         hosts.on_first(write)
         return scores
+
+    def _calibrate(self) -> None:
+        """Fits a temperature on the (first) dev split, which later predictions are scaled by."""
+        split = splits_of(self.task, "dev")[0]
+        calibration = self.held_out[split].calibration()
+        hosts.on_first(lambda: write_calibration(self.workdir.path, split, calibration))
+        hosts.say(calibration.sentence())
+        self.task = with_temperature(self.task, calibration)
+        self.predictor = self._predictor()
 
     def _save_model(self, params: Any, scores: dict[str, float]) -> None:
         check_finite(params, f"The model of step {self.updates}")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.config import FinetuneConfig
+from bertjax.config.finetune_checks import LAST
 from bertjax.files import did_you_mean
 from bertjax.tasks import Task
 from bertjax.tasks.metrics import higher_is_better, is_fraction
@@ -70,12 +71,12 @@ def grading_metric(task: Task) -> str | None:
 def selected_by(task: Task, metric: str | None) -> Task:
     """Returns a copy of the task in which the dev metric `metric` selects the best checkpoint.
 
-    If `metric` is None, the task is returned unchanged.
+    If `metric` is None or "last", which selects the last step, the task is returned unchanged.
 
     Raises:
         ValueError: the task does not have this metric, or has no dev split.
     """
-    if metric is None:
+    if metric in (None, LAST):
         return task
     if metric not in task.metric_names():
         raise ValueError(
@@ -99,11 +100,11 @@ def best_run(scores: Scores, metric: str | None) -> str:
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
 
-def print_scores(scores: Scores, task: Task) -> None:
+def print_scores(scores: Scores, task: Task, best: str | None = None) -> None:
     """Prints a table with the scores of each run on `task`.
 
-    For several runs, also prints the mean and standard deviation of each score and the name of the
-    best run.
+    For several runs, also prints the mean and standard deviation of each score and, unless it is
+    None, `best`, the name of the run that was selected by its score on the dev split.
     """
     names = sorted({key for run in scores.values() for key in run})
     if not names:
@@ -123,8 +124,8 @@ def print_scores(scores: Scores, task: Task) -> None:
         table.add_row(name, *map(_shown, names, row))
     Console(width=max(80, 24 * (len(names) + 1))).print(table)
     metric = grading_metric(task)
-    if metric is not None and metric in names:
-        print(f"best by {score_label(metric)}: {best_run(scores, metric)}")
+    if metric is not None and metric in names and best is not None:
+        print(f"best by {score_label(metric)}: {best}")
 
 
 def _shown(key: str, value: float) -> str:

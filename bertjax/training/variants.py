@@ -7,7 +7,7 @@ import itertools
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,16 @@ from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.held_out import Fold
 from bertjax.tasks.sources.official_files import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training import goodput, report_writer
 from bertjax.training.bucket_workdir import connect, opened
+from bertjax.training.calibrated import CALIBRATION, check_calibration
 from bertjax.training.data_summary import summary
+from bertjax.training.few_shots import shots_of
 from bertjax.training.finetuning import (
     SCORES,
     FinetuningRun,
@@ -114,10 +117,17 @@ class FinetuneResult:
         return load_pretrained(self.directory, head=None)
 
 
-def finetune(config: FinetuneConfig) -> FinetuneResult:
+def finetune(
+    config: FinetuneConfig, train: Callable[[FinetuneConfig], FinetuneResult] | None = None
+) -> FinetuneResult:
     """Fine-tunes a model in a single run, in one run per seed, or in a sweep.
 
     A sweep has one run per combination of batch size, learning rate and epochs in BERT's grid.
+
+    Args:
+        config: the config of the runs.
+        train: trains and publishes all runs in the workdir of its argument; None: the runs that
+            `variants` returns.
 
     Raises:
         Interrupted: a stop signal arrived; the same call resumes the run.
@@ -138,7 +148,7 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
         report_writer.reported(workdir.path),
         goodput.recorded(),
     ):
-        result = _finetune(dataclasses.replace(config, workdir=str(workdir.path)))
+        result = (train or _finetune)(dataclasses.replace(config, workdir=str(workdir.path)))
     if is_remote(config.workdir):
         hosts.say(f"{workdir.path} was uploaded to {workdir.address}")
     return result
@@ -150,30 +160,53 @@ def _finetune(config: FinetuneConfig) -> FinetuneResult:
     options = dataclasses.replace(config, submission=None) if len(runs) > 1 else config
     with scratch_folder() as folder:
         workdirs = [variant.workdir for _, variant in runs]
-        hosts.on_first(lambda: check_installed(config.track))
-        hosts.on_first_patiently(lambda: create_repository_of(config))
+        check_outputs(config)
         task, loaded, data, teacher = hosts.on_all(
-            lambda: _load(runs[0][1], options, folder, workdirs)
+            lambda: load_run(runs[0][1], options, folder, workdirs)
         )
         scores = {}
         for name, variant in runs:
             if variant.seed != runs[0][1].seed:
                 loaded = reinitialized(loaded, variant.seed)
-            scores[name] = _train(variant, task, loaded, data, teacher, name)
-    metric = grading_metric(task)
-    best = best_run(scores, metric)
+            shots = variant.shots
+            part = shots_of(task, data, shots, variant.seed) if shots else data
+            scores[name] = train_run(variant, task, loaded, part, teacher, name)
+    # The dev split, which is many times as large as a few shots, must not choose among the draws.
+    best = runs[0][0] if config.shots else best_run(scores, grading_metric(task))
     if len(runs) > 1:
-        hosts.on_first(lambda: _publish(workdir, best, scores, config.submission))
+        hosts.on_first(lambda: publish(workdir, best, scores, config.submission))
     if hosts.is_first():
-        print_scores(scores, task)
-    repository = config.push_to_hub
-    if repository is not None:
-        hosts.on_first_patiently(lambda: push_folder(workdir / "model", repository))
+        print_scores(scores, task, None if config.shots else best)
+        if config.shots and len(runs) > 1:
+            print(f"exported: {best}, the model of the first draw, which no score has chosen")
+    push(config, workdir)
     return FinetuneResult(scores, best, workdir / "model")
 
 
-def _load(
-    config: FinetuneConfig, options: FinetuneConfig, folder: Path, workdirs: Sequence[str]
+def check_outputs(config: FinetuneConfig) -> None:
+    """Checks that the trackers are installed and that the repository on the Hub can be written.
+
+    Raises:
+        ImportError: a tracker is not installed.
+        OSError: the repository cannot be created or written.
+    """
+    hosts.on_first(lambda: check_installed(config.track))
+    hosts.on_first_patiently(lambda: create_repository_of(config))
+
+
+def push(config: FinetuneConfig, workdir: Path) -> None:
+    """Uploads the model in `workdir` to the Hub, if the config names a repository."""
+    repository = config.push_to_hub
+    if repository is not None:
+        hosts.on_first_patiently(lambda: push_folder(workdir / "model", repository))
+
+
+def load_run(
+    config: FinetuneConfig,
+    options: FinetuneConfig,
+    folder: Path,
+    workdirs: Sequence[str],
+    fold: Fold | None = None,
 ) -> tuple[Task, LoadedModel, TrainingData, Teacher | None]:
     """Loads the task, model, encoded train split and teacher, which all runs share.
 
@@ -183,12 +216,19 @@ def _load(
             of the task, such as its data files.
         folder: the folder to write the encoded train split to.
         workdirs: the workdirs of all runs.
+        fold: the fold of a cross-validation that is held out; None: no cross-validation.
+
+    Raises:
+        FileNotFoundError: the data or a model does not exist.
+        ValueError: the config cannot be used with the data or the models.
     """
-    task = make_task(config.task, task_options(options))
+    task = make_task(config.task, dataclasses.replace(task_options(options), fold=fold))
     if (options.sweep or options.patience) and not splits_of(task, "dev"):
         raise ValueError(
             "--sweep and --patience need a dev split: give a dev split, or leave these flags out."
         )
+    if config.calibrate:
+        check_calibration(task)
     if config.teacher and isinstance(task, RegressionTask):  # the teacher predicts other targets
         task = dataclasses.replace(task, mean=0.0, std=1.0)
     task = selected_by(task, config.select_by)
@@ -211,14 +251,16 @@ def _load(
             f"{len(bad):,} bad rows ({of_splits}) are left out and listed in "
             f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
         )
-    for line in summary(task, data, config):
+    shots = config.shots
+    part = shots_of(task, data, shots, config.seed) if shots else data
+    for line in summary(task, part, config):
         hosts.say(line)
     for note in change_notes(task.source):
         hosts.say(note)
     return task, loaded, data, teacher
 
 
-def _train(
+def train_run(
     config: FinetuneConfig,
     task: Task,
     loaded: LoadedModel,
@@ -226,10 +268,22 @@ def _train(
     teacher: Teacher | None,
     name: str,
 ) -> dict[str, float]:
-    """Trains one run and returns its scores.
+    """Trains one run and returns its scores, {split/metric: score}.
 
     If the run has finished before, and is one of several (`name` is not empty) or has nothing left
     to do, the stored scores of the run are returned instead.
+
+    Args:
+        config: the config of the run.
+        task: the task, with the source of its examples.
+        loaded: the model to start from.
+        data: the encoded train split.
+        teacher: the teacher for distillation; None: no distillation.
+        name: the name of the run, if it is one of several; else "".
+
+    Raises:
+        Interrupted: a stop signal arrived; the same call resumes the run.
+        ValueError: the workdir belongs to another run.
     """
     workdir = Workdir(Path(config.workdir))
     finished, identity = workdir.path / SCORES, identity_of(config, teacher)
@@ -257,7 +311,7 @@ def _train(
     return scores
 
 
-def _publish(
+def publish(
     workdir: Path, best: str, scores: dict[str, dict[str, float]], submission: str | None
 ) -> None:
     """Copies model and predictions of the run `best` to the workdir, and writes all runs' scores.
@@ -269,6 +323,8 @@ def _publish(
         if (workdir / best / part).is_dir():  # without a dev or test split, nothing is predicted
             with replacing_folder(workdir / part) as folder:
                 shutil.copytree(workdir / best / part, folder, dirs_exist_ok=True)
+    if (workdir / best / CALIBRATION).is_file():
+        shutil.copyfile(workdir / best / CALIBRATION, workdir / CALIBRATION)
     write_json(workdir / SCORES, scores)
     made = workdir / "predictions" / SUBMISSION
     if submission and made.is_file():  # There is no file if the task has no test split.
@@ -280,16 +336,17 @@ def _publish(
 def task_options(config: FinetuneConfig) -> TaskOptions:
     """Returns the options in `config` that say where the task's data is and how it is read."""
     dev_fraction = config.dev_fraction
-    if dev_fraction is None and TASKS[config.task].own_files:
+    if dev_fraction is None and not config.folds and TASKS[config.task].own_files:
         dev_fraction = DEV_FRACTION
+    files: dict[str, Any] = {
+        split: str(local_split(path) if is_hub_dataset(path) else local_copy(path))
+        for split in ("train", "dev", "test")
+        if (path := getattr(config, split)) is not None
+    }
     return TaskOptions(
         data_dir=config.data_dir,
         tfds_data_dir=config.tfds_data_dir,
-        **{
-            split: str(local_split(path) if is_hub_dataset(path) else local_copy(path))
-            for split in ("train", "dev", "test")
-            if (path := getattr(config, split)) is not None
-        },
+        **files,
         dev_fraction=dev_fraction,
         skip_bad_rows=config.skip_bad_rows,
         columns=Columns(
@@ -315,7 +372,7 @@ def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
     if config.sweep:
         grid = itertools.product(SWEEP_BATCH_SIZES, SWEEP_LEARNING_RATES, SWEEP_EPOCHS)
         return [
-            _variant(
+            variant_of(
                 config,
                 f"batch{batch_size}_rate{rate:g}_epochs{epochs}",
                 batch_size=batch_size,
@@ -326,10 +383,11 @@ def variants(config: FinetuneConfig) -> list[tuple[str, FinetuneConfig]]:
         ]
     if config.seeds > 1:
         seeds = range(config.seed, config.seed + config.seeds)
-        return [_variant(config, f"seed{seed}", seed=seed) for seed in seeds]
+        return [variant_of(config, f"seed{seed}", seed=seed) for seed in seeds]
     return [("", config)]
 
 
-def _variant(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, FinetuneConfig]:
+def variant_of(config: FinetuneConfig, name: str, **changes: Any) -> tuple[str, FinetuneConfig]:
+    """Returns (name, config) of one of several runs: in WORKDIR/name, with the fields `changes`."""
     alone = {"sweep": False, "seeds": 1, "workdir": f"{config.workdir}/{name}"}
     return name, dataclasses.replace(config, **alone, **changes)

@@ -7,6 +7,7 @@
 `metrics.jsonl` and `events.out.tfevents.*`: the metrics as JSON lines and TensorBoard events.
 `model/`: the exported model, a Hugging Face directory.
 `scores.json` and `predictions/`: the scores and the predictions of a fine-tuning run.
+`calibration.json`: the temperature of its probabilities, if it is calibrated.
 `bad_rows.jsonl`: the rows of the user's files that a fine-tuning run leaves out.
 `rollbacks.json`: the rollbacks of the run, if there were any.
 `damaged/`: damaged checkpoints, which are not used any more.
@@ -56,6 +57,7 @@ MAY_CHANGE = (
 # What a run leaves in its workdir that another run there must not find.
 RESULTS = (
     *(CHECKPOINTS, "rollbacks.json", "model", "predictions", "scores.json", BAD_ROWS),
+    "calibration.json",
     *(DAMAGED, ROLLED_BACK, PENDING, TRACKERS_FOLDER, *GOODPUT),
     *(PROCESSES, REPORT),
 )

@@ -129,14 +129,15 @@ TASK_CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "finetune").glob(
 @pytest.mark.parametrize("path", TASK_CONFIGS, ids=lambda p: p.stem)
 def test_the_config_of_a_task_is_of_that_task(path):
     config = load_config_file(str(path), FinetuneConfig)
-    assert config.task == path.stem
-    assert f"bertjax.finetune --task={path.stem}" in path.read_text()
+    if path.stem != "few_shot":  # it is for any task with classes
+        assert config.task == path.stem
+        assert f"bertjax.finetune --task={path.stem}" in path.read_text()
     assert config.optimizer.warmup_proportion == 0.1
     assert len(path.read_text().splitlines()) <= 40
 
 
 def test_every_task_that_can_be_trained_has_a_config():
-    assert {path.stem for path in TASK_CONFIGS} == TASKS.keys() - {"ax"}
+    assert {path.stem for path in TASK_CONFIGS} - {"glue", "few_shot"} == TASKS.keys() - {"ax"}
 
 
 def test_a_config_of_another_kind_of_run_is_refused():

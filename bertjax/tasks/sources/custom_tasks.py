@@ -16,7 +16,14 @@ from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.columns import FIELDS, CustomKind
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.custom_row import shorten
-from bertjax.tasks.sources.held_out import spread, stratified, stratified_by_rarest
+from bertjax.tasks.sources.held_out import (
+    AT_RANDOM,
+    BY_CLASS,
+    BY_RAREST,
+    BY_TARGET,
+    Choice,
+    Fold,
+)
 from bertjax.tasks.sources.row_examples import MULTI_HOT
 from bertjax.tasks.sources.row_readers import read_number
 from bertjax.tasks.tag_schemes import order_tags
@@ -35,10 +42,15 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 MAX_LABELS = 1000
 
 
-def learn_labels(source: Source) -> tuple[str, ...]:
+def learn_labels(source: Source, fold: Fold | None = None) -> tuple[str, ...]:
     """Returns the distinct labels of the train split in the order of their class ids.
 
     Numbers are sorted by value, tags by `order_tags`, and other labels alphabetically.
+
+    Args:
+        source: reads the examples.
+        fold: the held-out fold of a cross-validation, whose labels are included, so that the models
+            of all folds have the same classes; None: no cross-validation.
 
     Raises:
         ValueError: there are fewer than two different labels, more than `MAX_LABELS`, or, in
@@ -50,7 +62,11 @@ def learn_labels(source: Source) -> tuple[str, ...]:
     count = 0
     tags = several = False
     where = f"{source.path('train')}: " if isinstance(source, CustomSource) else ""
-    for example in source.examples("train"):
+    if fold is not None and isinstance(source, CustomSource):
+        examples = source.read("train")
+    else:
+        examples = source.examples("train")
+    for example in examples:
         count += 1
         label = example.label
         tags, several = bool(example.words), isinstance(label, tuple)
@@ -110,17 +126,16 @@ def _make(kind: CustomKind, options: TaskOptions) -> Task:
     )
     if source.note:
         print(source.note)
-    choose = spread if kind == "regress" else stratified
-    if source.multi_label:
-        choose = stratified_by_rarest
+    choice = BY_RAREST if source.multi_label else _CHOICES[kind]
     key = functools.partial(_stratum, source)
-    if note := source.hold_out(options.dev_fraction, choose, key) or source.repeated_in_dev():
+    held_out = source.hold_out(options.dev_fraction, choice, key, options.fold)
+    if note := held_out or source.repeated_in_dev():
         print(note)
     if kind == "regress":
         return _regression(source, options.doc_stride)
     if kind == "choice":
         return _choice(source)
-    labels = learn_labels(source)
+    labels = learn_labels(source, options.fold)
     source.use_classes(labels)
     if kind == "tag":
         return TagTask.of_labels(labels, name=kind, source=source, doc_stride=options.doc_stride)
@@ -229,12 +244,24 @@ def _thousands(labels: Iterable[str]) -> str:
 
 
 def _stratum(source: CustomSource, example: Example) -> Any:
-    """Returns the label of `example`, by which classification and regression choose a dev split.
+    """Returns what a dev split is chosen by: the label of `example` or, in tagging, its types.
 
-    For other kinds of task, the result is None, so that examples are chosen regardless of labels.
+    In multiple choice, the result is None, so that examples are chosen regardless of labels.
     """
+    if source.kind == "tag" and isinstance(example.label, tuple):
+        # "PER" of B-PER and I-PER, or the whole tag where tags mark no entities.
+        types = {tag.partition("-")[2] or tag for tag in example.label}
+        return tuple(sorted(types - {"O"}))
     return example.label if source.kind in ("classify", "regress") else None
 
+
+# How the dev split is chosen; of examples with several labels, by the rarest one.
+_CHOICES: dict[CustomKind, Choice] = {
+    "classify": BY_CLASS,
+    "regress": BY_TARGET,
+    "tag": BY_RAREST,
+    "choice": AT_RANDOM,
+}
 
 _KINDS: dict[CustomKind, tuple[type[Task], ...]] = {
     "classify": (ClassificationTask, MultiLabelTask),

@@ -1,7 +1,13 @@
-"""Chooses the examples of the train split that are held out if there is no dev split."""
+"""Chooses the examples of the train split that are held out if there is no dev split.
 
+Either a fraction of the examples is held out, or the examples are divided into folds, each of which
+is held out in one run of a cross-validation.
+"""
+
+import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +36,12 @@ def stratified_by_rarest(labels: Sequence[Sequence[Hashable]], fraction: float) 
     There may be almost as many combinations of labels as examples, of which `stratified` would
     choose far more than `fraction`.
     """
+    return stratified(_rarest(labels), fraction)
+
+
+def _rarest(labels: Sequence[Sequence[Hashable]]) -> list[Hashable]:
     counts = Counter(label for several in labels for label in several)
-    rarest = [min(several, key=lambda label: counts[label], default=None) for several in labels]
-    return stratified(rarest, fraction)
+    return [min(several, key=lambda label: counts[label], default=None) for several in labels]
 
 
 def spread(values: Sequence[float], fraction: float) -> frozenset[int]:
@@ -66,3 +75,100 @@ def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
             break
         chosen += members[number]
     return frozenset(chosen)
+
+
+def stratified_folds(labels: Sequence[Hashable], count: int, seed: int) -> np.ndarray:
+    """Divides examples into `count` folds with the same numbers of each label, but for one example.
+
+    `labels` holds the label of each example. The folds are drawn with `seed`, and their sizes
+    differ by at most one. Returns the index of the fold of each example, int [N].
+    """
+    rng = np.random.default_rng(seed)
+    by_label: dict[Hashable, list[int]] = {}
+    for index, label in enumerate(labels):
+        by_label.setdefault(label, []).append(index)
+    order = [index for indices in by_label.values() for index in rng.permutation(indices)]
+    folds = np.zeros(len(labels), np.int64)
+    # The remainders of all labels are dealt in turn, so that no fold gets all of them.
+    folds[np.array(order, np.int64)] = np.arange(len(order)) % count
+    return folds
+
+
+def folds_by_rarest(labels: Sequence[Sequence[Hashable]], count: int, seed: int) -> np.ndarray:
+    """Divides examples as `stratified_folds` does, by the rarest of the `labels` of each example.
+
+    There are `count` folds, which are drawn with `seed`. Returns the index of the fold of each
+    example, int [N].
+    """
+    return stratified_folds(_rarest(labels), count, seed)
+
+
+def spread_folds(values: Sequence[float], count: int, seed: int) -> np.ndarray:
+    """Divides examples into `count` folds, each of them evenly over the sorted `values`.
+
+    `values` holds the target of each example. Of every `count` consecutive sorted examples, each
+    fold has one, drawn with `seed`. Returns the index of the fold of each example.
+    """
+    rng = np.random.default_rng(seed)
+    order = np.argsort(np.asarray(values, np.float64), kind="stable")
+    folds = np.zeros(len(order), np.int64)
+    for start in range(0, len(order), count):
+        block = order[start : start + count]
+        folds[block] = rng.permutation(count)[: len(block)]
+    return folds
+
+
+def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarray:
+    """Divides examples into `count` folds that consist of whole groups, such as passages.
+
+    `groups` holds the group of each example. The groups are shuffled with `seed` and then given,
+    the largest first, to the fold with the fewest examples so far. Returns the index of the fold of
+    each example.
+    """
+    by_group: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        by_group.setdefault(group, []).append(index)
+    members = [*by_group.values()]
+    shuffled = [members[number] for number in np.random.default_rng(seed).permutation(len(members))]
+    folds, sizes = np.zeros(len(groups), np.int64), np.zeros(count, np.int64)
+    for indices in sorted(shuffled, key=len, reverse=True):
+        smallest = int(sizes.argmin())
+        folds[indices] = smallest
+        sizes[smallest] += len(indices)
+    return folds
+
+
+class Choice(NamedTuple):
+    """How held-out examples are chosen, by a key of each example, such as its label.
+
+    Attributes:
+        fraction: function (keys, fraction) -> indices of the examples that are held out.
+        folds: function (keys, number of folds, seed) -> index of the fold of each example.
+        words: what the choice is like, for the user.
+    """
+
+    fraction: Callable[[Sequence[Any], float], frozenset[int]]
+    folds: Callable[[Sequence[Any], int, int], np.ndarray]
+    words: str
+
+
+BY_CLASS = Choice(stratified, stratified_folds, "the same share of every class")
+BY_RAREST = Choice(stratified_by_rarest, folds_by_rarest, "the same share of every label")
+BY_TARGET = Choice(spread, spread_folds, "evenly over the range of the targets")
+BY_PASSAGE = Choice(grouped, grouped_folds, "whole passages")
+AT_RANDOM = Choice(stratified, stratified_folds, "at random")  # the keys of all examples are equal
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """The fold of a cross-validation that a run holds out.
+
+    Attributes:
+        index: the index of the fold, from 0.
+        count: the number of folds.
+        seed: the seed with which the folds are drawn.
+    """
+
+    index: int
+    count: int
+    seed: int

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertjax.tasks.sources.bad_rows import BadRows, error_of
+from bertjax.tasks.sources.held_out import Choice, Fold
 from bertjax.tasks.task import Example
 
 
@@ -98,11 +101,22 @@ class OwnFiles(abc.ABC):
         left_out = self._left_out.items()
         return read + [(split, text) for split, rows in left_out for text in rows.values()]
 
+    def held_out_indices(self) -> list[int]:
+        """Returns the index, in the train file, of each example of the held-out dev split.
+
+        The indices are in the order in which `examples` yields the dev split, and count the usable
+        examples of the file from 0.
+        """
+        held_out, left_out = self._held_out or frozenset(), self._left_out.get("dev", {})
+        numbered = enumerate(self.read("train"))
+        return [i for i, e in numbered if i in held_out and e.where not in left_out]
+
     def hold_out(
         self,
         fraction: float | None,
-        choose: Callable[[Sequence[Any], float], frozenset[int]],
+        choice: Choice,
         key: Callable[[Example], Any],
+        fold: Fold | None = None,
     ) -> str:
         """Makes a part of the train split the dev split, unless there is a dev split already.
 
@@ -111,15 +125,19 @@ class OwnFiles(abc.ABC):
 
         Args:
             fraction: the fraction of the train split; 0 or None: nothing is held out.
-            choose: a function of `bertjax.tasks.sources.held_out`, such as `stratified`, which
-                chooses the held-out examples.
-            key: a function that returns the property of an example by which `choose` chooses, such
+            choice: how the held-out examples are chosen.
+            key: a function that returns the property of an example by which they are chosen, such
                 as its label.
+            fold: the fold of a cross-validation to hold out, instead of a fraction; None: no
+                cross-validation.
 
         Returns:
             A sentence for the user that says what is held out; "" if nothing is held out.
+
+        Raises:
+            ValueError: there are fewer different texts than folds, or a fold is empty.
         """
-        if not fraction or "train" not in self.splits or "dev" in self.splits:
+        if "train" not in self.splits or "dev" in self.splits or not (fraction or fold):
             return ""
         keys: dict[bytes, Any] = {}  # of the first example with each text
         text_of = []  # index of each example's text in `keys`
@@ -128,18 +146,25 @@ class OwnFiles(abc.ABC):
             digest = text_digest(example)
             keys.setdefault(digest, key(example))
             text_of.append(numbers.setdefault(digest, len(numbers)))
-        chosen = choose(list(keys.values()), fraction)
+        if fold is not None:
+            folds = choice.folds(list(keys.values()), fold.count, fold.seed)
+            chosen = frozenset(np.flatnonzero(folds == fold.index).tolist())
+        else:
+            chosen = choice.fraction(list(keys.values()), fraction or 0.0)
         held_out = frozenset(i for i, text in enumerate(text_of) if text in chosen)
+        path = self.path("train")
         if not 0 < len(held_out) < len(text_of):
+            if fold is not None:
+                raise ValueError(
+                    f"--folds {fold.count}: the {len(text_of):,} examples in {path} cannot be "
+                    f"divided into so many folds ({choice.words}): give fewer folds."
+                )
             return ""
         self._held_out = held_out
         self.splits = (*self.splits, "dev")
-        path = self.path("train")
         copies = len(text_of) - len(keys)
-        return (
-            f"There is no --dev file: {len(held_out):,} of the {len(text_of):,} examples in "
-            f"{path.name or path.resolve().name} are not trained on, but evaluated (--dev_fraction "
-            f"{fraction:g}; with 0, the model is trained on all and not evaluated)."
+        return _held_out_note(
+            fraction, fold, len(held_out), len(text_of), path.name or path.resolve().name, choice
         ) + (f" {copies:,} examples with a text that occurs before stay with it." if copies else "")
 
     def repeated_in_dev(self) -> str:
@@ -155,6 +180,19 @@ class OwnFiles(abc.ABC):
             "have a text that is trained on, so that the scores on them are better than those of "
             "new texts would be."
         )
+
+
+def _held_out_note(
+    fraction: float | None, fold: Fold | None, count: int, total: int, name: str, choice: Choice
+) -> str:
+    """Returns the sentence that says which `count` of `total` examples of a file are held out."""
+    held_out = f"{count:,} of the {total:,} examples in {name} are not trained on, but evaluated"
+    if fold is not None:
+        return f"Fold {fold.index + 1} of {fold.count}: {held_out} ({choice.words})."
+    return (
+        f"There is no --dev file: {held_out} (chosen {choice.words}; --dev_fraction {fraction:g}; "
+        "with 0, the model is trained on all and not evaluated)."
+    )
 
 
 def text_digest(example: Example) -> bytes:

@@ -19,7 +19,7 @@ from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
-from bertjax.tasks.sources.held_out import grouped
+from bertjax.tasks.sources.held_out import BY_PASSAGE
 from bertjax.tasks.sources.official_files import ChangeCounts, reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.question_tables import is_question_table, question_rows
@@ -354,7 +354,9 @@ def _make_qa(options: TaskOptions) -> SpanTask:
     source = SquadSource(options.files, bad_rows, can_skip=True)
     if source.note:
         print(source.note)
-    held_out = source.hold_out(options.dev_fraction, grouped, lambda example: example.pair)
+    held_out = source.hold_out(
+        options.dev_fraction, BY_PASSAGE, lambda example: example.pair, options.fold
+    )
     if note := held_out or source.repeated_in_dev():
         print(note)
     counts = {split: _count_impossible(source, split) for split in source.splits}

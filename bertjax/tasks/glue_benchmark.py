@@ -1,0 +1,219 @@
+"""GLUE as a whole: which of its tasks are at hand, its averages, and published scores of models."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bertjax.tasks.sources.glue import GLUE
+from bertjax.tasks.sources.glue_files import GlueSource
+
+# The diagnostic set, which has no train split: models that were fine-tuned on MNLI are evaluated.
+DIAGNOSTIC = "ax"
+# The tasks that models are fine-tuned on, in the order of the registry.
+GLUE_NAMES = tuple(name for name in GLUE if name != DIAGNOSTIC)
+# {task: scores of one run as {split/metric: score}}
+TaskScores = Mapping[str, Mapping[str, float]]
+
+
+class Column(NamedTuple):
+    """A score of a task that GLUE reports.
+
+    Attributes:
+        name: the name in published tables, with the metric: "MNLI-m accuracy".
+        task: the name of the task.
+        key: the split and the metric, as in the scores of a run.
+    """
+
+    name: str
+    task: str
+    key: str
+
+
+# All metrics of all tasks (Wang et al. 2018, table 1).
+COLUMNS = (
+    Column("CoLA Matthews", "cola", "dev/matthews"),
+    Column("SST-2 accuracy", "sst2", "dev/accuracy"),
+    Column("MRPC accuracy", "mrpc", "dev/accuracy"),
+    Column("MRPC F1", "mrpc", "dev/f1"),
+    Column("STS-B Pearson", "stsb", "dev/pearson"),
+    Column("STS-B Spearman", "stsb", "dev/spearman"),
+    Column("QQP accuracy", "qqp", "dev/accuracy"),
+    Column("QQP F1", "qqp", "dev/f1"),
+    Column("MNLI-m accuracy", "mnli", "dev_matched/accuracy"),
+    Column("MNLI-mm accuracy", "mnli", "dev_mismatched/accuracy"),
+    Column("QNLI accuracy", "qnli", "dev/accuracy"),
+    Column("RTE accuracy", "rte", "dev/accuracy"),
+    Column("WNLI accuracy", "wnli", "dev/accuracy"),
+)
+# The nine columns of Devlin et al. 2018, table 1, whose mean is its column "Average": F1 of QQP and
+# MRPC, Spearman of STS-B, both test sets of MNLI, and no WNLI. The means of the published rows are
+# the published averages: 79.6 for BERT-base and 82.1 for BERT-large.
+PAPER_COLUMNS = (
+    *("MNLI-m accuracy", "MNLI-mm accuracy", "QQP F1", "QNLI accuracy", "SST-2 accuracy"),
+    *("CoLA Matthews", "STS-B Spearman", "MRPC F1", "RTE accuracy"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Average:
+    """A mean of scores, some of which may be missing.
+
+    Attributes:
+        complete: the mean of all scores, as a fraction; None if one is missing.
+        present: the mean of the scores that are there; None if there is none.
+        count: the number of scores that are there.
+        total: the number of scores of which `complete` is the mean.
+        missing: the names of the scores that are missing.
+    """
+
+    complete: float | None
+    present: float | None
+    count: int
+    total: int
+    missing: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Mapping[str, float | None]) -> "Average":
+        """Averages {name: score}, where the score None is missing."""
+        there = [value for value in values.values() if value is not None]
+        present = sum(there) / len(there) if there else None
+        missing = tuple(name for name, value in values.items() if value is None)
+        complete = None if missing else present
+        return cls(complete, present, len(there), len(values), missing)
+
+
+def columns_of(scores: TaskScores) -> dict[str, float]:
+    """Returns {name of a column of `COLUMNS`: score} for the columns that `scores` has."""
+    return {
+        column.name: scores[column.task][column.key]
+        for column in COLUMNS
+        if column.key in scores.get(column.task, {})
+    }
+
+
+def paper_average(columns: Mapping[str, float]) -> Average:
+    """Averages the scores {column: score} as Devlin et al. 2018 do: nine columns, without WNLI."""
+    return Average.of({name: columns.get(name) for name in PAPER_COLUMNS})
+
+
+def glue_average(columns: Mapping[str, float]) -> Average:
+    """Averages the scores {column: score} as GLUE does: the mean of the means of all nine tasks.
+
+    The score of a task with several metrics, or with two dev splits, is their unweighted mean (Wang
+    et al. 2018). A task of which one of these scores is missing is missing.
+    """
+    means: dict[str, float | None] = {}
+    for task in GLUE_NAMES:
+        names = [column.name for column in COLUMNS if column.task == task]
+        values = [columns[name] for name in names if name in columns]
+        means[GLUE[task].folder] = sum(values) / len(values) if len(values) == len(names) else None
+    return Average.of(means)
+
+
+def tasks_in(data_dir: str | None) -> tuple[list[str], dict[str, str]]:
+    """Finds the tasks of GLUE whose official files are in subfolders of `data_dir`.
+
+    If `data_dir` is None, all tasks are there, because they can be downloaded.
+
+    Returns:
+        The names of the tasks that have a train and a dev split, and a dict from the names of the
+        other tasks to the reasons.
+
+    Raises:
+        FileNotFoundError: there is no task.
+    """
+    if data_dir is None:
+        return list(GLUE_NAMES), {}
+    folder, present, missing = Path(data_dir).expanduser(), [], {}
+    for name in GLUE_NAMES:
+        spec = GLUE[name]
+        try:
+            source = GlueSource(spec, folder)
+        except FileNotFoundError:
+            source = None
+        # The files of another task may be in `folder` itself.
+        if source is None or source.folder == folder:
+            missing[name] = f"{folder / spec.folder} has no files of the task"
+            continue
+        kinds = {split.partition("_")[0] for split in source.splits}
+        if lacking := [kind for kind in ("train", "dev") if kind not in kinds]:
+            missing[name] = f"{source.folder} has no {' and no '.join(lacking)} split"
+        else:
+            present.append(name)
+    if not present:
+        folders = ", ".join(GLUE[name].folder for name in GLUE_NAMES)
+        raise FileNotFoundError(
+            f"--data_dir {data_dir} has none of the folders of GLUE's tasks ({folders}): name the "
+            "folder that contains them."
+        )
+    return present, missing
+
+
+class Published(NamedTuple):
+    """Published scores of a model on GLUE.
+
+    Attributes:
+        source: where they are published.
+        split: "dev" or "test".
+        scores: {name of a column of `COLUMNS`, or of a task if the source does not state the
+            metric: score in per cent}.
+    """
+
+    source: str
+    split: str
+    scores: Mapping[str, float]
+
+
+def _published(source: str, split: str, names: Sequence[str], values: str) -> Published:
+    return Published(source, split, dict(zip(names, map(float, values.split()), strict=True)))
+
+
+_TESTED = (*PAPER_COLUMNS, "average")
+_HUGGING_FACE = tuple(column.name for column in COLUMNS)
+# The sources below state no metrics for these tasks.
+_UNSTATED = ("CoLA Matthews", "MNLI", "MRPC", "QNLI accuracy", "QQP", "RTE accuracy")
+_DISTILBERT = (*_UNSTATED, "SST-2 accuracy", "STS-B", "WNLI accuracy")
+_ROBERTA = (*_UNSTATED, "SST-2 accuracy", "STS-B")
+_PAPER = "Devlin et al. 2018, table 1"
+_README = "Hugging Face, examples/research_projects/distillation/README.md"
+_FAIRSEQ = "fairseq, examples/roberta/README.md"
+# {name of a model on the hub, without its owner: published scores}
+PUBLISHED: Mapping[str, tuple[Published, ...]] = {
+    "bert-base-uncased": (
+        _published(_PAPER, "test", _TESTED, "84.6 83.4 71.2 90.5 93.5 52.1 85.8 88.9 66.4 79.6"),
+        _published(_README, "dev", _DISTILBERT, "56.3 84.7 88.6 91.8 89.6 69.3 92.7 89.0 53.5"),
+    ),
+    "bert-large-uncased": (
+        _published(_PAPER, "test", _TESTED, "86.7 85.9 72.1 92.7 94.9 60.5 86.5 89.3 70.1 82.1"),
+    ),
+    "bert-base-cased": (
+        _published(
+            "Hugging Face, examples/pytorch/text-classification/README.md",
+            "dev",
+            _HUGGING_FACE,
+            "56.53 92.32 84.07 88.85 88.64 88.48 90.71 87.49 83.91 84.10 90.66 65.70 56.34",
+        ),
+    ),
+    "distilbert-base-uncased": (
+        _published(_README, "dev", _DISTILBERT, "51.3 82.1 87.5 89.2 88.5 59.9 91.3 86.9 56.3"),
+    ),
+    "distilbert-base-cased": (
+        _published(_README, "dev", _DISTILBERT, "47.2 81.5 85.6 88.2 87.8 60.6 90.4 85.5 56.3"),
+    ),
+    "roberta-base": (
+        _published(_FAIRSEQ, "dev", _ROBERTA, "63.6 87.6 90.2 92.8 91.9 78.7 94.8 91.2"),
+    ),
+    "roberta-large": (
+        _published(_FAIRSEQ, "dev", _ROBERTA, "68.0 90.2 90.9 94.7 92.2 86.6 96.4 92.4"),
+    ),
+}
+
+
+def published_scores(model: str) -> tuple[Published, ...]:
+    """Returns the published scores of a model by its name on the hub, with or without the owner.
+
+    Only the name is known, and not the weights: of a folder of such a name, they are returned, too.
+    The result is () for other models.
+    """
+    return PUBLISHED.get(model.rstrip("/").rpartition("/")[2].lower(), ())

@@ -1,0 +1,178 @@
+"""Temperature scaling of class probabilities (Guo et al. 2017, 4.2).
+
+A model whose logits are divided by a temperature predicts the same classes, with probabilities that
+are closer to the frequencies with which the predictions are right.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from bertjax.tasks.sources.own_files import text_digest
+from bertjax.tasks.task import Example, Prediction, Task
+
+# scipy is imported in the function that uses it: its import would delay `--help`.
+
+# The number of bins of equal width of the expected calibration error (Guo et al. 2017, 4).
+BINS = 15
+# Temperatures outside are not searched: where every held-out prediction is right, the likelihood
+# rises with the logits without end.
+LOWEST, HIGHEST = 0.1, 10.0
+# Smallest probability of which the logarithm is taken.
+_SMALLEST = 1e-300
+
+
+def scaled(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """Divides `logits` [N, C] by `temperature`; returns the log-softmax, [N, C]."""
+    logits = logits / temperature
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def negative_log_likelihood(
+    logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0
+) -> float:
+    """Computes the mean cross-entropy, in nats, of `labels`, int [N], with `logits` [N, C].
+
+    The logits are divided by `temperature`.
+    """
+    return float(-scaled(logits, temperature)[np.arange(len(labels)), labels].mean())
+
+
+def expected_calibration_error(
+    probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS
+) -> float:
+    """Computes the expected calibration error of the most probable classes (Guo et al. 2017, 2).
+
+    The error is the mean distance of confidence and accuracy in a bin of confidences, weighted by
+    the number of examples in the bin. The bins have equal width and include their upper edge.
+
+    Args:
+        probabilities: the predicted probabilities, [N, C].
+        labels: the class ids, int [N].
+        bins: the number of bins.
+    """
+    confidence = probabilities.max(-1)
+    right = probabilities.argmax(-1) == labels
+    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    sums = np.bincount(index, confidence - right, minlength=bins)
+    return float(np.abs(sums).sum() / len(labels))
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Returns the temperature with the lowest `negative_log_likelihood`, from 0.1 to 10.
+
+    `logits` [N, C] are logits or log-probabilities, and `labels`, int [N], the class ids.
+    """
+    from scipy.optimize import minimize_scalar
+
+    # The likelihood is concave in 1 / temperature, so that a bounded search finds the optimum.
+    result = minimize_scalar(
+        lambda inverse: negative_log_likelihood(logits, labels, 1 / inverse),
+        bounds=(1 / HIGHEST, 1 / LOWEST),
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    return float(1 / result.x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """A fitted temperature, and calibration errors before and after.
+
+    The errors after are cross-fitted: the examples are divided into halves by a hash of their
+    texts, and each half is measured with the temperature that was fitted on the other half. No
+    example is measured with a temperature that was fitted on it.
+
+    Attributes:
+        temperature: the temperature that was fitted on all examples.
+        examples: the number of examples.
+        half_temperatures: the temperatures that were fitted on the two halves.
+        ece_before: the expected calibration error with the temperature 1.
+        ece_after: the cross-fitted error; None if a half is empty.
+        nll_before: the mean cross-entropy in nats with the temperature 1.
+        nll_after: the cross-fitted cross-entropy; None if a half is empty.
+        bins: the number of bins of the calibration errors.
+    """
+
+    temperature: float
+    examples: int
+    half_temperatures: tuple[float, ...]
+    ece_before: float
+    ece_after: float | None
+    nll_before: float
+    nll_after: float | None
+    bins: int = BINS
+
+    def sentence(self) -> str:
+        """Returns a sentence for the user."""
+        text = (
+            f"calibration: temperature {self.temperature:.3f}, fitted on {self.examples:,} "
+            f"held-out examples; expected calibration error {self.ece_before:.2%} before"
+        )
+        if self.ece_after is None:
+            return f"{text}; there are too few examples to measure it after"
+        return (
+            f"{text}, {self.ece_after:.2%} after ({self.bins} bins; each half of the examples is "
+            "measured with the temperature of the other half)"
+        )
+
+
+def calibrate(logits: np.ndarray, labels: np.ndarray, second: np.ndarray) -> Calibration:
+    """Fits a temperature on held-out examples, and measures it by cross-fitting on two halves.
+
+    Args:
+        logits: logits or log-probabilities, [N, C].
+        labels: class ids, int [N].
+        second: whether an example belongs to the second half, bool [N].
+    """
+    halves = [second, ~second]
+    after, temperatures = np.empty_like(logits), []
+    if all(half.any() for half in halves):
+        for half in halves:
+            temperatures.append(fit_temperature(logits[half], labels[half]))
+            after[~half] = scaled(logits[~half], temperatures[-1])
+    measured = bool(temperatures)
+    before = np.exp(scaled(logits, 1.0))
+    return Calibration(
+        temperature=fit_temperature(logits, labels),
+        examples=len(labels),
+        half_temperatures=tuple(reversed(temperatures)),
+        ece_before=expected_calibration_error(before, labels),
+        ece_after=expected_calibration_error(np.exp(after), labels) if measured else None,
+        nll_before=negative_log_likelihood(logits, labels),
+        nll_after=negative_log_likelihood(after, labels) if measured else None,
+    )
+
+
+class HeldOutProbabilities:
+    """Collects the predicted probabilities of labelled examples, to calibrate them.
+
+    Args:
+        task: the task, which has one class per example.
+    """
+
+    def __init__(self, task: Task):
+        self._labels = task.labels
+        self._rows: list[list[float]] = []
+        self._classes: list[int] = []
+        self._second: list[bool] = []
+
+    def observe(
+        self, pairs: Iterable[tuple[Example, Prediction]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
+        for example, prediction in pairs:
+            if example.label is not None:
+                self._rows.append([prediction["probabilities"][name] for name in self._labels])
+                self._classes.append(self._labels.index(str(example.label)))
+                # Copies of a text are in the same half.
+                self._second.append(bool(text_digest(example)[0] & 1))
+            yield example, prediction
+
+    def calibration(self) -> Calibration:
+        """Fits the temperature of the collected examples, of which there must be at least one."""
+        # Log-probabilities are logits, except for a constant per example that softmax ignores.
+        logits = np.log(np.maximum(np.array(self._rows), _SMALLEST))
+        return calibrate(logits, np.array(self._classes), np.array(self._second))
