@@ -107,7 +107,7 @@ def spread_folds(values: Sequence[float], count: int, seed: int) -> np.ndarray:
     """Divides examples into `count` folds, each of them evenly over the sorted `values`.
 
     `values` holds the target of each example. Of every `count` consecutive sorted examples, each
-    fold has one, drawn with `seed`. Returns the index of the fold of each example.
+    fold has one, drawn with `seed`. Returns the index of the fold of each example, int [N].
     """
     rng = np.random.default_rng(seed)
     order = np.argsort(np.asarray(values, np.float64), kind="stable")
@@ -123,7 +123,7 @@ def grouped_folds(groups: Sequence[Hashable], count: int, seed: int) -> np.ndarr
 
     `groups` holds the group of each example. The groups are shuffled with `seed` and then given,
     the largest first, to the fold with the fewest examples so far. Returns the index of the fold of
-    each example.
+    each example, int [N].
     """
     by_group: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
