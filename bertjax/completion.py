@@ -22,6 +22,7 @@ from bertjax.completion_scripts import (
     zsh_script,
 )
 from bertjax.config import FinetuneConfig, PretrainConfig, config_names
+from bertjax.config.finetune_checks import GLUE_TASK
 from bertjax.shipped import shipped_names
 
 _SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
@@ -150,7 +151,8 @@ def _suggestions(name: str, configs: Sequence[Any]) -> tuple[str, ...]:
     if last == "task":
         from bertjax.tasks import TASKS
 
-        return tuple(TASKS)
+        kinds = [config if isinstance(config, type) else type(config) for config in configs]
+        return (*TASKS, *([GLUE_TASK] if FinetuneConfig in kinds else []))
     return tuple(shipped_names()) if last in ("model", "init", "teacher", "tokenizer") else ()
 
 

@@ -52,8 +52,8 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
     from bertjax.tasks.sources.rows_in_memory import rows_as_files
 
     def config_of(task: str | None) -> FinetuneConfig:
-        defaults = _defaults_of_task(task, few=bool(fields.get("shots")))
-        return config_from(FinetuneConfig, config or defaults, given)
+        base = config or _defaults_of_task(task, few=bool(fields.get("shots")))
+        return config_from(FinetuneConfig, base, given)
 
     with rows_as_files(**{split: fields.get(split) for split in ("train", "dev", "test")}) as files:
         given = {**fields, **files}
@@ -97,16 +97,15 @@ def _defaults_of_task(
     Raises:
         ValueError: the task is unknown or has no train split.
     """
-    if task is not None and task.lower() != GLUE_TASK:
+    if task is not None:
         from bertjax.tasks import check_task
 
-        task = check_task(task)
+        task = check_task(task, GLUE_TASK)
         if task == "ax":
             raise ValueError(
                 "ax has no train split: fine-tune on mnli, then run bertjax.predict --task ax."
             )
-    if task is not None:
-        file = file or f"configs/finetune/{'few_shot' if few else task.lower()}.py"
+        file = file or f"configs/finetune/{'few_shot' if few else task}.py"
     return load_config_file(file, FinetuneConfig)
 
 
@@ -144,8 +143,16 @@ def _parse(argv: Sequence[str] | None, task: str | None) -> FinetuneConfig:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the command-line flags and runs the fine-tuning; returns the exit status."""
     activity.of_command()
+
+    def command() -> None:
+        config = parse(argv)
+        if config.task.lower() == GLUE_TASK:  # each task has defaults of its own
+            _finetune(config, lambda task: _parse(argv, task))
+        else:
+            run(config)
+
     return command_line.run_reporting_errors(
-        lambda: _finetune(parse(argv), lambda task: _parse(argv, task)),
+        command,
         "Fine-tuning needs less memory with --accumulation_steps 4 (the results are the same), "
         "--remat full, --dtype bfloat16, or a smaller --max_length, --batch_size or model.",
     )

@@ -17,17 +17,18 @@ TASKS: Mapping[str, TaskDefinition] = {
 }
 
 
-def check_task(name: str) -> str:
-    """Checks that the registry has a task named `name`; returns the name in lower case.
+def check_task(name: str, *others: str) -> str:
+    """Checks that `name` is a task of the registry, or in `others`; returns it in lower case.
 
     Raises:
-        ValueError: the registry has no task named `name`; the message suggests the nearest name.
+        ValueError: there is no task named `name`; the message suggests the nearest name.
     """
+    known = (*TASKS, *others)
     if not name:
-        raise ValueError(f"No task is set: give --task, one of {', '.join(TASKS)}.")
-    if name.lower() not in TASKS:
-        hint = did_you_mean(name, TASKS)
-        raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(TASKS)}.")
+        raise ValueError(f"No task is set: give --task, one of {', '.join(known)}.")
+    if name.lower() not in known:
+        hint = did_you_mean(name, known)
+        raise ValueError(f"Unknown task {name!r}. {hint}Known: {', '.join(known)}.")
     return name.lower()
 
 

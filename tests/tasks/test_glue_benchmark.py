@@ -13,7 +13,7 @@ from bertjax.tasks.glue_benchmark import (
     published_scores,
     tasks_in,
 )
-from bertjax.tasks.registry import make_task
+from bertjax.tasks.registry import check_task, make_task
 from bertjax.tasks.sources.glue import GLUE
 
 
@@ -89,6 +89,9 @@ def test_tasks_without_a_folder_or_a_split_are_missing_and_the_reason_is_said(tm
         tasks_in(str(tmp_path / "RTE"))
 
 
-def test_glue_is_no_task_of_other_commands():
+def test_only_finetune_knows_glue_as_a_task():
+    assert check_task("GLUE", "glue") == "glue"
+    with pytest.raises(ValueError, match="Did you mean 'glue'"):
+        check_task("glu", "glue")
     with pytest.raises(ValueError, match="Unknown task 'glue'"):
         make_task("glue", None)  # type: ignore[arg-type]
