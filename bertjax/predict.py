@@ -24,7 +24,9 @@ MODES = {
     "text": ("pair", "output", "max_length", "doc_stride"),
     "task": ("data_dir", "tfds_data_dir", "submission", "output", "max_length", "doc_stride"),
     "fill_mask": ("top_k", "html"),
-    "embed": ("text_column", "output", "pooling", "normalize", "layers", "max_length"),
+    "embed": (
+        *("text_column", "output", "pooling", "normalize", "layers", "truncate_dim", "max_length"),
+    ),
 }
 
 
@@ -40,7 +42,7 @@ class PredictConfig:
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text pair task fill_mask embed data_dir tfds_data_dir text_column "
         "pair_column label_column id_column choice_columns label_separator",
-        "model": "model max_length doc_stride pooling normalize layers top_k",
+        "model": "model max_length doc_stride pooling normalize layers truncate_dim top_k",
         "output": "output html submission",
     }
 
@@ -134,6 +136,9 @@ class PredictConfig:
     layers: tuple[int, ...] = (-1,)
     """Layers whose hidden states --embed uses: 0 = embeddings, -1 = last layer; hidden states of
     several layers are concatenated."""
+    truncate_dim: int | None = None
+    """Number of dimensions that --embed keeps of each vector, the first ones, before it is
+    normalised, for models trained with --matryoshka; None: all."""
 
     def __post_init__(self):
         if self.top_k < 1:
@@ -321,6 +326,7 @@ def run(config: PredictConfig) -> None:
             config.layers,
             normalize=config.normalize,
             max_length=config.max_length,
+            truncate_dim=config.truncate_dim,
         )
         source, output = Path(config.embed), Path(config.output)
         count = embed_file(embedder, source, output, config.text_column)

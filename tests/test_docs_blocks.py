@@ -30,7 +30,16 @@ from tests.test_readme import ROOT
 # have written.
 PAGES = (
     *("index", "pretrain", "continue_pretraining", "distillation", "finetune", "predict"),
-    *("visualize", "weights", "python_api", "training_loop", "hub", "performance", "reliability"),
+    *(
+        "embeddings",
+        "visualize",
+        "weights",
+        "python_api",
+        "training_loop",
+        "hub",
+        "performance",
+        "reliability",
+    ),
     *("trackers", "scale", "fidelity", "troubleshooting", "read_the_code", "prepared_data"),
     *("command_line", "data_formats", "results", "layout"),
 )
@@ -66,6 +75,7 @@ SMALL = {
     "finetune --task=rte --init my-bert": f"{FINETUNE} --seeds 2",
     "finetune --task=rte --init distilled": FINETUNE,
     "finetune --task=classify": f"{FINETUNE} --optimizer.learning_rate 1e-3",
+    "finetune --task=embed": f"{FINETUNE} --init my-bert",
     "finetune --task=mrpc": "--max_length 64 --unroll 1",
     "finetune": FINETUNE,
     "benchmark": f"{SMALL_STEP} {SMALL_PHASES} --steps 2",
@@ -198,6 +208,12 @@ def write_files(folder, sentences):
     for name in ("a", "b"):
         rows = [(text, "yes" if text[0] < "e" else "no") for text in sentences[:24]]
         write_table(folder / f"{name}.csv", ("text", "label"), rows)
+    pairs = list(zip(sentences[:24], sentences[24:48], strict=True))
+    write_table(folder / "pairs.csv", ("anchor", "positive"), pairs)
+    scored = [(*pair, i % 6) for i, pair in enumerate(pairs)]
+    write_table(folder / "scored.csv", ("sentence1", "sentence2", "score"), scored)
+    triplets = [{"anchor": a, "positive": b, "negatives": [b[::-1]]} for a, b in pairs]
+    (folder / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in triplets))
     write_table(folder / "new.csv", ("text",), [(text,) for text in sentences[:9]])
     write_table(folder / "reviews.csv", ("id", "review"), list(enumerate(sentences[:9])))
     (folder / "texts.txt").write_text("\n".join(sentences[:9]) + "\n")

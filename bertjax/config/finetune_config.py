@@ -21,12 +21,12 @@ class FinetuneConfig(TrainingConfig):
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "task data_dir tfds_data_dir train dev dev_fraction skip_bad_rows test text_column "
-        "pair_column label_column id_column choice_columns label_separator max_length doc_stride "
-        "max_query_length max_answer_length null_threshold reader_threads",
-        "model": "init dropout feature_layers feature_join tagger tagger_size",
+        "pair_column label_column id_column choice_columns negative_columns label_separator "
+        "max_length doc_stride max_query_length max_answer_length null_threshold reader_threads",
+        "model": "init dropout pooling normalize feature_layers feature_join tagger tagger_size",
         "training": "batch_size accumulation_steps num_epochs max_steps class_weights teacher "
-        "temperature soft_weight patience seed seeds sweep folds shots optimizer max_bad_steps "
-        "skip_spikes rollback_steps",
+        "temperature soft_weight matryoshka patience seed seeds sweep folds shots optimizer "
+        "max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite evals_per_epoch select_by calibrate log_every stall_seconds "
@@ -36,7 +36,7 @@ class FinetuneConfig(TrainingConfig):
     task: str = ""
     """Task to fine-tune on, which is required: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli,
     squad, squad2, swag or conll; glue for all tasks of GLUE, one after the other; or classify,
-    regress, tag, qa or choice for files of your own."""
+    regress, tag, qa, choice or embed for files of your own."""
     init: str = "bert-base-uncased"
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of a run, a
     TF1 checkpoint, a hub name, or bertjax:tiny, a small model that comes with bertjax."""
@@ -51,9 +51,9 @@ class FinetuneConfig(TrainingConfig):
     """Data folder of TensorFlow Datasets, which prepares the task there if necessary; None: the
     default folder of TensorFlow Datasets, which is used only if it has the task already."""
     train: str | None = None
-    """classify, regress, tag, qa and choice, which require it: file with the train split, or a
-    folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet also
-    compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
+    """classify, regress, tag, qa, choice and embed, which require it: file with the train split, or
+    a folder of files: CSV, TSV, JSON, Parquet, SQuAD's JSON or CoNLL's columns, all but Parquet
+    also compressed; also in gs:// and s3:// buckets; or a dataset of the Hugging Face Hub,
     hf:OWNER/NAME@REVISION:CONFIG:SPLIT, of which all but OWNER/NAME may be left out; None: the
     train split of a benchmark task, which accepts no other."""
     dev: str | None = None
@@ -77,18 +77,22 @@ class FinetuneConfig(TrainingConfig):
     text; qa, whose columns are named as in SQuAD, and benchmark tasks do not accept it; None: the
     column is guessed from the names and positions of the columns, and the guess is printed."""
     pair_column: str | None = None
-    """Column of the second text of a pair, or in multiple choice, of a text that is put before
-    every choice; None: the column is guessed from the column names, or if --text_column is given,
-    there is no second text."""
+    """Column of the second text of a pair (embed: of the positive), or in multiple choice, of a
+    text that is put before every choice; None: the column is guessed from the column names, or if
+    --text_column is given, there is no second text."""
     label_column: str | None = None
-    """Column of the label or, in tagging, of the tags or entities; None: the column is guessed from
-    the names and positions of the columns."""
+    """Column of the label, in tagging, of the tags or entities, or for embed, of the score of a
+    pair; None: the column is guessed from the names and positions of the columns."""
     id_column: str | None = None
     """Column of the example id, which is written to the predictions; None: the column is guessed
     from the column names; if no column is named like an id, the row index is the id."""
     choice_columns: tuple[str, ...] = ()
     """Multiple choice: columns of the choices, or the one column of JSON or Parquet that holds a
     list of choices; empty: the columns are guessed from the column names."""
+    negative_columns: tuple[str, ...] = ()
+    """embed: columns of the hard negatives, texts that are like the positive but wrong, or the one
+    column of JSON or Parquet that holds a list of them; empty: the columns are guessed from the
+    column names."""
     label_separator: str | None = None
     """String that separates the labels of an example with several labels; None: one label per
     example, or a list of labels in JSON, JSON lines or Parquet."""
@@ -113,10 +117,23 @@ class FinetuneConfig(TrainingConfig):
     """Teacher that was fine-tuned on the same task, for distillation: a model directory, the
     workdir of a finished run or a hub name; None: the student learns from the labels only."""
     temperature: float | None = None
-    """Distillation: temperature by which the logits of teacher and student are divided; None: 2."""
+    """Distillation: temperature by which the logits of teacher and student are divided; None: 2.
+    embed, of pairs without scores: temperature by which the cosines are divided in the loss, the
+    inverse of the scale of sentence-transformers; None: 0.05."""
     soft_weight: float | None = None
     """Distillation: loss weight of the teacher's predictions; the loss weight of the labels is 1
     minus soft_weight; None: 0.5."""
+    pooling: Literal["mean", "cls"] | None = None
+    """embed: the embedding is the mean of the hidden states of all tokens, or the hidden state of
+    [CLS]; None: as the files of sentence-transformers in --init say, or mean."""
+    normalize: bool | None = None
+    """embed: whether the embeddings of the model have length 1; the loss, which compares cosines,
+    is the same; None: as the files of sentence-transformers in --init say, or False if there are
+    none or --pooling is given."""
+    matryoshka: tuple[int, ...] = ()
+    """embed: sizes to which the embeddings can be cut afterwards (Kusupati et al. 2022), such as
+    256 128 64: the loss is the sum of that of the whole embeddings and those of their first
+    numbers; empty: the whole embeddings alone."""
     feature_layers: tuple[int, ...] = ()
     """Tagging: layers whose hidden states, with the encoder frozen, are the input of a tagger (0 =
     embeddings, -1 = last layer; best in Devlin et al. 2018: -4 -3 -2 -1); train the tagger with a
@@ -133,7 +150,8 @@ class FinetuneConfig(TrainingConfig):
     """Number of examples (of long texts: windows) per update, over all devices."""
     accumulation_steps: int = 1
     """Number of microbatches per update (gradient accumulation); more microbatches need less memory
-    and give the same gradient (with dropout_prng threefry2x32)."""
+    and give the same gradient (with dropout_prng threefry2x32). embed: also with negatives from the
+    whole batch, by cached gradients, for which the encoder is applied twice."""
     num_epochs: float = 3.0
     """Number of passes over the train split."""
     max_steps: int | None = None
@@ -161,12 +179,13 @@ class FinetuneConfig(TrainingConfig):
     select_by: str | None = None
     """Metric on the dev split by which the best checkpoint is selected. classify: accuracy,
     macro_f1, weighted_f1, loss (several labels per example: micro_f1, macro_f1, subset_accuracy);
-    regress: pearson, spearman, pearson_spearman, mae, rmse, r2; tag: f1, precision, recall,
-    accuracy (tags that mark no entities: accuracy); qa: f1, exact_match (with unanswerable
-    questions: f1, exact); choice: accuracy; benchmark tasks: the names in scores.json
-    of a finished run without the split, such as accuracy for mnli; last: the dev split selects
-    nothing, but is evaluated once, with the model of the last step; None: the main metric of the
-    task."""
+    regress: pearson, spearman, pearson_spearman, mae, rmse, r2; embed: spearman, pearson,
+    pearson_spearman (pairs without scores: mrr, recall_at_1, recall_at_10, triplet_accuracy); tag:
+    f1, precision, recall, accuracy (tags that mark no entities: accuracy); qa: f1, exact_match
+    (with unanswerable questions: f1, exact); choice: accuracy; benchmark tasks: the names in
+    scores.json of a finished run without the split, such as accuracy for mnli; last: the dev split
+    selects nothing, but is evaluated once, with the model of the last step; None: the main metric
+    of the task."""
     calibrate: bool = False
     """Tasks with one class per example: fit a temperature on the dev split, by which predict
     divides the logits to compute probabilities; the predicted classes do not change. The expected
@@ -244,6 +263,12 @@ class FinetuneConfig(TrainingConfig):
     def _check_teacher(self) -> None:
         fields = {"temperature": self.temperature, "soft_weight": self.soft_weight}
         changed = [f"{name}={value!r}" for name, value in fields.items() if value is not None]
+        if self.task.lower() == "embed":
+            changed = changed[1:] if self.temperature is not None else changed
+            if self.teacher is not None:
+                raise ValueError(
+                    f"--teacher {self.teacher}: embed has no distillation; leave it out."
+                )
         if changed and self.teacher is None:
             raise ValueError(
                 f"{', '.join(changed)} has no effect without a teacher: set --teacher, or leave "

@@ -14,6 +14,7 @@ from bertjax.inference.inference_params import for_inference, inference_params, 
 from bertjax.inference.packed_pieces import packed_pieces
 from bertjax.inference.partial_output import file_identity
 from bertjax.model import BertWithHead
+from bertjax.model.pooling import pooled, unit
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_modules import SentenceModules, read_sentence_modules
 
@@ -34,6 +35,8 @@ class Embedder:
             sentence-transformers say, or False if they are not read.
         max_length: maximum number of tokens per text; None: as the files of sentence-transformers
             say, or the maximum length of the model if they are not read.
+        truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
+            normalised; None: all.
 
     Attributes:
         size: the dimension of the embedding vectors.
@@ -45,7 +48,8 @@ class Embedder:
 
     Raises:
         ValueError: `layers` is empty or contains a layer that the model does not have, `max_length`
-            is below 2 or exceeds the maximum length of the model, or `pooling` is None and the
+            is below 2 or exceeds the maximum length of the model, `truncate_dim` is below 1 or
+            exceeds the dimension of the vectors, or `pooling` is None and the
             directory has modules of sentence-transformers that bertjax lacks.
     """
 
@@ -57,6 +61,7 @@ class Embedder:
         batch_size: int | None = None,
         normalize: bool | None = None,
         max_length: int | None = None,
+        truncate_dim: int | None = None,
     ):
         count = loaded.config.num_hidden_layers + 1
         wrong = [layer for layer in layers if not -count <= layer < count]
@@ -81,14 +86,21 @@ class Embedder:
         self.after_batch: Callable[[int], None] = lambda count: None
         self._loaded, self._batch_size = loaded, batch_size
         self._params = inference_params(loaded.params, loaded.model)
-        self.size = loaded.config.hidden_size * len(layers)
-        self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize)
+        whole = loaded.config.hidden_size * len(layers)
+        if truncate_dim is not None and not 1 <= truncate_dim <= whole:
+            raise ValueError(
+                f"truncate_dim={truncate_dim}, but the vectors have {whole} numbers: choose 1 to "
+                f"{whole}."
+            )
+        self.size = truncate_dim or whole
+        self._program = compiled_program(loaded.model, pooling, tuple(layers), normalize, self.size)
         self.identity = {
             "version": bertjax.__version__,
             "model": file_identity(loaded.source.where),
             "pooling": pooling,
             "layers": list(layers),
             "normalize": normalize,
+            "size": self.size,
             "max_length": self.max_length,
             "device": jax.local_devices()[0].device_kind,
         }
@@ -119,18 +131,19 @@ class Embedder:
 
 @cached_program
 def compiled_program(
-    model: BertWithHead, pooling: str, layers: tuple[int, ...], normalize: bool
+    model: BertWithHead, pooling: str, layers: tuple[int, ...], normalize: bool, size: int
 ) -> Callable[..., jax.Array]:
     """Returns a jitted function (params, batch) -> embeddings float32 [B, K, size].
 
-    The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each. The size of
-    the embeddings is the number of layers times the hidden size.
+    The batch has the arrays `MODEL_INPUTS`, with B rows of at most K sequences each.
 
     Args:
         model: the model, of which the encoder is used.
         pooling: "cls" or "mean".
         layers: the indices of the hidden states to pool.
         normalize: whether to divide each embedding by its Euclidean length.
+        size: the dimension of the embeddings: the first numbers of the pooled hidden states are
+            taken, at most number of layers times hidden size.
     """
     depth = model.config.num_hidden_layers
     encoder = for_inference(model)
@@ -145,18 +158,8 @@ def compiled_program(
             if only_last
             else [outputs["hidden_states"][layer] for layer in layers]
         )
-        x = jnp.concatenate(states, axis=-1).astype(jnp.float32)  # [B, L, D]
-        starts = batch["sequence_starts"]  # [B, K]
-        if pooling == "cls":
-            vectors = jnp.take_along_axis(x, starts[:, :, None], axis=1)
-        else:
-            numbers = 1 + jnp.arange(starts.shape[1])
-            inside = batch["sequence_ids"][:, None, :] == numbers[None, :, None]  # [B, K, L]
-            counts = inside.sum(-1, keepdims=True)
-            sums = jnp.einsum("bkl,bld->bkd", inside.astype(jnp.float32), x, precision="highest")
-            vectors = sums / jnp.maximum(counts, 1)
-        if normalize:
-            vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-        return vectors
+        x = jnp.concatenate(states, axis=-1)  # [B, L, D]
+        vectors = pooled(x, batch["sequence_ids"], batch["sequence_starts"], pooling)[..., :size]
+        return unit(vectors) if normalize else vectors
 
     return jax.jit(apply)

@@ -174,7 +174,7 @@ class Predictor:
             features, other = self._encode(dataclasses.replace(example, problem=""), True)
             return features, other or example.problem
         try:
-            return self._task.features(example, self._tokenizer, self._max_length), ""
+            return self._task.features_to_predict(example, self._tokenizer, self._max_length), ""
         except ValueError as error:
             if not report_problems:
                 raise

@@ -255,6 +255,7 @@ class Pretrained:
         normalize: bool | None = None,
         layers: Sequence[int] = (-1,),
         batch_size: int | None = None,
+        truncate_dim: int | None = None,
     ) -> np.ndarray:
         """Computes a vector for each text: float32 [len(texts), hidden size * len(layers)].
 
@@ -270,11 +271,15 @@ class Pretrained:
                 vectors of several layers are concatenated.
             batch_size: maximum number of rows in one call of the model, where a row may hold
                 several short texts; None: enough rows to keep the device busy.
+            truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
+                normalised; None: all.
 
         Raises:
             ValueError: `texts` is one string, a table or a dictionary, or an element is no text.
         """
-        embedder = Embedder(self.loaded, pooling, layers, batch_size, normalize)
+        embedder = Embedder(
+            self.loaded, pooling, layers, batch_size, normalize, truncate_dim=truncate_dim
+        )
         return embedder(single_texts(texts))
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:

@@ -93,6 +93,13 @@ class BertWithHead(nn.Module):
         """
         return cls(config.model)
 
+    def objective(self, kind: str) -> losses.Objective:
+        """Returns the objective for labels of the kind `kind`, a key of `objectives`.
+
+        A head whose objectives have settings overrides this.
+        """
+        return self.objectives[kind]
+
     @property
     def is_random(self) -> bool:
         """Whether a dropout rate is positive, so that training needs the PRNG key "dropout"."""

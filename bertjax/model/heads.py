@@ -15,6 +15,7 @@ from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear
 from bertjax.model.prediction_head import pooled
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
+from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 
 
 class _SequenceClassifier(BertWithHead):
@@ -175,4 +176,5 @@ HEADS: dict[str, type[BertWithHead]] = {
     "token_classification": BertForTokenClassification,
     "question_answering": BertForQuestionAnswering,
     "multiple_choice": BertForMultipleChoice,
+    "sentence_embedding": BertForSentenceEmbedding,
 }

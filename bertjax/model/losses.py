@@ -48,6 +48,10 @@ class Objective(NamedTuple):
         metric_names: {key of a metric: name of the metric in the model card}.
         named_classes: whether the last axis of the logits is over named classes, whose order may
             differ between models.
+        compares_examples: whether the loss of an example depends on other examples of the global
+            batch. `sums` then takes the outputs per sequence, labels and weights example by
+            example, [n, ...] instead of [B, K, ...], those of the global batch under the key
+            "global", and the indices of the n examples as "example_ids".
     """
 
     sums: Callable[[Arrays, Arrays], Sums]
@@ -57,6 +61,7 @@ class Objective(NamedTuple):
     min_weight: float = 1.0
     soft_losses: Callable[[Arrays, Arrays, Arrays, float], jax.Array] | None = None
     named_classes: bool = False
+    compares_examples: bool = False
     best_metric: str = "loss"
     description: str = ""
     metric_names: Mapping[str, str] = {}

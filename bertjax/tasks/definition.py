@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.metrics import Metric
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.sources.columns import Columns, flag_of
@@ -37,6 +38,7 @@ class TaskOptions:
             text; None: the default of the task.
         span_options: {name of a field of `SpanTask`: value} for question answering; the other
             fields have their defaults.
+        embedding_options: the same for the fields of `EmbeddingTask` and `ContrastiveTask`.
     """
 
     data_dir: str | None = None
@@ -52,6 +54,7 @@ class TaskOptions:
     submission: str | None = None
     doc_stride: int | None = None
     span_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    embedding_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def all_span_options(self) -> dict[str, Any]:
@@ -124,6 +127,8 @@ class TaskDefinition:
             unused["--doc_stride"] = options.doc_stride
         if SpanTask not in self.kinds:
             unused |= {f"--{field}": value for field, value in options.span_options.items()}
+        if not any(issubclass(kind, EmbeddingTask) for kind in self.kinds):
+            unused |= {f"--{name}": value for name, value in options.embedding_options.items()}
         flags = [flag for flag, value in unused.items() if value is not None]
         accepted = {flag_of(field) for field in self.columns}
         flags = [flag for flag in options.columns.flags if flag not in accepted] + flags

@@ -27,6 +27,11 @@ class ChoiceTask(Task):
     head: ClassVar[str] = "multiple_choice"
     label_kind: ClassVar[LabelKind] = "choice"
 
+    @property
+    def sequences_per_example(self) -> int:
+        """The number of sequences of a feature, one per choice."""
+        return self.num_choices
+
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
         """Encodes the example as one `Feature` with `num_choices` sequences, one per choice.
 

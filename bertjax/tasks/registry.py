@@ -10,10 +10,15 @@ from bertjax.tasks.sources.custom_tasks import CUSTOM_TASKS
 from bertjax.tasks.sources.glue import GLUE_TASKS
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
+from bertjax.tasks.sources.text_pairs import EMBED_TASK
 from bertjax.tasks.task import Task
 
 TASKS: Mapping[str, TaskDefinition] = {
-    task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL_TASK, *CUSTOM_TASKS)
+    task.name: task
+    for task in (
+        *(*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL_TASK),
+        *(*CUSTOM_TASKS, EMBED_TASK),
+    )
 }
 
 

@@ -11,6 +11,7 @@ from bertjax.tasks.classification import (
     RegressionTask,
     TextTask,
 )
+from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.registry import TASKS
@@ -19,7 +20,7 @@ from bertjax.tasks.task import Task
 
 KINDS: tuple[type[Task], ...] = (
     *(ClassificationTask, MultiLabelTask, RegressionTask),
-    *(TagTask, SpanTask, ChoiceTask),
+    *(TagTask, SpanTask, ChoiceTask, SimilarityTask),
 )
 # Fields of `SpanTask` that are saved in task.json.
 SPAN_FIELDS = (
@@ -74,6 +75,8 @@ def saved_task(
     if kind is ChoiceTask:
         # The number of choices is unknown until the inputs to predict are read.
         return ChoiceTask(num_choices=0, **fields)
+    if kind is SimilarityTask:
+        return SimilarityTask(**fields)
     # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
     fields["doc_stride"] = description.get("doc_stride")
     if issubclass(kind, TextTask):

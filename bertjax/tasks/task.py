@@ -29,6 +29,8 @@ from bertjax.tokenization import Tokenizer
 #                are those of a running text, start and end of its characters
 #   span         answer, answer_start, answer_end (in characters), probability, null_odds, nbest
 #   choice       label (index of the choice, from 0), probabilities
+#   similarity   similarity of text and pair and, if there are hard negatives, the similarities of
+#                text and each of them
 # The prediction for an example that could not be read or encoded has only the key `error`.
 Prediction = dict[str, Any]
 # The model's outputs for one feature, under the names of the head's outputs. The arrays cover only
@@ -48,7 +50,8 @@ class Example:
         words: the words of a sentence whose words are to be tagged.
         offsets: (start, end) of each of `words` in `text`, such that text[start:end] is the word;
             empty if the example is a list of words without a text.
-        choices: in multiple choice, the continuations of `text` to choose from.
+        choices: in multiple choice, the continuations of `text` to choose from; for embeddings, the
+            hard negatives.
         label: a class name, a number, a tuple of names (several labels, or one tag per word), or
             the index of the correct choice, from 0; None if the example is unlabelled.
         row: the row of a user's file with named columns, {column: value}; else empty.
@@ -172,6 +175,28 @@ class Task(abc.ABC):
     def reads_windows(self) -> bool:
         """Whether texts of more than `max_length` tokens are read in windows, and not truncated."""
         return False
+
+    @property
+    def head_fields(self) -> Mapping[str, Any]:
+        """The settings of the model's head that the task changes, {name of a field: value}."""
+        return {}
+
+    @property
+    def sequences_per_example(self) -> int:
+        """The number of sequences of a feature of the train split; 1, except for several texts."""
+        return 1
+
+    def features_to_predict(
+        self, example: Example, tokenizer: Tokenizer, max_length: int
+    ) -> Sequence[Feature]:
+        """Encodes an example for `predict`; as `features` does, unless a task overrides this.
+
+        Args:
+            example: the example.
+            tokenizer: the tokenizer of the model.
+            max_length: maximum number of tokens per feature.
+        """
+        return self.features(example, tokenizer, max_length)
 
     @property
     def num_labels(self) -> int | None:

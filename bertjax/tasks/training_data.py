@@ -112,10 +112,11 @@ def _features(
     source = task.source
     assert source is not None
     truncated = TruncatedTexts(task, max_length)
+    encode = task.features if split == "train" else task.features_to_predict
     problems: list[str] = []
     for example in source.examples(split):
         try:
-            features = task.features(example, tokenizer, max_length)
+            features = encode(example, tokenizer, max_length)
             if split == "train" and any(feature.labels is None for feature in features):
                 raise ValueError(
                     f"{example.where} has no label, but training needs one for every example: add "

@@ -48,6 +48,7 @@ from bertjax.training.workdir import BAD_ROWS
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.fill import fresh
+from bertjax.weights.sentence_modules import files_of_head
 from bertjax.weights.tagger_weights import with_new_tagger
 
 SCORES = "scores.json"
@@ -84,7 +85,9 @@ class FinetuningRun(Run):
         self.higher_is_better = higher_is_better(task.best_metric)
         self.max_length = config.max_length or task.max_length
         counts = data.class_counts if task.label_kind != "multi_label" else np.zeros(0)
-        self.labels = labels_of(task, _class_weights(config, counts))
+        self.labels = labels_of(task, _class_weights(config, counts))._replace(
+            num_choices=task.sequences_per_example
+        )
         mesh = sharding.make_mesh(config.mesh)
         self.shape = plan_rows(
             data.sizes,
@@ -99,7 +102,7 @@ class FinetuningRun(Run):
             max_length=self.shape.row_length,
             batch_size=config.batch_size,
         )
-        objective = loaded.model.objectives[task.label_kind]
+        objective = loaded.model.objective(task.label_kind)
         if teacher is not None:
             objective = distilled_task(
                 objective, config.distillation_temperature, config.distillation_weight
@@ -364,7 +367,10 @@ class FinetuningRun(Run):
             head=head,
             extra=self.task.hf_config(),
             card=card,
-            files={"task.json": json.dumps(description, indent=2)},
+            files={
+                "task.json": json.dumps(description, indent=2),
+                **files_of_head(self.program.model, self.max_length),
+            },
             tagger=tagger_params,
         )
         print(f"model written to {self.workdir.model}")
@@ -413,6 +419,7 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
         num_labels=task.num_labels,
         new_labels=True,
         seed=config.seed,
+        head_fields=task.head_fields,
     )
     if tagger is not None:
         loaded = with_new_tagger(loaded, tagger, len(task.labels), config.seed)

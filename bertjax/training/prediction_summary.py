@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from bertjax.files import write_json
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.custom import CustomSource
+from bertjax.tasks.sources.text_pairs import PairSource
 from bertjax.tasks.squad_metrics import normalize_answer
 from bertjax.training.class_report import ClassReport
 
@@ -28,7 +29,9 @@ MATRIX_CLASSES, MOST_CONFUSIONS = 50, 200
 # example is kept.
 MOST_POINTS = 2000
 NO_ANSWER = "(no answer)"
-# What one decision is, for the reliability diagram; regression has no probabilities.
+# Kinds of labels that are numbers, as are the scores of dev pairs for embeddings.
+NUMBER_KINDS = ("regression", "similarity", "contrastive")
+# What one decision is, for the reliability diagram; numbers have no probabilities.
 UNITS: Mapping[str, str] = {
     "classes": "examples",
     "multi_label": "decisions on one label of one example",
@@ -78,7 +81,8 @@ class PredictionSummary:
         self._bins = [[0, 0.0, 0] for _ in range(BINS)]
         # Without a column of ids, ids are indices, which the rows of a spreadsheet do not have.
         source = task.source
-        self._has_ids = not (isinstance(source, CustomSource) and source.columns.id is None)
+        is_own = isinstance(source, CustomSource | PairSource)
+        self._has_ids = not (is_own and source.columns.id is None)
         # A heap of (how bad, -order, mistake), the least bad mistake first.
         self._mistakes: list[tuple[float, int, dict[str, Any]]] = []
         self._points: list[tuple[float, float]] = []
@@ -96,7 +100,7 @@ class PredictionSummary:
 
     def _see(self, example: Example, prediction: Prediction) -> None:
         self.examples += 1
-        if self._task.label_kind == "regression":
+        if self._task.label_kind in NUMBER_KINDS:
             self._see_number(example, prediction)
             return
         for decision in _decisions(self._task, example, prediction):
@@ -112,7 +116,8 @@ class PredictionSummary:
                 self._keep(probability, example, fields | {"probability": probability}, decision)
 
     def _see_number(self, example: Example, prediction: Prediction) -> None:
-        gold, predicted = float(example.label), float(prediction["score"])  # type: ignore[arg-type]
+        gold = float(example.label)  # type: ignore[arg-type]
+        predicted = float(self._task.predicted_label(prediction))
         if (self.examples - 1) % self._stride == 0:
             self._points.append((gold, predicted))
             if len(self._points) > MOST_POINTS:
@@ -147,6 +152,7 @@ class PredictionSummary:
             classes: the report of the same predictions, with the confusion matrix.
         """
         kind = self._task.label_kind
+        kind = "regression" if kind in NUMBER_KINDS else kind
         found: dict[str, Any] = {
             "label_kind": kind,
             "examples": self.examples,

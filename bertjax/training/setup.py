@@ -13,11 +13,17 @@ from bertjax.devices import sharding
 from bertjax.devices.kernels import choose_attention, choose_remat, choose_unroll
 from bertjax.model import BertWithHead
 from bertjax.model.losses import Objective
+from bertjax.training.global_batch import Split, make_global_loss_fn
 from bertjax.training.objective import TEACHER, make_loss_fn
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedule import make_peak, make_schedule
 from bertjax.training.state import TrainState, create_train_state
-from bertjax.training.step import compile_train_step, make_eval_step, make_train_step
+from bertjax.training.step import (
+    compile_train_step,
+    device_axis,
+    make_eval_step,
+    make_train_step,
+)
 from bertjax.weights import init_params
 
 
@@ -78,7 +84,13 @@ class Program:
         self.schedule = make_schedule(config.optimizer, phases)
         peak = make_peak(config.optimizer, phases)
         self.tx = make_optimizer(config.optimizer, self.schedule, peak)
-        self.loss_fn = make_loss_fn(self.model, objective, self.teacher)
+        # Of an objective that compares the examples of a global batch, as a loss of all devices.
+        self._examples = max(phase.batch_size for phase in phases)
+        self.loss_fn = (
+            make_global_loss_fn(self.model, objective, Split(self._examples))
+            if objective.compares_examples
+            else make_loss_fn(self.model, objective, self.teacher)
+        )
         shapes = jax.eval_shape(self._random_state)
         self.state_sharding = sharding.state_sharding(mesh, shapes)
         self.state_shapes = with_sharding(shapes, self.state_sharding)
@@ -113,8 +125,14 @@ class Program:
             constants: the shardings of the arguments `constants` of the train step: with a teacher,
                 one dict {"teacher": the shardings of the teacher's parameters}, else nothing.
         """
+        loss_fn = self.loss_fn
+        if self.objective.compares_examples:
+            axis, data = device_axis(self.mesh), self.mesh.shape["data"]
+            split = Split(self._examples, accumulation_steps, axis, data if axis else 1)
+            # The loss function itself splits a batch into microbatches.
+            loss_fn, accumulation_steps = make_global_loss_fn(self.model, self.objective, split), 1
         train_step = make_train_step(
-            self.loss_fn,
+            loss_fn,
             self.objective.weights,
             self.tx,
             self.schedule,

@@ -151,7 +151,7 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
         return jax.lax.scan(body, zeros, micro)[0]
 
     compute = row_grads if accumulation_steps == 1 else accumulate
-    if mesh.shape["data"] == mesh.size > 1:
+    if device_axis(mesh) is not None:
         # Each device computes its gradients alone until the all-reduce. If the mesh also shards the
         # parameters, the compiler chooses the communication, because it cannot partition a gather
         # inside a shard_map that is manual over only one mesh axis.
@@ -163,6 +163,14 @@ def _make_compute(row_grads: RowGrads, mesh: Mesh, accumulation_steps: int) -> R
             check_vma=False,
         )
     return compute
+
+
+def device_axis(mesh: Mesh) -> str | None:
+    """Returns the mesh axis over which each device computes its own rows, in a `shard_map`.
+
+    The result is None on one device, and if the mesh shards the parameters as well.
+    """
+    return "data" if mesh.shape["data"] == mesh.size > 1 else None
 
 
 def _make_row_grads(loss_fn: LossFn, frozen: Collection[str]) -> RowGrads:

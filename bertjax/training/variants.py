@@ -355,6 +355,7 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
             label=config.label_column,
             id=config.id_column,
             choices=config.choice_columns,
+            negatives=config.negative_columns,
         ),
         label_separator=config.label_separator,
         submission=config.submission,
@@ -363,6 +364,17 @@ def task_options(config: FinetuneConfig) -> TaskOptions:
             name: getattr(config, name)
             for name in ("max_query_length", "max_answer_length", "null_threshold")
             if getattr(config, name) != getattr(FinetuneConfig, name)
+        },
+        embedding_options={
+            name: value
+            for name, value in (
+                ("pooling", config.pooling),
+                ("normalize", config.normalize),
+                ("matryoshka", config.matryoshka or None),
+                # Of other tasks, it is the temperature of distillation.
+                ("temperature", config.temperature if config.task == "embed" else None),
+            )
+            if value is not None
         },
     )
 

@@ -33,7 +33,7 @@ from bertjax.weights.hf import (
     open_hf,
     open_weights,
 )
-from bertjax.weights.sentence_modules import SENTENCE_FILES
+from bertjax.weights.sentence_modules import SENTENCE_FILES, usable_modules, with_head_fields
 from bertjax.weights.tf1 import open_tf1
 
 _SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *SENTENCE_FILES]
@@ -264,6 +264,7 @@ def load_model(
     dtype: DTypeLike = jnp.float32,
     seed: int = 0,
     tokenizer_required: bool = True,
+    head_fields: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
     """Loads a model with one of the heads in `bertjax.model.HEADS`.
 
@@ -280,6 +281,8 @@ def load_model(
         dtype: the dtype of the activations.
         seed: the seed for the random initialisation of parameters that the source lacks.
         tokenizer_required: whether a model without a tokenizer raises FileNotFoundError.
+        head_fields: settings of the head, {name of a field of its class: value}; None: those of the
+            source, or the defaults.
 
     Raises:
         FileNotFoundError: there is no model, or the model lacks a tokenizer that is required.
@@ -310,6 +313,7 @@ def load_model(
     model = HEADS[head](
         config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
+    model = with_head_fields(model, source.where, head_fields or {})
     other_labels = num_labels is not None and _classes(source) != num_labels
     skip = model.class_part if new_labels and other_labels else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
@@ -360,7 +364,8 @@ def find_head(source: Source) -> str:
     """Returns the name of the head whose layers are exactly the head layers stored in a source.
 
     If several heads have the stored layers, the head that the config names under "architectures" is
-    preferred.
+    preferred. A model without a head that has the files of sentence-transformers has the head of
+    sentence embeddings.
 
     Raises:
         ValueError: no head has exactly the head layers that are stored in the source.
@@ -375,6 +380,8 @@ def find_head(source: Source) -> str:
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
+    if "sentence_embedding" in fitting and usable_modules(source.where):
+        return "sentence_embedding"
     return next((head for head in fitting if architecture(config, head) == named), fitting[0])
 
 

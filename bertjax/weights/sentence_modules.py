@@ -4,15 +4,21 @@
 its hidden states, and possibly a normalisation to length 1.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.files import brief, read_json
+from bertjax.model import BertWithHead
+from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 
 MODULES = "modules.json"
 _SETTINGS = "sentence_bert_config.json"
 _POOLING = "1_Pooling/config.json"
-SENTENCE_FILES = (MODULES, _SETTINGS, "config_sentence_transformers.json", _POOLING)
+_TOKENIZER = "tokenizer_config.json"
+_MODEL = "config_sentence_transformers.json"
+SENTENCE_FILES = (MODULES, _SETTINGS, _MODEL, _POOLING)
 MAX_BYTES = 1 << 20
 REMEDY = "download it again, or give --pooling"
 
@@ -56,6 +62,11 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     length = content.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
+    tokenizer = directory / _TOKENIZER
+    if length is None and tokenizer.is_file():
+        # As version 6 of sentence-transformers writes it; 1e30 means that there is no limit.
+        found = read_json(tokenizer, REMEDY, MAX_BYTES).get("model_max_length")
+        length = found if type(found) is int and found > 0 else None
     path = str(modules[1].get("path") or "1_Pooling")
     file = directory / path / "config.json"
     if ".." in Path(path).parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:
@@ -94,3 +105,70 @@ def sentence_files(directory: Path) -> dict[str, str]:
         return {}
     files = {name: directory / name for name in SENTENCE_FILES if (directory / name).is_file()}
     return {name: file.read_text(encoding="utf-8").rstrip("\n") for name, file in files.items()}
+
+
+def files_of_head(model: BertWithHead, max_length: int) -> dict[str, str]:
+    """Returns {file name: text} of the files of sentence-transformers for a trained model.
+
+    The result is {} if the head of the model computes no sentence embeddings.
+
+    Args:
+        model: the model.
+        max_length: the maximum number of tokens per text.
+    """
+    if not isinstance(model, BertForSentenceEmbedding):
+        return {}
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    modules += [("2_Normalize", "Normalize")] if model.normalize else []
+    contents = {
+        MODULES: [
+            {
+                "idx": index,
+                "name": str(index),
+                "path": path,
+                "type": f"sentence_transformers.models.{name}",
+            }
+            for index, (path, name) in enumerate(modules)
+        ],
+        _POOLING: {
+            "word_embedding_dimension": model.config.hidden_size,
+            "pooling_mode_cls_token": model.pooling == "cls",
+            "pooling_mode_mean_tokens": model.pooling == "mean",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+        _SETTINGS: {"max_seq_length": max_length, "do_lower_case": False},
+        _MODEL: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    }
+    return {name: json.dumps(content, indent=2) for name, content in contents.items()}
+
+
+def with_head_fields(
+    model: BertWithHead, directory: Path, fields: Mapping[str, Any]
+) -> BertWithHead:
+    """Sets fields of a model's head and, for sentence embeddings, pooling and normalisation.
+
+    Those are read from the files of sentence-transformers in the directory of the model, if there
+    are any, unless `fields` sets the pooling.
+
+    Args:
+        model: the model, with the default settings of its head.
+        directory: the directory from which the model is loaded.
+        fields: {name of a field of the head: value}.
+
+    Raises:
+        OSError: a file of sentence-transformers is missing or cannot be read.
+        ValueError: such a file is damaged, or the directory has modules that bertjax lacks.
+    """
+    if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
+        modules = read_sentence_modules(directory) or SentenceModules()
+        model = model.clone(pooling=modules.pooling, normalize=modules.normalize)
+    return model.clone(**fields) if fields else model
+
+
+def usable_modules(directory: Path) -> SentenceModules | None:
+    """Returns the modules in a directory; None if there are none, or others than bertjax has."""
+    try:
+        return read_sentence_modules(directory)
+    except (OSError, ValueError):
+        return None

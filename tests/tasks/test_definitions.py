@@ -8,7 +8,7 @@ from bertjax.tasks import TASKS, TaskOptions, make_task
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.metrics import class_metrics, entity_f1, matthews, multi_label, word_accuracy
 from bertjax.tasks.saved import KINDS, saved_task
-from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.columns import Columns, flag_of
 from bertjax.tasks.sources.glue import GLUE
 from bertjax.tasks.tagging import TagTask
 
@@ -56,15 +56,16 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
 def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
     files = {"classify": "text,label\na,x\nb,y\n", "regress": "text,score\na,1\nb,2\n"}
     files |= {"choice": "text,choice1,choice2,label\na,b,c,0\n"}
+    files |= {"embed": "anchor,positive\na,b\nc,d\n"}
     files |= {"tag": '{"words": ["a", "b"], "tags": ["O", "B-X"]}\n'}
     for name, text in files.items():
         path = tmp_path / ("t.jsonl" if name == "tag" else "t.csv")
         path.write_text(text)
         note = make_task(name, TaskOptions(train=str(path))).source.note
         for field in dataclasses.fields(Columns):
-            flag = "--choice_columns" if field.name == "choices" else f"--{field.name}_column"
+            flag = flag_of(field.name)
             assert flag not in note or field.name in TASKS[name].columns
-            value = ("text",) if field.name == "choices" else "text"
+            value = ("text",) if field.name in ("choices", "negatives") else "text"
             options = TaskOptions(train=str(path), columns=Columns(**{field.name: value}))
             if field.name not in TASKS[name].columns:
                 with pytest.raises(ValueError, match=f"^{flag}: without effect"):
@@ -83,6 +84,7 @@ def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):
         ("conll", {"span_options": {"max_query_length": 3}}, "--max_query_length: without effect"),
         ("rte", {"dev_fraction": 0.2}, "--dev_fraction: without effect for --task=rte"),
         ("rte", {"skip_bad_rows": True}, "--skip_bad_rows: without effect"),
+        ("tag", {"embedding_options": {"pooling": "cls"}}, "--pooling: without effect"),
         ("qa", {"columns": Columns(text="a", label="b")}, "--text_column, --label_column: without"),
     ],
 )

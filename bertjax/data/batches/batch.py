@@ -14,9 +14,11 @@ for P predictions and K sequences. An example has C classes or choices:
     example_ids       [B, K] int32    index of the sequence's example in all hosts' batch, -1 = none
     labels            targets, by kind: NSP and classes [B, K] int32, -1 = none; multi_label
                       [B, K, C] float32; regression [B, K] float32; tokens [B, L] int32; span
-                      [B, K, 2] int32, positions in the row; choice [B, K/C] int32
-    label_weights     float32, [B, L] for tokens, [B, K/C] for choices, else [B, K]: weight of each
-                      label in the loss of a task, 0 = none; pretraining has no label_weights
+                      [B, K, 2] int32, positions in the row; choice [B, K/C] int32; of examples of C
+                      texts: contrastive [B, K/C, C] int32, similarity [B, K/C] float32
+    label_weights     float32, [B, L] for tokens, [B, K/C] for choices and texts, else [B, K]:
+                      weight of each label in the loss of a task, 0 = none; pretraining has no
+                      label_weights
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-LabelKind = Literal["classes", "multi_label", "regression", "tokens", "span", "choice"]
+LabelKind = Literal[
+    "classes",
+    "multi_label",
+    "regression",
+    "tokens",
+    "span",
+    "choice",
+    "contrastive",
+    "similarity",
+]
 
 FORMAT_VERSION = 1
 _HEAD = struct.Struct("<BBBHI")
@@ -21,7 +30,7 @@ _TYPES = {_INT: np.dtype("<i4"), _FLOAT: np.dtype("<f4")}
 
 
 class Feature(NamedTuple):
-    """Token ids and labels of one sequence, or of all choices of one multiple-choice example.
+    """Token ids and labels of one sequence, or of all choices or texts of one example.
 
     Attributes:
         input_ids: int32 [n], all sequences concatenated, each with its [CLS] and [SEP].
@@ -33,7 +42,9 @@ class Feature(NamedTuple):
             int32 [1], the index of the correct choice; "multi_label": float32 [C], 1 for each
             class that applies, else 0; "regression": float32 [1], the target; "tokens": int32
             [n], the class index of each token, -1 = none; "span": int32 [2], the positions of the
-            first and last token of the answer, [0, 0] (the position of [CLS]) = no answer.
+            first and last token of the answer, [0, 0] (the position of [CLS]) = no answer;
+            "contrastive": int32 [number of texts], a hash of each text; "similarity": float32 [1],
+            the score of a pair of texts.
         origins: where the tokens come from in the text, and -1 for all other tokens, such as [CLS];
             None for most tasks; not stored on disk. In tagging: int [n], the index of the word that
             starts at the token, in the window that decides about the word. In question answering:

@@ -30,7 +30,8 @@ class Labels(NamedTuple):
     Attributes:
         kind: the kind of labels, such as "classes"; `Feature` describes the labels of each kind.
         num_classes: number of classes; used only for the kind "multi_label".
-        num_choices: number of sequences per feature, above 1 only for the kind "choice".
+        num_choices: number of sequences per feature, above 1 only for the kinds "choice",
+            "contrastive" and "similarity".
         class_weights: weight of each class in the loss; None: 1 for every class.
     """
 
@@ -212,9 +213,11 @@ def _make_labels(
         values = pad_to(np.concatenate([np.zeros(0, np.int32), *joined]), shape.row_length, -1)
         return {"labels": values, "label_weights": _class_weights(values, labels)}
     size = shape.max_sequences // labels.num_choices
-    tail = {"multi_label": (labels.num_classes,), "span": (2,)}.get(labels.kind, ())
-    dtype = np.float32 if labels.kind in ("multi_label", "regression") else np.int32
-    fill = 0 if labels.kind in ("multi_label", "regression", "span") else -1
+    tails = {"multi_label": labels.num_classes, "span": 2, "contrastive": labels.num_choices}
+    tail = (tails[labels.kind],) if labels.kind in tails else ()
+    numbers = ("multi_label", "regression", "similarity")
+    dtype = np.float32 if labels.kind in numbers else np.int32
+    fill = 0 if labels.kind in (*numbers, "span") else -1
     values = np.full((size, *tail), fill, dtype)
     weights = np.zeros(size, np.float32)
     for slot, feature in enumerate(chosen):

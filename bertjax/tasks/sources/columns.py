@@ -11,7 +11,7 @@ from bertjax.files import brief, did_you_mean
 from bertjax.tasks.sources.row_readers import place, read_number
 from bertjax.tasks.sources.table_files import Table
 
-CustomKind = Literal["classify", "regress", "tag", "choice"]
+CustomKind = Literal["classify", "regress", "tag", "choice", "embed"]
 
 # Usual names of columns in lower case and without "_", "-" and spaces, in order of preference.
 PAIRS = (
@@ -51,11 +51,13 @@ FIELDS: dict[CustomKind, tuple[str, ...]] = {
     "regress": ("text", "pair", "label", "id"),
     "tag": ("text", "label", "id"),
     "choice": ("text", "pair", "label", "id", "choices"),
+    "embed": ("text", "pair", "label", "id", "negatives"),
 }
 # pandas names its index column "".
 IDS = ("id", "idx", "index", "guid", "uid", "exampleid", "")
 CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
+_FLAGS = {"choices": "--choice_columns", "negatives": "--negative_columns"}
 # Number of rows compared with the first row, to detect a missing header.
 ROWS_COMPARED = 100
 
@@ -68,9 +70,11 @@ class Columns:
         text: the column of the text, of the first text of a pair or, in tagging, of the words.
         pair: the column of the second text of a pair or, in multiple choice, of a text that is put
             before every choice.
-        label: the column of the label or labels.
+        label: the column of the label or labels; for embeddings, of the score of a pair.
         id: the column of the example's id.
         choices: one column per choice, or (JSON and Parquet only) one column with lists of choices.
+        negatives: for embeddings, one column per hard negative, or (JSON and Parquet only) one
+            column with lists of them.
     """
 
     text: str | None = None
@@ -78,6 +82,7 @@ class Columns:
     label: str | None = None
     id: str | None = None
     choices: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -88,12 +93,13 @@ class Columns:
     def named(self) -> tuple[str, ...]:
         """Returns the column names that are set, over all fields of `Columns`."""
         single = (self.text, self.pair, self.label, self.id)
-        return tuple(name for name in (*single, *self.choices) if name is not None)
+        several = (*self.choices, *self.negatives)
+        return tuple(name for name in (*single, *several) if name is not None)
 
 
 def flag_of(field: str) -> str:
     """Returns the command-line flag that sets the field `field` of `Columns`."""
-    return "--choice_columns" if field == "choices" else f"--{field}_column"
+    return _FLAGS.get(field, f"--{field}_column")
 
 
 def check_columns(table: Table, columns: Iterable[str]) -> None:
@@ -148,23 +154,23 @@ def find_columns(
     if kind in ("classify", "regress") and named.text is None and columns.pair is None:
         _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
-        _refuse_headerless(table, columns)
+        refuse_headerless(table, columns)
     return columns, _describe(table, named, columns)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """Returns a column name in lower case and without "_", "-" and spaces."""
     return re.sub(r"[\s_-]", "", name.lower())
 
 
 def is_usual_text(name: str) -> bool:
     """Returns whether `name` is a usual name of the column of a text."""
-    return _plain(name) in TEXTS
+    return plain(name) in TEXTS
 
 
 def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) -> Columns:
     taken = named.named()
-    free = {_plain(name): name for name in reversed(columns) if name not in taken}
+    free = {plain(name): name for name in reversed(columns) if name not in taken}
 
     def first(names: Sequence[str]) -> str | None:
         return next((free[name] for name in names if name in free), None)
@@ -191,7 +197,7 @@ def _by_usual_names(columns: Sequence[str], kind: CustomKind, named: Columns) ->
 def _choices(free: dict[str, str]) -> tuple[str, ...]:
     """Guesses the choice columns: one like "choices", or several like "choice0", "choice1".
 
-    `free` maps the name of each column, as `_plain` returns it, to the name in the file.
+    `free` maps the name of each column, as `plain` returns it, to the name in the file.
     """
     for name in CHOICE_LISTS:
         if name in free:
@@ -215,7 +221,7 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
     """
     if columns.label is None and labelled:
         free = [name for name in table.columns if name and name not in columns.named()]
-        rows = _first_rows(table) if len(free) > 1 else []
+        rows = first_rows(table) if len(free) > 1 else []
         dated = {name for name in free if _holds_dates([row.get(name) for row in rows])}
         free = [name for name in free if name not in dated] or free
         # If the text is not found either, a single remaining column is the text.
@@ -223,21 +229,29 @@ def _by_place(table: Table, columns: Columns, *, labelled: bool) -> Columns:
             columns = dataclasses.replace(columns, label=free[-1])
     if columns.text is None:
         free = [name for name in table.columns if name and name not in columns.named()]
-        rows = _first_rows(table) if len(free) > 1 else []
-        texts = [name for name in free if _holds_texts([row.get(name) for row in rows])]
-        words = [name for name in free if not _holds_numbers([row.get(name) for row in rows])]
+        rows = first_rows(table) if len(free) > 1 else []
+        texts = [name for name in free if holds_texts([row.get(name) for row in rows])]
+        words = [name for name in free if not holds_numbers([row.get(name) for row in rows])]
         columns = dataclasses.replace(columns, text=next(iter(texts or words or free), None))
     return columns
 
 
-def _refuse_headerless(table: Table, columns: Columns) -> None:
-    """Raises ValueError if the first row of a file looks like an example instead of a header."""
+def refuse_headerless(table: Table, columns: Columns) -> None:
+    """Checks that the first row of a file is a header.
+
+    Args:
+        table: the file.
+        columns: the columns that were found in it.
+
+    Raises:
+        ValueError: the first row looks like an example.
+    """
     label = columns.label
     looks_like_data = any(
         read_number(name) is not None or len(name.split()) > 5 for name in table.columns
     )
     if not looks_like_data and label is not None:
-        looks_like_data = any(row[label].strip() == label for row in _first_rows(table))
+        looks_like_data = any(row[label].strip() == label for row in first_rows(table))
     if looks_like_data:
         raise ValueError(
             f"{place(table.path, 1)} is an example ({brief(', '.join(table.columns))}), not the "
@@ -245,7 +259,7 @@ def _refuse_headerless(table: Table, columns: Columns) -> None:
         )
 
 
-def _first_rows(table: Table) -> list[dict[str, Any]]:
+def first_rows(table: Table) -> list[dict[str, Any]]:
     """Returns the well-formed rows among the first `ROWS_COMPARED` rows of a table."""
     rows = itertools.islice(table.rows_and_errors(), ROWS_COMPARED)
     return [row for _, row in rows if isinstance(row, dict)]
@@ -256,9 +270,9 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
 
     If `pairs` is True, the message says that they may be the second texts of pairs.
     """
-    rows = _first_rows(table)
+    rows = first_rows(table)
     unused = [name for name in table.columns if name and name not in columns.named()]
-    texts = [name for name in unused if _holds_texts([row.get(name) for row in rows])]
+    texts = [name for name in unused if holds_texts([row.get(name) for row in rows])]
     if texts:
         first, other = columns.text, texts[0]
         if not pairs:
@@ -273,7 +287,7 @@ def _refuse_unused_text(table: Table, columns: Columns, *, pairs: bool) -> None:
         )
 
 
-def _holds_texts(values: Sequence[Any]) -> bool:
+def holds_texts(values: Sequence[Any]) -> bool:
     """Returns whether most `values` are texts, and not names of classes with several words.
 
     Texts have three or more words, and many of them differ or they have four or more on average.
@@ -284,7 +298,7 @@ def _holds_texts(values: Sequence[Any]) -> bool:
     return 2 * len(texts) > len(values) and many
 
 
-def _holds_numbers(values: Sequence[Any]) -> bool:
+def holds_numbers(values: Sequence[Any]) -> bool:
     """Returns whether `values` are numbers, apart from empty ones."""
     known = [value for value in values if value not in (None, "")]
     return bool(known) and all(read_number(str(value)) is not None for value in known)

@@ -22,6 +22,7 @@ from bertjax.tasks.sources.conll import read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
+from bertjax.tasks.sources.pair_columns import find_pair_columns
 from bertjax.tasks.sources.row_examples import KnownClasses, RowExamples
 from bertjax.tasks.sources.row_readers import place
 from bertjax.tasks.sources.table_files import (
@@ -45,7 +46,7 @@ class CustomSource(OwnFiles):
     """Reads the examples of a task from the user's own files.
 
     Attributes:
-        kind: the kind of task: classify, regress, tag or choice.
+        kind: the kind of task: classify, regress, tag, choice or embed.
         splits: the splits that have a file, and "dev" if a part of the train split is held out.
         columns: the column names, set by the user or guessed.
         note: a message that names the guessed columns and warns about odd quotes and files in a
@@ -111,9 +112,12 @@ class CustomSource(OwnFiles):
         tables = [(split, table) for split, tables in self._tables.items() for table in tables]
         if tables:
             split, table = tables[0]
-            self.columns, self.note = find_columns(
-                table, kind, self.columns, labelled=split != "test"
-            )
+            if kind == "embed":
+                self.columns, self.note = find_pair_columns(table, self.columns)
+            else:
+                self.columns, self.note = find_columns(
+                    table, kind, self.columns, labelled=split != "test"
+                )
             for split, table in tables[1:]:
                 check_columns(table, self._needed(split))
             self.note = f"{self.note}\n{_quoted(table for _, table in tables)}".strip()

@@ -12,6 +12,7 @@ import numpy as np
 from bertjax.files import brief
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.multiple_choice import ChoiceTask
 from bertjax.tasks.sources.columns import FIELDS, CustomKind
 from bertjax.tasks.sources.custom import CustomSource
@@ -284,5 +285,7 @@ CUSTOM_TASKS = tuple(
 
 
 def custom_kind(task: Task) -> CustomKind:
-    """Returns the kind of `task` as a task on own files: classify, regress, tag or choice."""
+    """Returns the kind of `task`, a task on own files: classify, regress, tag, choice or embed."""
+    if isinstance(task, EmbeddingTask):
+        return "embed"
     return next(kind for kind, kinds in _KINDS.items() if type(task) in kinds)

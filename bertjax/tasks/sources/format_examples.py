@@ -59,6 +59,37 @@ FORMAT_EXAMPLES: dict[str, tuple[FormatExample, ...]] = {
             ),
         ),
     ),
+    "embed": (
+        FormatExample(
+            "CSV with pairs of texts that belong together",
+            ".csv",
+            (
+                "anchor,positive",
+                "How old is Anna?,Anna's age is 30.",
+                "Who left?,Anna has gone.",
+                "Where is Bonn?,Bonn is on the Rhine.",
+            ),
+        ),
+        FormatExample(
+            "JSON lines with hard negatives, the same number for each pair",
+            ".jsonl",
+            (
+                '{"anchor": "Who left?", "positive": "Anna left.", "negatives": ["Anna came."]}',
+                '{"anchor": "Where?", "positive": "In Bonn.", "negatives": ["In May."]}',
+                '{"anchor": "When?", "positive": "In May.", "negatives": ["In Bonn."]}',
+            ),
+        ),
+        FormatExample(
+            "CSV with the similarity of pairs of texts",
+            ".csv",
+            (
+                "sentence1,sentence2,score",
+                "A cat.,A small cat.,4.2",
+                "A cat.,A car.,0.5",
+                "A dog.,The dog.,4.8",
+            ),
+        ),
+    ),
     "tag": (
         FormatExample(
             "CoNLL's columns: a word and its tag per line, a blank line between sentences",

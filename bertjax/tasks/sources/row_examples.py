@@ -57,7 +57,7 @@ class RowExamples:
     """Converts rows to examples; every method raises ValueError for a bad row and names the row.
 
     Attributes:
-        kind: the kind of task: classify, regress, tag or choice.
+        kind: the kind of task: classify, regress, tag, choice or embed.
         columns: the names of the columns.
         separator: the string between the labels of an example with several labels; None: several
             labels are written as a list.
@@ -86,6 +86,8 @@ class RowExamples:
             start = "" if pair is None else f"{pair} "
             choices = tuple(start + choice for choice in row.texts(columns.choices))
             pair = None
+        elif self.kind == "embed":
+            choices = self._negatives(row)
         return Example(
             id=id,
             where=row.where,
@@ -95,6 +97,13 @@ class RowExamples:
             choices=choices,
             label=self._label(row, len(choices), labelled=labelled),
         )
+
+    def _negatives(self, row: Row) -> tuple[str, ...]:
+        """Returns the hard negatives of a row: the texts of several columns, or a list in one."""
+        columns = self.columns.negatives
+        if len(columns) == 1 and not isinstance(row.values.get(columns[0]), list):
+            return (row.text(columns[0]),)
+        return row.texts(columns) if columns else ()
 
     def sentence(self, row: Row, *, labelled: bool) -> Sentence:
         """Converts `row`, a list of words or a running text, to a sentence with its tags.
@@ -135,13 +144,13 @@ class RowExamples:
         if empty and self.separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value
         if empty and (value is None or not self.multi_label):
-            if not labelled:
+            if not labelled or column is None:
                 return None
             raise ValueError(
                 f"{row.where} has no label in column {brief(column, 60)!r}: add one, or remove "
                 "the row."
             )
-        if self.kind == "regress":
+        if self.kind in ("regress", "embed"):
             return row.number_of(value)
         if self.kind == "choice":
             return row.choice_of(value, self.columns, num_choices)

@@ -20,7 +20,7 @@ def test_an_example_is_read_and_documented(task, example, tmp_path):
     path.write_text("\n".join(example.lines) + "\n", encoding="utf-8")
     source = SquadSource({"train": path}) if task == "qa" else CustomSource(task, train=path)
     examples = list(source.examples("train"))
-    assert examples and all(x.label is not None or x.answers for x in examples)
+    assert examples and all(x.label is not None or x.answers or x.pair for x in examples)
     document = DOCUMENT.read_text(encoding="utf-8")
     assert "\n".join(["", *example.lines, ""]) in document
     assert example.title in document and example.title in format_help(task)

@@ -1,0 +1,246 @@
+"""Sentence embeddings: texts with the same meaning get vectors with a high cosine similarity.
+
+The training examples are pairs (anchor, positive), the same with hard negatives (triplets), or
+pairs with a score (Reimers and Gurevych 2019).
+"""
+
+import abc
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.data.batches.features import Feature, LabelKind
+from bertjax.tasks.metrics import Metric, pearson_spearman
+from bertjax.tasks.retrieval_metrics import PAIR_METRICS, TRIPLET_METRIC, Retrieval
+from bertjax.tasks.task import Example, Outputs, Pairs, Prediction, Task
+from bertjax.tokenization import Tokenizer
+
+VECTORS = "vectors"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingTask(Task):
+    """Base class of the tasks that train sentence embeddings; predicts similarities of texts.
+
+    The texts of an example are encoded one by one, as `[CLS] text [SEP]`: the anchor, the positive
+    (the second text of a pair), and the hard negatives.
+
+    Attributes:
+        num_texts: the number of texts of a training example.
+        pooling: "mean" or "cls"; None: as the model to start from says, or "mean".
+        normalize: whether embeddings have length 1; None: as the model to start from says, or not.
+        matryoshka: sizes of embeddings that are trained besides the full size.
+        scored: whether the examples of the dev split are pairs with scores.
+        lowest: the score of pairs with cosine 0.
+        highest: the score of pairs with cosine 1.
+    """
+
+    num_texts: int = 2
+    pooling: str | None = None
+    normalize: bool | None = None
+    matryoshka: tuple[int, ...] = ()
+    scored: bool = True
+    lowest: float = 0.0
+    highest: float = 1.0
+    metric: Metric = pearson_spearman
+    best_metric: str = "spearman"
+
+    head: ClassVar[str] = "sentence_embedding"
+
+    @property
+    def sequences_per_example(self) -> int:
+        """The number of sequences of a training feature, one per text."""
+        return self.num_texts
+
+    @property
+    def head_fields(self) -> Mapping[str, Any]:
+        """The settings of the head that the user gives, {name of a field: value}."""
+        fields = {
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+            "matryoshka": self.matryoshka or None,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
+        """Encodes a training example as one `Feature` with `num_texts` sequences, one per text.
+
+        Raises:
+            ValueError: a text is empty, or the example has no second text, or more or fewer hard
+                negatives than other examples.
+        """
+        texts = _texts(example)
+        if len(texts) != self.num_texts:
+            raise ValueError(
+                f"{example.where} has {len(texts) - 2} hard negatives, but the first row has "
+                f"{self.num_texts - 2}: give every row the same number."
+            )
+        rows = [_encoded(text, tokenizer, max_length) for text in texts]
+        return [
+            Feature(
+                np.concatenate([row.input_ids for row in rows]),
+                tuple(len(row.input_ids) for row in rows),
+                tuple(row.a_lengths[0] for row in rows),
+                self._labels(example, rows),
+            )
+        ]
+
+    def features_to_predict(
+        self, example: Example, tokenizer: Tokenizer, max_length: int
+    ) -> list[Feature]:
+        """Encodes each text of an example as a `Feature` of its own.
+
+        Args:
+            example: the example.
+            tokenizer: the tokenizer of the model.
+            max_length: maximum number of tokens per text.
+
+        Raises:
+            ValueError: a text is empty, or the example has no second text.
+        """
+        return [_encoded(text, tokenizer, max_length) for text in _texts(example)]
+
+    @abc.abstractmethod
+    def _labels(self, example: Example, rows: Sequence[Feature]) -> np.ndarray | None:
+        """Returns the labels of a training example, whose texts are encoded as `rows`."""
+
+    def predict(
+        self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> Prediction:
+        """Returns a dict: `similarity`, the cosine of the first text and the second one.
+
+        If the example has hard negatives, `negatives` are the cosines of the first text and each of
+        them.
+        """
+        vectors = _unit(outputs)
+        cosines = (vectors[1:] @ vectors[0]).tolist()
+        negatives = {"negatives": cosines[1:]} if len(cosines) > 1 else {}
+        return {"similarity": cosines[0], **negatives}
+
+    def predicted_label(self, prediction: Prediction) -> float:
+        """Returns the similarity on the scale of the scores, with which the metric compares it."""
+        return self.lowest + prediction["similarity"] * (self.highest - self.lowest)
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that `score` computes of the dev split."""
+        return ["pearson", "spearman", "pearson_spearman"]
+
+    def description(self, max_length: int) -> dict[str, Any]:
+        """Returns the content of task.json: a saved model predicts similarities of pairs."""
+        columns = getattr(self.source, "description", {})
+        described = {**super().description(max_length), "label_kind": SimilarityTask.label_kind}
+        return described | columns
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimilarityTask(EmbeddingTask):
+    """Embeddings whose cosines are the scores of pairs of texts; the loss is the squared error.
+
+    In training, the scores are scaled such that `lowest` becomes 0 and `highest` becomes 1.
+    """
+
+    label_kind: ClassVar[LabelKind] = "similarity"
+
+    def _labels(self, example: Example, rows: Sequence[Feature]) -> np.ndarray | None:
+        if example.label is None:
+            return None
+        value: Any = example.label
+        return np.array([(value - self.lowest) / (self.highest - self.lowest)], np.float32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContrastiveTask(EmbeddingTask):
+    """Embeddings with which an anchor finds its positive among all texts of the batch.
+
+    Dev examples without scores are evaluated by `Retrieval`, which needs all of their embeddings.
+
+    Attributes:
+        temperature: by which cosines are divided in the loss.
+    """
+
+    temperature: float | None = None
+    best_metric: str = "mrr"
+
+    label_kind: ClassVar[LabelKind] = "contrastive"
+
+    @property
+    def head_fields(self) -> Mapping[str, Any]:
+        """The settings of the head that the user gives, {name of a field: value}."""
+        temperature = {} if self.temperature is None else {"temperature": self.temperature}
+        return {**super().head_fields, **temperature}
+
+    def _labels(self, example: Example, rows: Sequence[Feature]) -> np.ndarray:
+        """Returns a hash of the tokens of each text, int32 [C]: equal texts are no negatives."""
+        hashes = [zlib.crc32(row.input_ids.tobytes()) for row in rows]
+        return np.array(hashes, np.uint32).view(np.int32)
+
+    def predict(
+        self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> Prediction:
+        """Returns the similarities and, unless the example has a score, `vectors`, for `score`."""
+        prediction = super().predict(example, features, outputs)
+        if example.label is not None:
+            return prediction
+        return prediction | {VECTORS: _unit(outputs)}
+
+    def write_predictions(
+        self, folder: Path, split: str, pairs: Pairs
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged; writes all but the vectors to the file."""
+        vectors: list[Any] = []  # of the example that is being written
+
+        def without() -> Iterator[tuple[Example, Prediction]]:
+            for example, prediction in pairs:
+                vectors[:] = [prediction.get(VECTORS)]
+                yield example, {k: value for k, value in prediction.items() if k != VECTORS}
+
+        for example, prediction in super().write_predictions(folder, split, without()):
+            found = {} if vectors[0] is None else {VECTORS: vectors[0]}
+            yield example, prediction | found
+
+    def score(self, pairs: Pairs) -> dict[str, float]:
+        """Computes the correlations of scored pairs, and the retrieval metrics of all others."""
+        retrieval = Retrieval()
+
+        def scored() -> Iterator[tuple[Example, Prediction]]:
+            for example, prediction in pairs:
+                if VECTORS in prediction:
+                    retrieval.add(_texts(example), prediction[VECTORS])
+                yield example, prediction
+
+        return super().score(scored()) | retrieval.scores()
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that `score` computes of the dev split."""
+        if self.scored:
+            return super().metric_names()
+        return [*PAIR_METRICS, *([TRIPLET_METRIC] if self.num_texts > 2 else [])]
+
+
+def _texts(example: Example) -> list[str]:
+    """Returns the texts of an example; raises ValueError if one is empty or there is only one."""
+    if example.pair is None:
+        raise ValueError(
+            f"{example.where}: this model compares two texts, but there is only one: give the "
+            "second text as well (--pair_column, --pair, or a pair in Python), or compute the "
+            "vector of the text with --embed."
+        )
+    texts = [example.text, example.pair, *example.choices]
+    if not all(text.strip() for text in texts):
+        raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
+    return texts
+
+
+def _encoded(text: str, tokenizer: Tokenizer, max_length: int) -> Feature:
+    ids, types = tokenizer.encode_prompt(text, max_length=max_length)
+    return Feature(np.array(ids, np.int32), (len(ids),), (len(types) - sum(types),), None)
+
+
+def _unit(outputs: Sequence[Outputs]) -> np.ndarray:
+    """Returns the embeddings of several texts, divided by their lengths: float32 [C, D]."""
+    vectors = np.stack([output["sentence_embedding"] for output in outputs])
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

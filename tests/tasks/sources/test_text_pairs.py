@@ -1,0 +1,145 @@
+"""Pairs, triplets and scored pairs are found in the user's files, whatever their columns."""
+
+import json
+
+import pytest
+
+from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.embedding import ContrastiveTask, SimilarityTask
+from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.text_pairs import PairSource
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+TEXTS = [f"the {a} of {b}" for a in WORDS for b in WORDS[:3]]
+
+
+def write(path, header, rows):
+    if path.suffix == ".csv":
+        lines = [",".join(header), *(",".join(map(str, row)) for row in rows)]
+    else:
+        lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("anchor,positive", ("anchor", "positive", None, ())),
+        ("Query,id,positive,score", ("Query", "positive", "score", ())),
+        ("sentence1,sentence2,label", ("sentence1", "sentence2", "label", ())),
+        ("question,answer,topic", ("question", "answer", None, ())),
+        ("erste,zweite", ("erste", "zweite", None, ())),
+        ("anchor,positive,negative", ("anchor", "positive", None, ("negative",))),
+        (
+            "query,positive,score,hard_negative_10,hard_negative_2",
+            ("query", "positive", None, ("hard_negative_2", "hard_negative_10")),
+        ),
+    ],
+)
+def test_columns_are_found_by_their_names_or_as_the_only_texts(header, columns, tmp_path, capsys):
+    header = header.split(",")
+    values = {"id": "7", "score": "0.5", "label": "3", "topic": "x"}
+    rows = [[values.get(name, f"{t} {i}") for i, name in enumerate(header)] for t in TEXTS[:4]]
+    source = PairSource({"train": write(tmp_path / "t.csv", header, rows)})
+    found = source.columns
+    assert (found.text, found.pair, found.label, found.negatives) == columns
+    assert all(repr(name) in source.note for name in found.named())
+    assert source.has_scores("train") == (columns[2] is not None)
+    example = next(source.examples("train"))
+    assert len(example.choices) == len(columns[3]) and example.text.startswith("the alpha of alpha")
+
+
+@pytest.mark.parametrize(
+    ("header", "named", "message"),
+    [
+        (
+            "a,b,c",
+            Columns(),
+            "which column is the first text .* and the second text .* There are: a",
+        ),
+        ("a,b,c", Columns(text="b"), "which column is the second text .* Give --pair_column"),
+        ("text,other", Columns(text="x"), "has no column 'x'"),
+        (
+            "a,b,c",
+            Columns(label="c", negatives=("b",)),
+            "--label_column c and --negative_columns b",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_found_are_asked_for(header, named, message, tmp_path):
+    header = header.split(",")
+    rows = [[f"{text} {name}" for name in header] for text in TEXTS[:4]]
+    with pytest.raises(ValueError, match=message):
+        PairSource({"train": write(tmp_path / "t.csv", header, rows)}, named)
+
+
+def test_what_is_no_table_of_pairs_is_refused(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("a\nb\n")
+    with pytest.raises(ValueError, match="one text per line, but the examples are pairs"):
+        PairSource({"train": str(path)})
+    with pytest.raises(ValueError, match="give --train"):
+        make_task("embed", TaskOptions(dev=str(path)))
+    data = write(tmp_path / "t.csv", ["the cat sat there on the mat", "the dog sat"], [TEXTS[:2]])
+    with pytest.raises(ValueError, match="is an example .* not the names of the columns"):
+        PairSource({"train": data})
+
+
+def test_scored_pairs_are_a_regression_of_cosines(tmp_path, tokenizer, capsys):
+    rows = [(text, text[::-1], i / 2) for i, text in enumerate(TEXTS)]
+    path = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], rows)
+    task = make_task("embed", TaskOptions(train=path, dev_fraction=0.2))
+    assert isinstance(task, SimilarityTask) and task.best_metric == "spearman"
+    assert "scores: 0 to 14.5; the model learns cosines of 0 for 0 and of 1 for 14.5" in (
+        capsys.readouterr().out
+    )
+    assert len(list(task.source.examples("dev"))) == 6
+    (feature,) = task.features(next(task.source.examples("train")), tokenizer, 16)
+    assert len(feature.lengths) == 2 and 0 <= feature.labels[0] <= 1
+    with pytest.raises(ValueError, match="temperature=0.1 has no effect, because the pairs have"):
+        make_task("embed", TaskOptions(train=path, embedding_options={"temperature": 0.1}))
+
+
+def test_no_anchor_is_both_trained_on_and_evaluated(tmp_path):
+    rows = [(TEXTS[i % 10], f"{text} {i}") for i, text in enumerate(TEXTS)]
+    path = write(tmp_path / "t.jsonl", ["anchor", "positive"], rows)
+    task = make_task("embed", TaskOptions(train=path, dev_fraction=0.2))
+    anchors = {split: {x.text for x in task.source.examples(split)} for split in ("train", "dev")}
+    assert anchors["dev"] and not anchors["dev"] & anchors["train"]
+    assert isinstance(task, ContrastiveTask) and task.best_metric == "mrr"
+
+
+def test_a_dev_file_may_be_of_another_kind_than_the_train_file(tmp_path):
+    train = write(tmp_path / "t.csv", ["a", "b"], list(zip(TEXTS, TEXTS[1:], strict=False)))
+    dev = [(text, text, 0.5) for text in TEXTS]
+    dev = write(tmp_path / "d.csv", ["sentence1", "sentence2", "score"], dev)
+    named = Columns(text="a", pair="b")
+    task = make_task("embed", TaskOptions(train=train, dev=dev, columns=named))
+    assert task.best_metric == "spearman" and "spearman" in task.metric_names()
+    assert next(task.source.examples("dev")).label == 0.5
+
+
+def test_every_row_has_as_many_hard_negatives(tmp_path, tokenizer):
+    rows = [
+        (a, b, ["no", "never"][: 2 - (i == 2)])
+        for i, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False))
+    ]
+    path = write(tmp_path / "t.jsonl", ["anchor", "positive", "negatives"], rows)
+    task = make_task("embed", TaskOptions(train=path))
+    examples = list(task.source.examples("train"))
+    (feature,) = task.features(examples[0], tokenizer, 16)
+    assert len(feature.lengths) == len(feature.labels) == 4
+    with pytest.raises(ValueError, match="row 3 has 1 hard negatives, but the first row has 2"):
+        task.features(examples[2], tokenizer, 16)
+
+
+def test_bad_rows_are_named_or_left_out(tmp_path):
+    rows = [(a, "" if i == 1 else "x", i) for i, a in enumerate(TEXTS)]
+    path = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], rows)
+    with pytest.raises(ValueError, match="row 3: the text in 'sentence2' is empty"):
+        list(PairSource({"train": path}).examples("train"))
+    source = PairSource({"train": path}, None, "skip")
+    assert len(list(source.examples("train"))) == len(TEXTS) - 1
+    ((split, problem),) = source.all_bad_rows()
+    assert split == "train" and "row 3" in problem
