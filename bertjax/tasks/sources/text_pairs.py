@@ -10,7 +10,7 @@ from bertjax.tasks.embedding import ContrastiveTask, EmbeddingTask, SimilarityTa
 from bertjax.tasks.sources.bad_rows import BadRows
 from bertjax.tasks.sources.columns import FIELDS, Columns
 from bertjax.tasks.sources.custom import CustomSource, data_files
-from bertjax.tasks.sources.held_out import grouped, spread
+from bertjax.tasks.sources.held_out import BY_TARGET, Choice, grouped, grouped_folds
 from bertjax.tasks.sources.own_files import OwnFiles
 from bertjax.tasks.sources.table_files import Table
 from bertjax.tasks.task import Example
@@ -132,10 +132,13 @@ def _make(options: TaskOptions) -> EmbeddingTask:
         print(source.note)
     scored = source.has_scores("train")
     given: dict[str, Any] = dict(options.embedding_options)
-    if scored:
-        note = source.hold_out(options.dev_fraction, spread, lambda example: example.label)
-    else:
-        note = source.hold_out(options.dev_fraction, _held_out, lambda example: example.text)
+    choice = BY_TARGET if scored else _BY_ANCHOR
+    note = source.hold_out(
+        options.dev_fraction,
+        choice,
+        lambda example: example.label if scored else example.text,
+        options.fold,
+    )
     if note := note or source.repeated_in_dev():
         print(note)
     fields: dict[str, Any] = {"name": "embed", "source": source, "scored": source.has_scores("dev")}
@@ -156,6 +159,9 @@ def _make(options: TaskOptions) -> EmbeddingTask:
 def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
     """Chooses all examples of some anchors, about `fraction` of them, or `MOST_HELD_OUT`."""
     return grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
+
+
+_BY_ANCHOR = Choice(_held_out, grouped_folds, "all pairs with the same first text together")
 
 
 def _range(source: PairSource) -> dict[str, Any]:
