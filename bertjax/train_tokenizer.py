@@ -69,7 +69,8 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
 
 
 def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
-    from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
+    from bertjax import tokenization
+    from bertjax.tokenization import train_unigram, train_wordpiece
 
     texts = _texts(corpus)
     common: dict[str, Any] = {
@@ -80,8 +81,9 @@ def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
     if config.kind == "unigram":
         return train_unigram(texts, do_lower_case=config.do_lower_case, **common)
     common["min_frequency"] = config.min_frequency
-    if config.kind == "bpe":
-        return train_bpe(texts, **common)
+    by_bytes = {"bpe": tokenization.train_bpe, "modernbert": tokenization.train_modernbert_bpe}
+    if config.kind in by_bytes:
+        return by_bytes[config.kind](texts, **common)
     return train_wordpiece(texts, do_lower_case=config.do_lower_case, **common)
 
 

@@ -25,17 +25,18 @@ class TrainTokenizerConfig:
     bertjax.prepare; the weights of a mixture are ignored."""
     output: str
     """New or empty directory to write the tokenizer to."""
-    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    """Kind of tokenizer: wordpiece as in BERT, byte-level bpe as in RoBERTa, or unigram as in
-    ALBERT. If the text has more than about a million different words, the rarest words are dropped
-    to bound the memory."""
+    kind: Literal["wordpiece", "bpe", "unigram", "modernbert"] = "wordpiece"
+    """Kind of tokenizer: wordpiece as in BERT, byte-level bpe as in RoBERTa, unigram as in ALBERT,
+    or modernbert, a byte-level bpe with NFC normalisation and the special tokens of BERT. If the
+    text has more than about a million different words, the rarest words are dropped to bound the
+    memory."""
     vocab_size: int = 30522
     """Maximum vocabulary size, special tokens included; a small corpus may yield fewer tokens."""
     do_lower_case: bool = True
-    """Lower-case the text and strip accents; has no effect on bpe, which keeps case and accents."""
+    """Lower-case the text and strip accents; has no effect on bpe and modernbert, which keep case
+    and accents."""
     min_frequency: int = 2
-    """Number of times that a pair of tokens must occur to be merged (wordpiece and bpe; no effect
-    on unigram)."""
+    """Number of times that a pair of tokens must occur to be merged (no effect on unigram)."""
     model_max_length: int = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
@@ -53,7 +54,7 @@ class TrainTokenizerConfig:
 
     def __post_init__(self):
         # A vocabulary has five special tokens and at least one character (bpe: all 256 bytes).
-        smallest = 261 if self.kind == "bpe" else 6
+        smallest = 261 if self.kind in ("bpe", "modernbert") else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
 

@@ -3,17 +3,20 @@
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe
 from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, load_tokenizer
+from bertjax.tokenization.modernbert_tokenizer import ModernBertTokenizer, train_modernbert_bpe
 from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
 from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 
 __all__ = [
     "TOKENIZER_FILES",
     "ByteLevelBPETokenizer",
+    "ModernBertTokenizer",
     "Tokenizer",
     "UnigramTokenizer",
     "WordPieceTokenizer",
     "load_tokenizer",
     "train_bpe",
+    "train_modernbert_bpe",
     "train_unigram",
     "train_wordpiece",
 ]

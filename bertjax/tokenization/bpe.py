@@ -51,6 +51,7 @@ class ByteLevelBPETokenizer(Tokenizer):
     """
 
     tokenizer_class = "RobertaTokenizer"
+    layout_of_class = ROBERTA
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         self.add_prefix_space = add_prefix_space
         super().__init__(
             vocab,
-            ROBERTA,
+            self.layout_of_class,
             do_lower_case=False,
             model_max_length=model_max_length,
             model_input_names=model_input_names,
@@ -85,19 +86,22 @@ class ByteLevelBPETokenizer(Tokenizer):
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
         backend.decoder = decoders.ByteLevel()
         backend.post_processor = processors.RobertaProcessing(
-            ("</s>", self.sep_token_id),
-            ("<s>", self.cls_token_id),
+            (self.layout.special_tokens.sep, self.sep_token_id),
+            (self.layout.special_tokens.cls, self.cls_token_id),
             trim_offsets=True,
             add_prefix_space=self.add_prefix_space,
         )
-        # The mask token includes the space before it.
-        backend.add_special_tokens(
-            [
-                AddedToken(token, normalized=False, lstrip=token == "<mask>")
-                for token in self.layout.special_tokens
-            ]
-        )
+        added = self._added_tokens()
+        backend.add_special_tokens([token for token in added if token.special])
+        backend.add_tokens([token for token in added if not token.special])
         return backend
+
+    def _added_tokens(self) -> list[AddedToken]:
+        # The mask token includes the space before it.
+        return [
+            AddedToken(token, normalized=False, lstrip=token == "<mask>", special=True)
+            for token in self.layout.special_tokens
+        ]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, encoded with a space before its first word.
@@ -167,6 +171,28 @@ def train_bpe(
             texts contain no word.
     """
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "report": report}
+    vocab, merges = learn_bpe(texts, special, **options)
+    return ByteLevelBPETokenizer(vocab, merges, model_max_length=model_max_length)
+
+
+def learn_bpe(
+    texts: Iterable[str],
+    special: Sequence[str],
+    *,
+    vocab_size: int,
+    min_frequency: int,
+    report: Report | None,
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Learns byte-level BPE; returns the vocabulary {token: id} and the merges in order of rank.
+
+    The tokens in `special` have the first ids. `vocab_size`, `min_frequency` and `report` are those
+    of `train_bpe`.
+
+    Raises:
+        ValueError: `vocab_size` is too small for the special tokens and the byte tokens, or the
+            texts contain no word.
+    """
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(special) + len(alphabet):
         raise ValueError(
@@ -185,15 +211,14 @@ def train_bpe(
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=special,
+        special_tokens=list(special),
         initial_alphabet=alphabet,
         show_progress=False,
     )
     with progress.progress("learning the vocabulary"):
         backend.train_from_iterator(repeated(words), trainer)
     model = json.loads(backend.to_str())["model"]
-    merges = [(first, second) for first, second in model["merges"]]
-    return ByteLevelBPETokenizer(model["vocab"], merges, model_max_length=model_max_length)
+    return model["vocab"], [(first, second) for first, second in model["merges"]]
 
 
 def _words_of(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -1,6 +1,7 @@
 """Loads a tokenizer from a model directory, a vocabulary file, or the Hugging Face hub."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
+from bertjax.tokenization.modernbert_tokenizer import ModernBertTokenizer, is_modernbert
 from bertjax.tokenization.tokenizer_files import (
     TokenizerJson,
     read_merges,
@@ -221,6 +223,10 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
         )
     # tokenizer.json may exist alone, but must agree with vocab.json and merges.txt if they exist.
     vocabularies, settings = [], {}
+    if source.json and is_modernbert(source.json):
+        settings = {"add_prefix_space": _prefix_space_of(source.json, ["NFC"])}
+        settings = _with_config(source, settings, ("add_prefix_space",), None)
+        return ModernBertTokenizer.from_json(source.json, **settings, **source.common())
     if source.json:
         vocabularies.append((source.json.vocab(), source.json.merges()))
         settings["add_prefix_space"] = _prefix_space_of(source.json)
@@ -244,18 +250,20 @@ def _load_bpe(source: _Source, do_lower_case: bool | None) -> ByteLevelBPETokeni
     return ByteLevelBPETokenizer(*vocabularies[0], **settings, **source.common())
 
 
-def _prefix_space_of(read: TokenizerJson) -> bool:
+def _prefix_space_of(read: TokenizerJson, normalizers: Sequence[str] = ()) -> bool:
     """Returns the setting `add_prefix_space` of a byte-level BPE from its tokenizer.json, `read`.
 
     Raises:
-        ValueError: the file has a normalizer, or another pre-tokenizer than ByteLevel with
-            use_regex, RoBERTa's.
+        ValueError: the file has a normalizer that is not in `normalizers`, or another pre-tokenizer
+            than ByteLevel with use_regex, RoBERTa's.
     """
     steps = [step["type"] for step in (*read.normalizers, *read.pre_tokenizers)]
-    if steps != ["ByteLevel"] or not read.pre_tokenizers[0].get("use_regex", True):
+    known = [*(step for step in steps[:-1] if step in normalizers), "ByteLevel"]
+    if steps != known or not read.pre_tokenizers[0].get("use_regex", True):
         raise ValueError(
-            f"{read.file} preprocesses text by {brief(steps)}: only ['ByteLevel'] with "
-            "use_regex, as in RoBERTa, is supported."
+            f"{read.file} preprocesses text by {brief(steps)}: only "
+            f"{[*normalizers, 'ByteLevel']} with use_regex, as in "
+            f"{'ModernBERT' if normalizers else 'RoBERTa'}, is supported."
         )
     return read.pre_tokenizers[0]["add_prefix_space"]
 

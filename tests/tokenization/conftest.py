@@ -6,6 +6,7 @@ from bertjax.tokenization import (
     Tokenizer,
     UnigramTokenizer,
     train_bpe,
+    train_modernbert_bpe,
     train_unigram,
     train_wordpiece,
 )
@@ -29,6 +30,7 @@ def kinds(texts) -> dict[str, Tokenizer]:
         "bpe": train_bpe(texts, vocab_size=300, model_max_length=64),
         "albert": unigram,
         "xlm-roberta": _as_roberta(unigram, [*roberta, *own], "XLMRobertaTokenizer"),
+        "modernbert": train_modernbert_bpe(texts, vocab_size=300, model_max_length=64),
         "camembert": _as_roberta(unigram, [*camembert, *own], "CamembertTokenizer"),
     }
 

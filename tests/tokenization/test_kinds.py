@@ -16,7 +16,7 @@ from bertjax.tokenization import (
 ODD = ["", "  two  spaces ", "Ünïcode café 你好 🙂", "it''s ``so``, 9,5", "a <mask> [MASK] </s>"]
 
 
-KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert"]
+KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert", "modernbert"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -40,7 +40,10 @@ def test_a_pair_has_the_special_tokens_and_types_of_its_family(kinds, name):
     ids, types = tokenizer.encode_pair("a", "b")
     a, b = tokenizer.encode(["a", "b"])
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    if name in ("wordpiece", "albert"):
+    if name == "modernbert":
+        assert (ids, types) == ([cls, *a, sep, *b, sep], [0] * len(ids))
+        assert tokenizer.model_input_names == ("input_ids", "attention_mask")
+    elif name in ("wordpiece", "albert"):
         assert ids == [cls, *a, sep, *b, sep]
         assert types == [0] * (len(a) + 2) + [1] * (len(b) + 1)
         assert "token_type_ids" in tokenizer.model_input_names
