@@ -18,7 +18,12 @@ from bertjax.data.preparation.objectives import OBJECTIVES
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.predict import PredictConfig
 from bertjax.tasks import make_task
-from bertjax.tokenization import train_bpe, train_unigram, train_wordpiece
+from bertjax.tokenization import (
+    train_bpe,
+    train_modernbert_bpe,
+    train_unigram,
+    train_wordpiece,
+)
 from bertjax.training.finetuning import load_for_task
 from bertjax.training.variants import task_options
 from bertjax.weights import load_model
@@ -28,6 +33,7 @@ RECIPES = {
     "roberta": (train_bpe, 300, "mlm"),
     "albert": (train_unigram, 90, "sop"),
     "distilbert": (train_wordpiece, 90, "mlm"),
+    "modernbert": (train_modernbert_bpe, 300, "mlm"),
 }
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
 
