@@ -5,9 +5,9 @@
 Joins the documents of CoNLL-2003, which -DOCSTART- lines separate, to texts of 2,000 words, trains
 a tagger on those of the train split, and reports the entity-level F1 on those of the test split:
 of the words in the first window, which are those that a truncated text would have, and of all
-words behind it. Different words are not equally hard, so the documents of the test split are also
-joined anew from each of them on, round the end of the file. Then nearly all words are in a first
-window once, and `f1_same_words_behind` is the score of these words where they are behind one.
+words behind it. These are different words, and only a few are in a first window. So the documents
+are also predicted one by one: `same_words` has the F1 of the words that are in the first window of
+their document and behind the first window of the text that it is joined to, in both places.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from bertjax.tasks.sources.conll import DOCUMENT_START
 from bertjax.tasks.tag_schemes import entities, to_iob2
 from bertjax.tokenization import load_tokenizer
 
-FILES = {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}
-# A word of the test split: its number in the file, itself and its tag.
+TRAIN, TEST = "train.txt", "test.txt"
+# A word: its number in the file, itself and its tag.
 Word = tuple[int, str, str]
 
 
@@ -59,12 +59,6 @@ def joined(parts: list[list[Word]], size: int) -> Iterator[list[Word]]:
     yield text
 
 
-def rotated(parts: list[list[Word]], size: int) -> Iterator[list[Word]]:
-    """Joins, for each document, it and the next ones, round the end, to a text of `size` words."""
-    for first in range(len(parts)):
-        yield next(joined(parts[first:] + parts[:first], size))
-
-
 def write(path: Path, texts: list[list[Word]]) -> str:
     """Writes texts in CoNLL's format, without blank lines in a text; returns the path."""
     blocks = ("\n".join(f"{word} {tag}" for _, word, tag in text) for text in texts)
@@ -76,23 +70,17 @@ def f1(texts: list[list[Word]], tags: list[Any], counts: Callable[[int, int], bo
     """Returns the F1, in per cent, of entities whose first word (text, word) satisfies `counts`."""
     total: Counter[str] = Counter()
     for number, (text, predicted) in enumerate(zip(texts, tags, strict=True)):
-        sets = [
+        golds, found = (
             {entity for entity in entities(marked) if counts(number, entity[0])}
             for marked in ([tag for _, _, tag in text], predicted)
-        ]
-        total.update(right=len(sets[0] & sets[1]), all=len(sets[0]) + len(sets[1]))
+        )
+        total.update(right=len(golds & found), all=len(golds) + len(found))
     return round(200 * total["right"] / max(total["all"], 1), 2)
 
 
 def trained(args: argparse.Namespace) -> Path:
     """Trains the tagger, unless it is trained already; returns its model directory."""
-    files = {
-        split: write(
-            args.workdir / f"{split}.conll",
-            [*joined(documents(args.data_dir / FILES[split]), args.words)],
-        )
-        for split in ("train", "dev")
-    }
+    texts = joined(documents(args.data_dir / TRAIN), args.words)
     config = FinetuneConfig(
         task="tag",
         init=args.init,
@@ -107,8 +95,8 @@ def trained(args: argparse.Namespace) -> Path:
             warmup_steps=0,
             warmup_proportion=0.1,
         ),
-        train=files["train"],
-        dev=files["dev"],
+        train=write(args.workdir / "train.conll", [*texts]),
+        dev_fraction=0.0,
     )
     return bertjax.finetune(config).directory
 
@@ -121,27 +109,16 @@ def predicted(model: Path, file: str) -> list[Any]:
     return [json.loads(line)["labels"] for line in output.read_text("utf-8").splitlines()]
 
 
-def scores(texts: list[list[Word]], tags: list[Any], model: Path) -> dict[str, float]:
-    """Returns the F1 within the first window, behind it, and of the same words behind it."""
+def first_windows(texts: list[list[Word]], model: Path) -> list[int]:
+    """Returns the number of words of each text that begin within its first window."""
     tokenizer = load_tokenizer(model)
     room = json.loads((model / "task.json").read_text())["max_length"] - 2
-    first = []  # number of words that begin within the first window of each text
+    counts = []
     for text in texts:
         lengths = map(len, tokenizer.encode_after_space([word for _, word, _ in text]))
-        first.append(sum(start < room for start in itertools.accumulate(lengths, initial=0)))
-    seen = {
-        word
-        for text, count in zip(texts, first, strict=True)
-        for word, _, _ in text[: min(count, len(text))]
-    }
-    return {
-        "words_within": sum(map(min, first, map(len, texts))),
-        "f1_within": f1(texts, tags, lambda text, word: word < first[text]),
-        "f1_behind": f1(texts, tags, lambda text, word: word >= first[text]),
-        "f1_same_words_behind": f1(
-            texts, tags, lambda text, word: word >= first[text] and texts[text][word][0] in seen
-        ),
-    }
+        starts = [*itertools.accumulate(lengths, initial=0)][:-1]
+        counts.append(sum(start < room for start in starts))
+    return counts
 
 
 def main() -> None:
@@ -153,18 +130,33 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=2000)
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=16)
-    parser.add_argument("--max_steps", type=int, default=400)
+    parser.add_argument("--max_steps", type=int, default=300)
     parser.add_argument("--learning_rate", type=float, default=2e-4)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
     model = trained(args)
-    parts = documents(args.data_dir / FILES["test"])
-    figures: dict[str, Any] = {"max_length": args.max_length, "documents": len(parts)}
-    for name, join in (("joined", joined), ("rotated", rotated)):
-        texts = [*join(parts, args.words)]
-        tags = predicted(model, write(args.workdir / f"{name}.conll", texts))
-        figures[name] = {"texts": len(texts), **scores(texts, tags, model)}
+    single = documents(args.data_dir / TEST)
+    texts = [*joined(single, args.words)]
+    tags = predicted(model, write(args.workdir / "joined.conll", texts))
+    single_tags = predicted(model, write(args.workdir / "single.conll", single))
+    first, single_first = first_windows(texts, model), first_windows(single, model)
+    behind = {word[0] for text, n in zip(texts, first, strict=True) for word in text[n:]}
+    within = {word[0] for text, n in zip(single, single_first, strict=True) for word in text[:n]}
+    both = behind & within
+    figures = {
+        "max_length": args.max_length,
+        "texts": len(texts),
+        "words_within": sum(first),
+        "words_behind": len(behind),
+        "f1_within": f1(texts, tags, lambda text, word: word < first[text]),
+        "f1_behind": f1(texts, tags, lambda text, word: word >= first[text]),
+        "same_words": {
+            "words": len(both),
+            "f1_within": f1(single, single_tags, lambda text, word: single[text][word][0] in both),
+            "f1_behind": f1(texts, tags, lambda text, word: texts[text][word][0] in both),
+        },
+    }
     report(figures, args.output)
 
 
