@@ -1,4 +1,4 @@
-"""Trains a tokenizer on text: `python -m bertjax.train_tokenizer --input ... --output ...`."""
+"""Trains or extends a tokenizer: `python -m bertjax.train_tokenizer --input ... --output ...`."""
 
 import dataclasses
 import sys
@@ -17,9 +17,10 @@ sys.modules[__name__].__class__ = command_line.CallableModule
 
 
 def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -> "Tokenizer":
-    """Trains a tokenizer, saves it in the folder `output`, and returns it.
+    """Trains or extends a tokenizer, saves it in the folder `output`, and returns it.
 
         bertjax.train_tokenizer(input="text/*", vocab_size=30522, output="tokenizer")
+        bertjax.train_tokenizer(input="text/*", extend="my-bert", add=5_000, output="tokenizer")
 
     Args:
         config: the config of the training; None: the default config.
@@ -27,19 +28,23 @@ def train_tokenizer(config: TrainTokenizerConfig | None = None, **fields: Any) -
             fields `input` and `output` are required if `config` is None.
 
     Raises:
-        ValueError: the output directory is not empty, the corpus contains no word, or `vocab_size`
-            is too small for the corpus (unigram) or for the 256 bytes (byte-level BPE).
+        FileNotFoundError: there is no tokenizer at `extend`.
+        ValueError: the output directory is not empty, the corpus contains no word or no word to
+            add, or `vocab_size` is too small for the corpus (unigram) or for the 256 bytes
+            (byte-level BPE).
         TypeError: a name in `fields` is not a field of `TrainTokenizerConfig`.
     """
     return run(config_from(TrainTokenizerConfig, config, fields))
 
 
 def run(config: TrainTokenizerConfig) -> "Tokenizer":
-    """Trains a tokenizer on the corpus `config.input` and saves it in the folder `config.output`.
+    """Learns or extends a vocabulary from the text `config.input`, and saves it in `config.output`.
 
     Raises:
-        ValueError: the output directory is not empty, the corpus contains no word, or `vocab_size`
-            is too small for the corpus (unigram) or for the 256 bytes (byte-level BPE).
+        FileNotFoundError: there is no tokenizer at `extend`.
+        ValueError: the output directory is not empty, the corpus contains no word or no word to
+            add, or `vocab_size` is too small for the corpus (unigram) or for the 256 bytes
+            (byte-level BPE).
     """
     from bertjax.data.mixture import parse_mixture
     from bertjax.data.text.corpus import Corpus, ReadOptions
@@ -57,6 +62,8 @@ def run(config: TrainTokenizerConfig) -> "Tokenizer":
     if mixture is not None:
         print("note: the weights of --input are ignored: the vocabulary is learnt from all text.")
     corpus = Corpus(inputs, ReadOptions(**options))
+    if config.extend is not None:
+        return _extend(config, corpus)
     tokenizer = _train(config, corpus)
     tokenizer.save(output)
     print(f"{tokenizer.vocab_size} entries written to {output}")
@@ -87,6 +94,40 @@ def _train(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
     return train_wordpiece(texts, do_lower_case=config.do_lower_case, **common)
 
 
+def _extend(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
+    """Extends the tokenizer of the model `config.extend`, saves it, and prints what it saves."""
+    from bertjax.tokenization import UnigramTokenizer, extend, load_tokenizer
+
+    old = load_tokenizer(_place_of_tokenizer(str(config.extend)))
+    extension = extend(
+        old, _texts(corpus), config.add, min_frequency=config.min_frequency, report=print
+    )
+    extension.tokenizer.save(config.output)
+    entries, before, after = extension.entries, extension.tokens_before, extension.tokens_after
+    print(
+        f"{len(entries):,} entries added to the {old.vocab_size:,} of {config.extend}: "
+        f"{extension.tokenizer.vocab_size:,} entries written to {config.output}"
+    )
+    if len(entries) < config.add:
+        print(f"No other word of the text occurs {config.min_frequency} times in several pieces.")
+    print(f"The first of them: {', '.join(map(old.readable, entries[:10]))}")
+    fewest = f"; one token per word would be {1 - extension.words / before:.1%} fewer"
+    print(
+        f"Tokens of the text: {before:,} before, {after:,} now, {1 - after / before:.1%} fewer"
+        f"{'' if isinstance(old, UnigramTokenizer) else fewest}."
+    )
+    return extension.tokenizer
+
+
+def _place_of_tokenizer(model: str) -> str:
+    """Returns the place of a model's tokenizer: the folder in a workdir, or beside a checkpoint."""
+    from bertjax.run_file import holds_run
+
+    if holds_run(Path(model)):
+        return str(Path(model) / "tokenizer")
+    return str(Path(model).parent) if Path(f"{model}.index").is_file() else model
+
+
 def _texts(corpus: "Corpus") -> Iterator[str]:
     """Yields the texts of a corpus, and shows how much of it has been read."""
     from bertjax.data.text.documents import sentences_of
@@ -103,12 +144,13 @@ def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
         TrainTokenizerConfig,
         argv,
         command="train_tokenizer",
-        description="Learns a WordPiece, byte-level BPE or unigram vocabulary from text.",
+        description="Learns a WordPiece, byte-level BPE or unigram vocabulary from text, or "
+        "extends that of a model.",
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains a tokenizer as the command-line flags say; returns the exit status."""
+    """Trains or extends a tokenizer as the flags say; returns the exit status."""
     return command_line.run_reporting_errors(lambda: run(parse(argv)))
 
 

@@ -118,3 +118,36 @@ def test_a_tokenizer_is_trained_from_python(text, tmp_path):
     tokenizer = bertjax.train_tokenizer(input=str(text), vocab_size=100, output=str(output))
     assert tokenizer.vocab_size == 100
     assert load_tokenizer(output).fingerprint == tokenizer.fingerprint
+
+
+def test_the_vocabulary_of_a_model_is_extended_and_the_tokens_saved_are_said(
+    text, tmp_path, capsys, encoder, tokenizer
+):
+    flags = ["--extend", str(encoder), "--add", "25", "--input", str(text)]
+    assert train_tokenizer.main([*flags, "--output", str(tmp_path / "one")]) == 0
+    new = load_tokenizer(tmp_path / "one")
+    assert new.tokens[: tokenizer.vocab_size] == tokenizer.tokens
+    assert new.vocab_size == tokenizer.vocab_size + 25
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"25 entries added to the {tokenizer.vocab_size} of {encoder}" in said
+    assert "% fewer; one token per word would be" in said
+    # A checkpoint of TF1 and the workdir of a run have their tokenizer in other places.
+    tokenizer.save(tmp_path / "run" / "tokenizer")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    tokenizer.save(tmp_path / "google")
+    (tmp_path / "google" / "bert_model.ckpt.index").touch()
+    for model in (tmp_path / "run", tmp_path / "google" / "bert_model.ckpt"):
+        again = bertjax.train_tokenizer(
+            input=(str(text),), extend=str(model), add=25, output=str(tmp_path / model.name / "new")
+        )
+        assert again.fingerprint == new.fingerprint
+
+
+def test_settings_without_effect_are_refused():
+    fields = {"input": ("text",), "output": "out"}
+    with pytest.raises(ValueError, match="kind=bpe, vocab_size=300 has no effect with --extend m"):
+        TrainTokenizerConfig(**fields, extend="m", kind="bpe", vocab_size=300)
+    with pytest.raises(ValueError, match="add=7 has no effect without --extend"):
+        TrainTokenizerConfig(**fields, add=7)
+    with pytest.raises(ValueError, match="add=0 must be at least 1"):
+        TrainTokenizerConfig(**fields, extend="m", add=0)

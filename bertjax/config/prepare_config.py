@@ -8,15 +8,16 @@ from bertjax.data.preparation.objectives import ObjectiveName
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerConfig:
-    """Config of `bertjax.train_tokenizer`, which learns a vocabulary from text.
+    """Config of `bertjax.train_tokenizer`, which learns or extends a vocabulary from text.
 
     Raises:
-        ValueError: `vocab_size` is below 6 (bpe: 261), the special tokens and one character.
+        ValueError: `vocab_size` is below 6 (bpe: 261), the special tokens and one character; `add`
+            is below 1; or a setting has no effect with or without `extend`.
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
         "data": "input text_format text_field errors tfds_data_dir do_lower_case",
-        "model": "kind vocab_size min_frequency model_max_length",
+        "model": "kind vocab_size min_frequency model_max_length extend add",
         "output": "output",
     }
 
@@ -36,9 +37,16 @@ class TrainTokenizerConfig:
     """Lower-case the text and strip accents; has no effect on bpe and modernbert, which keep case
     and accents."""
     min_frequency: int = 2
-    """Number of times that a pair of tokens must occur to be merged (no effect on unigram)."""
+    """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
+    no effect on unigram) or, with --extend, that a word must occur to be added (all kinds)."""
     model_max_length: int = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
+    extend: str | None = None
+    """Model whose vocabulary is extended by those words of the text that save the most tokens; all
+    old ids keep their tokens. A model directory, a vocabulary file, the workdir of a run, a hub
+    name or bertjax:tiny; None: a new vocabulary is learnt."""
+    add: int = 5_000
+    """Largest number of entries that --extend adds to the vocabulary."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
     prose has one document per file, which is split into sentences; auto detects the layout from the
@@ -57,6 +65,21 @@ class TrainTokenizerConfig:
         smallest = 261 if self.kind in ("bpe", "modernbert") else 6
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
+        if self.add < 1:
+            raise ValueError(f"add={self.add} must be at least 1.")
+        idle = ("add",)
+        if self.extend is not None:
+            idle = ("kind", "vocab_size", "do_lower_case", "model_max_length")
+        changed = [name for name in idle if getattr(self, name) != getattr(type(self), name)]
+        if changed:
+            values = ", ".join(f"{name}={getattr(self, name)}" for name in changed)
+            raise ValueError(
+                f"{values} has no effect without --extend: name the model to extend, or leave it "
+                "out."
+                if self.extend is None
+                else f"{values} has no effect with --extend {self.extend}, whose tokenizer "
+                "determines it: leave it out."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

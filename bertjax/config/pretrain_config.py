@@ -165,14 +165,14 @@ class PretrainConfig(TrainingConfig):
     """
 
     GROUPS: ClassVar[dict[str, str]] = {
-        "data": "data data_cache mlm_probability whole_word_masking max_ngram random_words predict "
-        "reader_threads",
-        "model": "init head model",
+        "data": "data data_cache eval_data mlm_probability whole_word_masking max_ngram "
+        "random_words predict reader_threads",
+        "model": "init new_positions head model",
         "training": "phases optimizer distillation seed max_bad_steps skip_spikes rollback_steps",
         "hardware": "dtype attention remat unroll dropout_prng deterministic peak_tflops mesh "
         "distributed",
         "output": "workdir overwrite log_every track track_project stall_seconds eval_every "
-        "eval_rows save_every keep_checkpoints push_to_hub push_every hub_private",
+        "eval_rows eval_at_start save_every keep_checkpoints push_to_hub push_every hub_private",
     }
 
     data: str = ""
@@ -182,11 +182,21 @@ class PretrainConfig(TrainingConfig):
     data_cache: str | None = None
     """Folder on a disk of each machine for the copy of --data in a bucket; a copy that was
     interrupted continues, and later runs use it again; None: ~/.cache/bertjax/buckets."""
+    eval_data: tuple[str, ...] = ()
+    """Directories of other prepared data whose held-out rows are evaluated as well, for example of
+    the text that --init was trained on, to see what is forgotten; the losses are named after the
+    folders; prepared with the same tokenizer as --data."""
     init: str | None = None
     """Model to start from: a model directory, a .bin or .safetensors file, the workdir of another
     run, a TF1 checkpoint, a hub name or bertjax:tiny; its architecture replaces all --model.* flags
     except hidden_dropout_prob, attention_probs_dropout_prob and classifier_dropout, which are those
-    of this run; None: random weights."""
+    of this run, and a max_position_embeddings above 512 and that of the model. If the tokenizer of
+    the data is that of the model with further entries (bertjax.train_tokenizer --extend), these get
+    the mean of the embeddings of their old pieces. None: random weights."""
+    new_positions: Literal["tile", "interpolate"] = "tile"
+    """Position embeddings if rows or --model.max_position_embeddings are longer than the model of
+    --init can read: tile keeps those of the model and repeats them for new positions, as in
+    Longformer; interpolate spreads those of the model over all positions."""
     model: BertConfig = BertConfig()
     """Architecture of the model."""
     head: Literal["pretraining", "masked_lm"] | None = None
@@ -221,6 +231,8 @@ class PretrainConfig(TrainingConfig):
     eval_rows: int = 10_000
     """Maximum number of held-out rows per evaluation; of more rows, a fixed random sample is
     used."""
+    eval_at_start: bool = False
+    """Evaluate before the first step as well, to compare later evaluations with --init."""
     save_every: int = 1_000
     """Number of steps between checkpoints; a checkpoint is also written after each evaluation with
     the lowest held-out masked LM loss of the phase so far, at the end of each phase and when a
@@ -261,6 +273,8 @@ class PretrainConfig(TrainingConfig):
                     f"phases.{index}.decay_steps={phase.decay_steps} with optimizer.schedule="
                     f"{self.optimizer.schedule!r}: only the schedule 'trapezoidal' has decay steps."
                 )
+        # A model of --init gets the positions that it lacks.
+        for phase in self.phases if self.init is None else ():
             if phase.max_length > self.model.max_length:
                 raise ValueError(
                     f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "

@@ -159,6 +159,12 @@ class Metadata:
         """Whether the sequences are sentence pairs with a label (NSP or SOP)."""
         return OBJECTIVES[self.objective].has_sentence_pairs
 
+    def has_held_out(self, max_length: int) -> bool:
+        """Returns whether rows of this maximum length were held out for evaluation."""
+        held_out = self.splits.get("eval")
+        content = held_out.lengths.get(str(max_length)) if held_out else None
+        return bool(content and content.records)
+
     def shards(self, lengths: Collection[int] | None = None) -> list[Shard]:
         """Returns the shards of all splits, in order.
 

@@ -2,6 +2,7 @@
 
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, train_bpe
+from bertjax.tokenization.extension import Extension, extend
 from bertjax.tokenization.load_tokenizer import TOKENIZER_FILES, load_tokenizer
 from bertjax.tokenization.modernbert_tokenizer import ModernBertTokenizer, train_modernbert_bpe
 from bertjax.tokenization.unigram import UnigramTokenizer, train_unigram
@@ -10,10 +11,12 @@ from bertjax.tokenization.wordpiece import WordPieceTokenizer, train_wordpiece
 __all__ = [
     "TOKENIZER_FILES",
     "ByteLevelBPETokenizer",
+    "Extension",
     "ModernBertTokenizer",
     "Tokenizer",
     "UnigramTokenizer",
     "WordPieceTokenizer",
+    "extend",
     "load_tokenizer",
     "train_bpe",
     "train_modernbert_bpe",

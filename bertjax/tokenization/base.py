@@ -4,6 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -148,6 +149,30 @@ class Tokenizer(abc.ABC):
         """A hash (16 hex digits) of the vocabulary and settings that determine a text's ids."""
         return hashlib.sha256(json.dumps(self._identity()).encode()).hexdigest()[:16]
 
+    def difference_from(self, old: "Tokenizer") -> str:
+        """Describes why this tokenizer is not `old` with further entries; "" if it is.
+
+        All ids of `old` must have the same tokens here, texts must be preprocessed equally, and
+        merges (BPE) or pieces with their scores (unigram) must begin with those of `old`.
+        """
+        if type(self) is not type(old):
+            return f"{type(old).__name__} and {type(self).__name__} are different kinds"
+        for index, (before, token) in enumerate(
+            itertools.zip_longest(old.tokens, self.tokens[: old.vocab_size])
+        ):
+            if token != before:
+                now = "is missing" if token is None else f"is {brief(token, 40)!r}"
+                return f"id {index} was {brief(before, 40)!r} and {now}"
+        for before, now in zip(old._identity(), self._identity(), strict=True):
+            if not isinstance(before, list):
+                before, now = [before], [now]
+            for one, other in zip(before, [*now, *[None] * len(before)], strict=False):
+                if one != other:
+                    return (
+                        f"a setting, merge or score was {brief(one, 60)} and is {brief(other, 60)}"
+                    )
+        return ""
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, without adding special tokens.
 
@@ -155,6 +180,23 @@ class Tokenizer(abc.ABC):
         """
         encodings = self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def words(self, text: str) -> list[str]:
+        """Splits a text, as if a space preceded it, into the words that `split` takes.
+
+        The words are normalised, for example lower-cased, and written as in the vocabulary.
+        """
+        backend = self._text_backend
+        if backend.normalizer is not None:
+            text = backend.normalizer.normalize_str(text)
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]  # type: ignore
+
+    def split(self, word: str) -> list[int]:
+        """Returns the ids of the pieces of a word, written as in the vocabulary.
+
+        `word` is an element of `words`, or the entry of another vocabulary.
+        """
+        return [token.id for token in self._text_backend.model.tokenize(word)]
 
     def encode_after_space(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, encoded as if a space preceded the text.

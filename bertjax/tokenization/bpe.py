@@ -111,6 +111,10 @@ class ByteLevelBPETokenizer(Tokenizer):
         spaced = [text if not text or text.startswith(" ") else f" {text}" for text in texts]
         return self.encode(spaced)
 
+    def words(self, text: str) -> list[str]:
+        """Splits a text, with a space before it, into words of characters that stand for bytes."""
+        return super().words(f" {text}") if text.strip() else []
+
     @property
     def word_starts(self) -> np.ndarray:
         """Whether each token begins with a space or is a special token, bool [vocab_size].

@@ -289,6 +289,38 @@ def _without_number_comma(piece: str, score: float) -> float:
     return score - 100 if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit() else score
 
 
+def with_pieces(
+    tokenizer: UnigramTokenizer, pieces: Sequence[tuple[str, float]]
+) -> UnigramTokenizer:
+    """Returns a tokenizer with the new (piece, log probability) pairs `pieces` at the end.
+
+    The SentencePiece file gets the pieces as well. It is left out for XLM-RoBERTa and CamemBERT,
+    because transformers would give the id of their mask token to a piece at the end of the file.
+    """
+    model_file = tokenizer.model_file
+    if model_file is not None and tokenizer.layout is not ALBERT:
+        model_file = None
+    if model_file is not None:
+        from sentencepiece import sentencepiece_model_pb2
+
+        model: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+        model.ParseFromString(model_file)
+        for piece, score in pieces:
+            model.pieces.add(piece=piece, score=score)
+        model.trainer_spec.vocab_size = len(model.pieces)
+        model_file = model.SerializeToString()
+    return UnigramTokenizer(
+        [*tokenizer.pieces, *pieces],
+        tokenizer_class=tokenizer.tokenizer_class,
+        charsmap=tokenizer.charsmap,
+        do_lower_case=tokenizer.do_lower_case,
+        keep_accents=tokenizer.keep_accents,
+        model_file=model_file,
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+    )
+
+
 def train_unigram(
     texts: Iterable[str],
     *,

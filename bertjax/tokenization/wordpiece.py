@@ -6,7 +6,7 @@ limit is 200 characters.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,13 @@ class WordPieceTokenizer(Tokenizer):
         backend.add_special_tokens(list(SPECIAL_TOKENS))
         return backend
 
+    def split(self, word: str) -> list[int]:
+        """Returns the ids of the pieces of a word or, after `##`, of the rest of a word."""
+        if not word.startswith("##"):
+            return super().split(word)
+        pieces = longest_matches(word[2:], self.vocab, continues=True)
+        return [self.vocab[piece] for piece in pieces] or [self.unk_token_id]
+
     @property
     def word_starts(self) -> np.ndarray:
         """Whether each token starts a word, bool [vocab_size]; tokens with `##` continue a word."""
@@ -107,6 +114,26 @@ class WordPieceTokenizer(Tokenizer):
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": "".join(token + "\n" for token in self.tokens)}
+
+
+def longest_matches(
+    word: str, vocab: Container[str], *, continues: bool = False
+) -> tuple[str, ...]:
+    """Splits a word from left to right into the longest entries of `vocab` (Wu et al. 2016, 4.1).
+
+    If `continues`, the word is the rest of one whose beginning has been split. The result is () if
+    there is no entry at some place.
+    """
+    pieces, start = [], 0
+    while start < len(word):
+        prefix = "##" if start or continues else ""
+        ends = range(len(word), start, -1)
+        end = next((end for end in ends if prefix + word[start:end] in vocab), None)
+        if end is None:
+            return ()
+        pieces.append(prefix + word[start:end])
+        start = end
+    return tuple(pieces)
 
 
 def looks_cased(vocab: Iterable[str]) -> bool:

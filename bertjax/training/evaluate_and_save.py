@@ -147,6 +147,11 @@ class EvaluateAndSave:
             self._logger.report(step, evaluation)
         return evaluation
 
+    def evaluate_start(self, state: TrainState) -> bool:
+        """Evaluates the state before the first step; returns False if a stop signal came."""
+        self._evaluation(0, state)
+        return not self.evaluation_due
+
     def make_due_evaluation(self, step: int, state: TrainState) -> bool:
         """Evaluates the state of `step`, which is saved already but not evaluated yet.
 

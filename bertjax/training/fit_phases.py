@@ -125,6 +125,8 @@ class FitPhases:
         self._stop.nothing_to_lose = save.is_saved(step)
         with activity.compiling("the evaluation"):
             save.is_compiled |= run.compile_evaluation(state.params, phase)
+        if step == 0 and run.evaluates_at_start and not save.evaluate_start(state):
+            return state, step
         while step < start + phase.num_steps and not self._should_stop():
             with activity.doing(activity.STEPPING):
                 state, step = self._fit_stage(index, state, step, start, save)

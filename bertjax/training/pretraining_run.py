@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from bertjax.cloud.hub_push import push_folder
-from bertjax.config import Phase, PretrainConfig, differences
+from bertjax.config import Phase, PretrainConfig
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
@@ -26,23 +26,26 @@ from bertjax.devices import activity, hosts, sharding
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.training.evaluate_and_save import interruptible
 from bertjax.training.hub_pushes import HubPushes
+from bertjax.training.initial_model import architecture_of_run, initial_model
 from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
 from bertjax.training.run_data import RunData
 from bertjax.training.schedule import difference_before
 from bertjax.training.skipped_updates import check_finite
-from bertjax.training.source_evaluation import HeldOutSources, epochs_of_sources
+from bertjax.training.source_evaluation import (
+    HeldOutSources,
+    OtherData,
+    epochs_of_sources,
+    only_losses,
+    other_data,
+)
 from bertjax.training.state import TrainState
 from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.training.trainer import Run, identity_of
 from bertjax.training.workdir import Workdir
-from bertjax.weights import LoadedModel, load_model, save_hf
+from bertjax.weights import LoadedModel, save_hf
 from bertjax.weights.card import model_card, training_facts
 from bertjax.weights.families import MissingHead, architecture, config_to_hf, with_pad_token
 from bertjax.weights.fill import with_training_parts
-
-# The run's config sets these dropout rates even if --init determines the architecture. The other
-# dropout rates distinguish model families, so --init determines them.
-DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
 class PretrainingRun(Run):
@@ -67,17 +70,22 @@ class PretrainingRun(Run):
         self.metadata = self._data.metadata
         config = dataclasses.replace(config, data=self._data.directory)
         tokenizer = load_tokenizer(config.data)
+        # The model will read rows of this length, so that programs must not truncate to fewer.
+        longest = max(phase.max_length for phase in config.phases)
+        tokenizer.model_max_length = max(tokenizer.model_max_length, longest)
         resumes = workdir.has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)
-        self._held_out: dict[Phase, HeldOutSources] = {}
+        self._held_out: dict[tuple[Phase, str], HeldOutSources] = {}
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
         if config.init is not None:
-            config = self._with_model_of_init(config, workdir if resumes else None)
+            config = self._with_model_of_init(config, tokenizer, workdir if resumes else None)
         model = with_pad_token(config.model, tokenizer.pad_token_id)
         self.config = config = dataclasses.replace(config, model=model)
         self._check_model()
         self._check_data(tokenizer)
+        self._others = other_data(config, self.metadata)
+        self.evaluates_at_start = config.eval_at_start
         self._require_data(workdir.newest_step)
         teacher = load_masked_lm_teacher(config, tokenizer)
         mesh = sharding.make_mesh(config.mesh)
@@ -96,23 +104,20 @@ class PretrainingRun(Run):
             hosts.say(line)
 
     def _with_model_of_init(
-        self, config: PretrainConfig, resumed: Workdir | None
+        self, config: PretrainConfig, tokenizer: Tokenizer, resumed: Workdir | None
     ) -> PretrainConfig:
         """Returns `config` with the architecture of the model `config.init` (not None).
 
-        The rates of hidden, attention and classifier dropout remain those of `config`. If the run
-        resumes from a checkpoint in the workdir `resumed`, `config.model` becomes the model config
-        stored in run.json there, including the dropout rates.
+        If the run resumes from a checkpoint in the workdir `resumed`, `config.model` becomes the
+        model config stored in run.json there. Otherwise, the model is loaded, and extended to the
+        entries of `tokenizer` and to the rows of the phases.
         """
         if resumed is not None:
             saved = resumed.read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
         with self._explained_head():
-            self.initial = load_model(str(config.init), config.head)
-        dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
-        model = dataclasses.replace(self.initial.config, **dropout)
-        for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
-            hosts.say(f"--init {config.init} determines the architecture: {change}")
+            self.initial = initial_model(config, tokenizer)
+        model = architecture_of_run(config, self.initial.config)
         return dataclasses.replace(config, model=model)
 
     def _check_model(self) -> None:
@@ -153,11 +158,6 @@ class PretrainingRun(Run):
                 f"The data was prepared with {tokenizer.vocab_size} tokens, but the model has "
                 f"vocab_size={model.vocab_size}, so some token ids have no embedding. Use "
                 f"--model.vocab_size={tokenizer.vocab_size}."
-            )
-        if self.initial and self.initial.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise ValueError(
-                f"The tokenizer of --init {self.config.init} is not the one that {self.config.data}"
-                f" was prepared with: prepare the data with --tokenizer {self.config.init}."
             )
         for phase in self.config.phases:
             if phase.max_length not in self.metadata.max_lengths:
@@ -294,9 +294,12 @@ class PretrainingRun(Run):
             refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
         return refused
 
-    def _format(self, phase: Phase) -> tuple[Masking, RowFormat]:
-        """Returns the masking settings and the row format (length, padding) of `phase`."""
-        max_sequences = self.metadata.max_sequences
+    def _format(self, phase: Phase, max_sequences: int | None = None) -> tuple[Masking, RowFormat]:
+        """Returns the masking settings and the row format (length, padding) of `phase`.
+
+        `max_sequences` is the maximum number of sequences per row; None: that of the data.
+        """
+        max_sequences = max_sequences or self.metadata.max_sequences
         masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
         return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
 
@@ -307,18 +310,24 @@ class PretrainingRun(Run):
         lowest loss that a model without context could have. The held-out rows have the length of
         the rows in the phase; the result is {} if the data has no held-out rows of this length. In
         a mixture, the means are over rows drawn by the weights, and "eval/..._loss_NAME" are the
-        losses of each source.
+        losses of each source. "eval/..._loss_NAME" are also the losses on the other data of
+        `config.eval_data`.
         """
-        held_out = self._held_out_of(phase)
-        if held_out is None:
+        if not self._has_held_out(phase):
             return {}
+        values = self._evaluate(self._held_out_of(phase), params, phase)
+        for other in self._others:
+            losses = only_losses(self._evaluate(self._held_out_of(phase, other), params, phase))
+            values |= {f"{key}_{other.label}": loss for key, loss in losses.items()}
+        return {f"eval/{key}": value for key, value in values.items()}
+
+    def _evaluate(self, held_out: HeldOutSources, params: Any, phase: Phase) -> dict[str, float]:
         constants = self.constants()
-        means = held_out.evaluate(
+        return held_out.evaluate(
             lambda params, batch: self._eval_step(params, batch, *constants),
             params,
             lambda rows: interruptible(self._eval_batches(rows, phase), self.stop),
         )
-        return {f"eval/{key}": value for key, value in means.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
         """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
@@ -326,25 +335,29 @@ class PretrainingRun(Run):
         `params` are parameters on the devices. Always returns True: later evaluations of the phase
         need no compilation.
         """
-        if held_out := self._held_out_of(phase):
-            for batch in itertools.islice(self._eval_batches(held_out.rows[0], phase), 1):
-                jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
+        if self._has_held_out(phase):
+            for other in (None, *self._others):
+                rows = self._held_out_of(phase, other).rows[0]
+                for batch in itertools.islice(self._eval_batches(rows, phase), 1):
+                    jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
         return True
 
-    def _held_out_of(self, phase: Phase) -> HeldOutSources | None:
-        """Returns the held-out rows for `phase`; None if there are none."""
-        held_out = self.metadata.splits.get("eval")
-        if held_out is None or not held_out.lengths[str(phase.max_length)].records:
-            return None
-        if phase not in self._held_out:
-            self._data.require(phase.max_length)
-            self._held_out[phase] = HeldOutSources(
-                row_sources(self.config.data, "eval", phase.max_length),
-                *self._format(phase),
+    def _has_held_out(self, phase: Phase) -> bool:
+        return self.metadata.has_held_out(phase.max_length)
+
+    def _held_out_of(self, phase: Phase, other: OtherData | None = None) -> HeldOutSources:
+        """Returns the held-out rows for `phase` of the data, or of the other data `other`."""
+        key = phase, other.label if other else ""
+        if key not in self._held_out:
+            data = other.data if other else self._data
+            data.require(phase.max_length)
+            self._held_out[key] = HeldOutSources(
+                row_sources(data.directory, "eval", phase.max_length),
+                *self._format(phase, data.metadata.max_sequences),
                 seed=self.config.seed,
                 max_rows=self.config.eval_rows,
             )
-        return self._held_out[phase]
+        return self._held_out[key]
 
     def _eval_batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
         rows = phase.batch_size // phase.accumulation_steps

@@ -1,16 +1,20 @@
-"""Evaluation of pretraining on the held-out rows of each source, and the epochs of each source."""
+"""Evaluation of pretraining on the held-out rows of each source, and the epochs of each source.
+
+The sources are those of a mixture, and other data that is evaluated but not trained on.
+"""
 
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from bertjax.config import Phase
+from bertjax.config import Phase, PretrainConfig
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat
 from bertjax.data.metadata import Metadata, RowSource, unigram_entropy
 from bertjax.data.mixture import rows_of_sources
 from bertjax.training.evaluate import add_sums, evaluation_sums, means
+from bertjax.training.run_data import RunData
 
 MAX_LABEL = 40
 
@@ -71,7 +75,7 @@ class HeldOutSources:
         result = means(add_sums(map(_scaled, sums, self._shares)))
         result["unigram_entropy"] = self.unigram_entropy
         for label, of_source in zip(self._labels, sums, strict=True):
-            losses = {key: mean for key, mean in means(of_source).items() if key.endswith("loss")}
+            losses = only_losses(means(of_source))
             result |= {f"{key}_{label}": mean for key, mean in losses.items()}
         return result
 
@@ -92,6 +96,53 @@ class HeldOutSources:
             rows.token_counts * share for rows, share in zip(self.rows, self._shares, strict=True)
         )
         return unigram_entropy(counts.tolist())  # type: ignore[union-attr]
+
+
+class OtherData(NamedTuple):
+    """Prepared data that a run evaluates, but does not train on, and its label for metrics."""
+
+    label: str
+    data: RunData
+
+
+def other_data(config: PretrainConfig, metadata: Metadata) -> list[OtherData]:
+    """Opens the prepared data of `config.eval_data`, whose labels are the names of the folders.
+
+    `metadata` describes the data of the run.
+
+    Raises:
+        FileNotFoundError: a directory has no metadata.json, or lacks shards.
+        ValueError: other data has another tokenizer than the data of the run, or either of them has
+            no held-out rows of the length of a phase.
+    """
+    opened = [RunData(address, config.data_cache) for address in config.eval_data]
+    names = [address.rstrip("/").rpartition("/")[2] for address in config.eval_data]
+    own = [source.name for source in metadata.sources or ()]
+    labels = source_labels([*own, *names])[len(own) :]
+    for address, data in zip(config.eval_data, opened, strict=True):
+        if data.metadata.tokenizer_fingerprint != metadata.tokenizer_fingerprint:
+            raise ValueError(
+                f"eval_data: {address} was prepared with another tokenizer "
+                f"({data.metadata.vocab_size:,} entries) than {config.data} "
+                f"({metadata.vocab_size:,} entries): prepare it with --tokenizer {config.data}."
+            )
+    for address, held_out in [
+        (config.data, metadata),
+        *zip(config.eval_data, (data.metadata for data in opened), strict=True),
+    ]:
+        for phase in config.phases if opened else ():
+            if not held_out.has_held_out(phase.max_length):
+                raise ValueError(
+                    f"eval_data={list(config.eval_data)}: {address} has no held-out rows of "
+                    f"{phase.max_length} tokens: prepare it with --max_length {phase.max_length} "
+                    "and a positive --eval_fraction, or leave out --eval_data."
+                )
+    return list(map(OtherData, labels, opened))
+
+
+def only_losses(metrics: dict[str, float]) -> dict[str, float]:
+    """Returns those metrics whose names end with "loss"."""
+    return {key: value for key, value in metrics.items() if key.endswith("loss")}
 
 
 def _scaled(sums: dict[str, tuple[float, float]], factor: float) -> dict[str, tuple[float, float]]:

@@ -36,7 +36,7 @@ from bertjax.training.workdir import Workdir
 from bertjax.training.writers import MetricWriter
 
 # Names of config fields whose values may differ between the hosts of a run.
-PER_HOST = ("data", "data_cache", "workdir", "distributed", "reader_threads")
+PER_HOST = ("data", "data_cache", "eval_data", "workdir", "distributed", "reader_threads")
 
 
 class Run(abc.ABC):
@@ -55,12 +55,14 @@ class Run(abc.ABC):
         best_metric: the name of the evaluation metric that determines the best checkpoint.
         higher_is_better: whether the highest value of `best_metric` is the best.
         keep_checkpoints: how many of the last checkpoints are kept in addition to the best one.
+        evaluates_at_start: whether the state before the first step is evaluated.
     """
 
     name: str
     best_metric: str
     higher_is_better: bool
     keep_checkpoints: int
+    evaluates_at_start: bool = False
 
     def __init__(
         self,
@@ -338,7 +340,8 @@ class Run(abc.ABC):
         hosts.say(self._said_when_done(step) if is_done else first_line(self, step))
         writer, listeners = None, list[Listener]()
         if hosts.is_first():
-            due = bool(progress.get("evaluation_due"))
+            # Without a checkpoint, an evaluation before the first step is repeated.
+            due = step == 0 or bool(progress.get("evaluation_due"))
             writer = MetricWriter(
                 self.workdir.path,
                 step,

@@ -47,10 +47,10 @@ BAD_ROWS = "bad_rows.jsonl"
 # and a teacher may have moved, because hashes of their content identify them.
 MAY_CHANGE = (
     "data data_cache workdir mesh distributed unroll remat attention log_every eval_every "
-    "eval_rows save_every keep_checkpoints reader_threads peak_tflops submission train dev test "
-    "data_dir tfds_data_dir teacher distillation.teacher accumulation_steps max_bad_steps "
-    "rollback_steps deterministic overwrite stall_seconds push_to_hub push_every hub_private "
-    "track track_project"
+    "eval_rows eval_data eval_at_start save_every keep_checkpoints reader_threads peak_tflops "
+    "submission train dev test data_dir tfds_data_dir teacher distillation.teacher "
+    "accumulation_steps max_bad_steps rollback_steps deterministic overwrite stall_seconds "
+    "push_to_hub push_every hub_private track track_project"
 ).split()
 
 

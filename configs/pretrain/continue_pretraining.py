@@ -5,7 +5,12 @@
     python -m bertjax.pretrain --config configs/pretrain/continue_pretraining.py --init MODEL \\
         --data D --workdir W
 
-The architecture is that of --init. The peak of the learning rate is half of BERT's, because large
+The architecture is that of --init. To add words of the field to its vocabulary, prepare the data
+with the tokenizer of
+
+    python -m bertjax.train_tokenizer --extend MODEL --add 5000 --input 'text/*' --output T
+
+The peak of the learning rate is half of BERT's, because large
 steps undo what the model knows. Change num_steps so that the text is read a few times; if a batch
 does not fit into memory, lower batch_size or set accumulation_steps in the phase.
 """
@@ -18,5 +23,6 @@ config = PretrainConfig(
     log_every=50,
     eval_every=500,
     eval_rows=2_000,
+    eval_at_start=True,
     save_every=500,
 )

@@ -54,6 +54,7 @@ from bertjax.model.losses import PRETRAINING
 from bertjax.tasks.question_answering import windows as library_windows
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Example
+from bertjax.tokenization import extend
 from bertjax.training.objective import make_loss_fn
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedule import make_schedule
@@ -882,19 +883,18 @@ for word in ("tokenization", "pharmacokinetics", "cardiomyopathy"):
     print(f"{word:18}", " ".join(wordpiece(word)))
 
 # %% [markdown]
-# The layers learn what a sequence of pieces means, as they learn what a sequence of words means. A
-# new vocabulary would need a new word table, and with it a new pretraining from scratch. From cheap
-# to expensive:
+# The layers learn what a sequence of pieces means, as they learn what a sequence of words means. An
+# altogether new vocabulary would need a new word table, and with it a new pretraining from scratch.
+# From cheap to expensive:
 #
 # 1. **Just fine-tune.** With a few thousand labelled examples this is usually enough.
 # 2. **Continue the pretraining** on unlabelled text of your domain, with the *same* vocabulary
 #    (Gururangan et al. 2020, *Don't Stop Pretraining*): prepare the data with the tokenizer of the
 #    model, then `bertjax pretrain --init bert-base-uncased ...`.
-# 3. **Give a few important words a piece of their own**, if they are split badly and occur often.
-#    `bert-base-uncased` has 994 entries `[unused0]` to `[unused993]` that were never trained, made
-#    for this: write your word in the place of one of them in `vocab.txt`, so that all other ids
-#    stay the same. (Delete `tokenizer.json` and `checksums.json` in the copy of the model, which
-#    hold the old vocabulary.) The row of the new piece is untrained, so it needs number 2 as well.
+# 3. **Give words of the domain a piece of their own**, if they are split badly and occur often:
+#    `bertjax train_tokenizer --extend bert-base-uncased --add 5000` adds the words that save the
+#    most tokens of your text at the end of the vocabulary, so that all other ids stay the same. The
+#    row of a new piece starts from the mean of the rows of its old pieces, and number 2 trains it.
 # 4. **Start from scratch** with your own vocabulary. This needs gigabytes of text and days of
 #    accelerators, and is worth it for languages or notations that share few pieces with English.
 #
@@ -902,12 +902,10 @@ for word in ("tokenization", "pharmacokinetics", "cardiomyopathy"):
 
 # %%
 new_word = "cardiomyopathy"
-rarest = tokenizer.tokens[-1]  # our small vocabulary has no [unusedN]: give up the last piece
-vocabulary = {new_word if token == rarest else token: i for token, i in tokenizer.vocab.items()}
-own = type(tokenizer)(vocabulary, do_lower_case=tokenizer.do_lower_case)
+own = extend(tokenizer, [new_word, new_word], add=1).tokenizer  # a text of two words
 (before,), (after,) = tokenizer.encode([new_word]), own.encode([new_word])
 print([tokenizer.tokens[i] for i in before], "->", [own.tokens[i] for i in after])
-assert len(after) == 1 and own.vocab_size == tokenizer.vocab_size
+assert after == [tokenizer.vocab_size] and own.tokens[:-1] == tokenizer.tokens
 
 # %% [markdown]
 # ### My labels are for words, but words are split. Which piece gets the label?

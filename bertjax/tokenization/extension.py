@@ -1,0 +1,224 @@
+"""Extends the vocabulary of a tokenizer by words of a new domain; all old ids keep their tokens.
+
+Each new entry saves tokens of the text that it was chosen from, and other words are split as
+before. How this is achieved depends on the kind of tokenizer:
+
+- WordPiece takes the longest matching entry first. Whole words are added, and other words that
+  begin with an added word must become shorter, too (`word_choice`).
+- Byte-level BPE gets merges that are learnt from the text and applied after all old ones, so that
+  they join pieces of the old vocabulary and change nothing else.
+- The score of a new unigram piece is the sum of the scores of its old pieces, and little more, so
+  that it replaces them wherever they were the most probable split.
+"""
+
+import itertools
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from bertjax import progress
+from bertjax.tokenization.base import Tokenizer
+from bertjax.tokenization.bpe import ByteLevelBPETokenizer
+from bertjax.tokenization.counting import Report, count_words, repeated
+from bertjax.tokenization.unigram import UnigramTokenizer, with_pieces
+from bertjax.tokenization.word_choice import Split, WordChoice
+from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
+
+# The log probability by which a new unigram piece exceeds the sum of its old pieces, for each token
+# that it saves: above the rounding of float32, and far below the differences between splits.
+BONUS = 1e-3
+# Old pieces are characters from here on when new merges are learnt.
+_FIRST_CHARACTER = 0x10000
+
+
+class Extension(NamedTuple):
+    """A tokenizer with new entries.
+
+    Attributes:
+        tokenizer: the tokenizer; its new entries follow the old ones.
+        entries: the new entries, in the order of their ids.
+        tokens_before: the number of tokens of the text with the old vocabulary.
+        tokens_after: the number of tokens of the text with the new entries.
+        words: the number of words of the text, the fewest tokens that any new entries can lead to.
+    """
+
+    tokenizer: Tokenizer
+    entries: list[str]
+    tokens_before: int
+    tokens_after: int
+    words: int
+
+
+def extend(
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    add: int,
+    *,
+    min_frequency: int = 2,
+    report: Report | None = None,
+) -> Extension:
+    """Adds up to `add` entries to the vocabulary of `tokenizer`, which is left unchanged.
+
+    The entries are those that save the most tokens of the texts. They do not depend on the order of
+    the texts, unless `counting.count_words` drops rare words to bound memory; `report` is then
+    called with a message.
+
+    Args:
+        tokenizer: the old tokenizer.
+        texts: text of the new domain.
+        add: the maximum number of new entries.
+        min_frequency: how often a word must occur to be added.
+        report: is called with messages; None: nothing is reported.
+
+    Raises:
+        ValueError: the texts contain no word that another entry would shorten.
+    """
+    counts = count_words(map(tokenizer.words, texts), report)
+    with progress.progress("choosing new entries"):
+        extended = _extended(tokenizer, counts, add, min_frequency)
+    entries = extended.tokens[tokenizer.vocab_size :]
+    if not entries:
+        raise ValueError(
+            f"The text has no words to add: none of its {len(counts):,} different words occurs at "
+            f"least {min_frequency} times and has several pieces in the vocabulary of "
+            f"{tokenizer.vocab_size:,} entries. Give more text, or keep the vocabulary."
+        )
+    before, after = (
+        sum(count * len(kind.split(word)) for word, count in counts.items())
+        for kind in (tokenizer, extended)
+    )
+    return Extension(extended, entries, before, after, counts.total())
+
+
+def _extended(
+    tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> Tokenizer:
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return _extended_wordpiece(tokenizer, counts, add, min_frequency)
+    if isinstance(tokenizer, ByteLevelBPETokenizer):
+        return _extended_bpe(tokenizer, counts, add, min_frequency)
+    assert isinstance(tokenizer, UnigramTokenizer)
+    return _extended_unigram(tokenizer, counts, add, min_frequency)
+
+
+def _extended_wordpiece(
+    tokenizer: WordPieceTokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> WordPieceTokenizer:
+    vocab = tokenizer.vocab
+
+    def resplit(word: str, before: Split, new: str) -> Split:
+        if len(new) <= len(before[0]):
+            return before
+        rest = longest_matches(word[len(new) :], vocab, continues=True)
+        return (new, *rest) if rest else ()
+
+    # An entry that begins with "##" would be read as the rest of a word.
+    words = {word: count for word, count in counts.items() if not word.startswith("#")}
+    splits = {word: _pieces(tokenizer, word) for word in words}
+    entries = WordChoice(words, splits, resplit).choose(add, min_frequency)
+    return WordPieceTokenizer(
+        _numbered([*tokenizer.tokens, *entries]),
+        do_lower_case=tokenizer.do_lower_case,
+        tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
+        strip_accents=tokenizer.strip_accents,
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+    )
+
+
+def _extended_bpe(
+    tokenizer: ByteLevelBPETokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> ByteLevelBPETokenizer:
+    tokens, merges = list(tokenizer.tokens), list(tokenizer.merges)
+    known, known_merges = set(tokens), set(merges)
+    for first, second in _new_merges(tokenizer, counts, add, min_frequency):
+        if len(tokens) == tokenizer.vocab_size + add:
+            break
+        # Several merges may lead to the same entry.
+        if first in known and second in known and (first, second) not in known_merges:
+            merges.append((first, second))
+            known_merges.add((first, second))
+            if first + second not in known:
+                tokens.append(first + second)
+                known.add(first + second)
+    return ByteLevelBPETokenizer(
+        _numbered(tokens),
+        merges,
+        add_prefix_space=tokenizer.add_prefix_space,
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+    )
+
+
+def _new_merges(
+    tokenizer: ByteLevelBPETokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> Iterator[tuple[str, str]]:
+    """Learns merges of the old pieces of the words; yields pairs of entries in order of rank.
+
+    The trainer of the tokenizers library learns them from texts in which each old piece is one
+    character.
+    """
+    texts: Counter[str] = Counter()
+    for word, count in counts.items():
+        ids = tokenizer.split(word)
+        if len(ids) > 1:
+            texts["".join(chr(_FIRST_CHARACTER + i) for i in ids)] += count
+    alphabet = sorted(set().union(*texts))
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        # Some merges lead to entries that exist already.
+        vocab_size=len(alphabet) + 2 * add,
+        min_frequency=min_frequency,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    backend.train_from_iterator(repeated(texts), trainer)
+    for merge in json.loads(backend.to_str())["model"]["merges"]:
+        first, second = (
+            "".join(tokenizer.tokens[ord(character) - _FIRST_CHARACTER] for character in part)
+            for part in merge
+        )
+        yield first, second
+
+
+def _extended_unigram(
+    tokenizer: UnigramTokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> UnigramTokenizer:
+    def resplit(word: str, before: Split, new: str) -> Split:
+        ends = itertools.accumulate(map(len, before))
+        at = next((n for n, end in enumerate(ends, 1) if end == len(new)), None)
+        return before if at is None else (new, *before[at:])
+
+    # Punctuation is part of the words of a unigram tokenizer, but should not be part of entries.
+    words: Counter[str] = Counter()
+    for word, count in counts.items():
+        words[word[:1] + "".join(itertools.takewhile(_is_letter, word[1:]))] += count
+    splits = {word: _pieces(tokenizer, word) for word in words}
+    entries = WordChoice(words, splits, resplit).choose(add, min_frequency)
+    scores = dict(tokenizer.pieces)
+    pieces = [
+        (entry, sum(scores[piece] for piece in splits[entry]) + BONUS * (len(splits[entry]) - 1))
+        for entry in entries
+    ]
+    return with_pieces(tokenizer, [(entry, float(np.float32(score))) for entry, score in pieces])
+
+
+def _is_letter(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LMN"
+
+
+def _pieces(tokenizer: Tokenizer, word: str) -> Split:
+    """Returns the pieces of a word; () if one of them is unknown."""
+    ids = tokenizer.split(word)
+    return () if tokenizer.unk_token_id in ids else tuple(tokenizer.tokens[i] for i in ids)
+
+
+def _numbered(tokens: list[str]) -> dict[str, int]:
+    return {token: index for index, token in enumerate(tokens)}
