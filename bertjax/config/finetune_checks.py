@@ -42,6 +42,11 @@ def _check_shots(config: "FinetuneConfig") -> None:
         {"sweep": config.sweep or None},
         "a dev split that is many times as large as the training data would choose the settings",
     )
+    _refuse(
+        f"--shots {config.shots}",
+        {"doc_stride": config.doc_stride},
+        "a long text has several windows, and a shot would be one of them",
+    )
 
 
 def _check_folds(config: "FinetuneConfig") -> None:

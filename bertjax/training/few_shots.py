@@ -73,6 +73,7 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
         data.sizes[chosen],
         np.full(len(task.labels), shots, np.int64),
         hashlib.sha256(b"".join(records[index] for index in chosen)).hexdigest(),
+        examples=len(chosen),
     )
 
 

@@ -228,6 +228,7 @@ def test_settings_of_a_single_task_are_refused_for_all(fields, message):
         ({"folds": 5, "select_by": "macro_f1"}, "--select_by macro_f1"),
         ({"shots": 0}, "shots=0: it must be at least 1"),
         ({"shots": 8, "sweep": True}, "--shots 8 cannot be combined with --sweep"),
+        ({"shots": 8, "doc_stride": 64}, "--doc_stride 64: a long text has several windows"),
         ({"select_by": "last", "patience": 3}, "--select_by last cannot be combined"),
         ({"select_by": "last", "evals_per_epoch": 2}, "--evals_per_epoch 2: the dev split is"),
     ],
