@@ -4,6 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import hashlib
+import inspect
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,15 +164,15 @@ class Tokenizer(abc.ABC):
             if token != before:
                 now = "is missing" if token is None else f"is {brief(token, 40)!r}"
                 return f"id {index} was {brief(before, 40)!r} and {now}"
-        for before, now in zip(old._identity(), self._identity(), strict=True):
-            if not isinstance(before, list):
-                before, now = [before], [now]
-            for one, other in zip(before, [*now, *[None] * len(before)], strict=False):
-                if one != other:
-                    return (
-                        f"a setting, merge or score was {brief(one, 60)} and is {brief(other, 60)}"
-                    )
-        return ""
+        return _first_difference(old._identity(), self._identity())
+
+    def options(self) -> dict[str, Any]:
+        """Returns the keyword arguments with which the class creates this tokenizer.
+
+        Classes keep each of them in an attribute of the same name.
+        """
+        parameters = inspect.signature(type(self)).parameters.values()
+        return {p.name: getattr(self, p.name) for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, without adding special tokens.
@@ -339,6 +340,20 @@ def _cut(
     half = room // 2 + (room % 2 if len(second) >= len(first) else 0)
     keep = min(len(second), max(room - len(first), half))
     return first[: room - keep], second[:keep]
+
+
+def _first_difference(before: Any, now: Any) -> str:
+    """Describes the first value that differs in two results of `_identity`; "" if there is none.
+
+    Lists may have become longer.
+    """
+    if not isinstance(before, list) or not isinstance(now, list):
+        same = before == now
+        return "" if same else f"a setting or score was {brief(before, 60)} and is {brief(now, 60)}"
+    if len(now) < len(before):
+        return f"{brief(before[len(now)], 60)} is missing"
+    pairs = zip(before, now, strict=False)
+    return next(filter(None, (_first_difference(*pair) for pair in pairs)), "")
 
 
 def _check_vocab(vocab: dict[str, int], special_tokens: SpecialTokens) -> None:

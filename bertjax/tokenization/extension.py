@@ -122,14 +122,7 @@ def _extended_wordpiece(
     words = {word: count for word, count in counts.items() if not word.startswith("#")}
     splits = {word: _pieces(tokenizer, word) for word in words}
     entries = WordChoice(words, splits, resplit).choose(add, min_frequency)
-    return WordPieceTokenizer(
-        _numbered([*tokenizer.tokens, *entries]),
-        do_lower_case=tokenizer.do_lower_case,
-        tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
-        strip_accents=tokenizer.strip_accents,
-        model_max_length=tokenizer.model_max_length,
-        model_input_names=tokenizer.model_input_names,
-    )
+    return type(tokenizer)(_numbered([*tokenizer.tokens, *entries]), **tokenizer.options())
 
 
 def _extended_bpe(
@@ -147,13 +140,7 @@ def _extended_bpe(
             if first + second not in known:
                 tokens.append(first + second)
                 known.add(first + second)
-    return ByteLevelBPETokenizer(
-        _numbered(tokens),
-        merges,
-        add_prefix_space=tokenizer.add_prefix_space,
-        model_max_length=tokenizer.model_max_length,
-        model_input_names=tokenizer.model_input_names,
-    )
+    return type(tokenizer)(_numbered(tokens), merges, **tokenizer.options())
 
 
 def _new_merges(

@@ -309,16 +309,8 @@ def with_pieces(
             model.pieces.add(piece=piece, score=score)
         model.trainer_spec.vocab_size = len(model.pieces)
         model_file = model.SerializeToString()
-    return UnigramTokenizer(
-        [*tokenizer.pieces, *pieces],
-        tokenizer_class=tokenizer.tokenizer_class,
-        charsmap=tokenizer.charsmap,
-        do_lower_case=tokenizer.do_lower_case,
-        keep_accents=tokenizer.keep_accents,
-        model_file=model_file,
-        model_max_length=tokenizer.model_max_length,
-        model_input_names=tokenizer.model_input_names,
-    )
+    options = tokenizer.options() | {"model_file": model_file}
+    return UnigramTokenizer([*tokenizer.pieces, *pieces], **options)
 
 
 def train_unigram(

@@ -12,7 +12,7 @@ from bertjax.tokenization import (
 )
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
-KINDS = ["wordpiece", "bpe", "albert", "xlm-roberta", "camembert"]
+KINDS = ["wordpiece", "bpe", "modernbert", "albert", "xlm-roberta", "camembert"]
 ADD = 30
 
 
@@ -56,7 +56,7 @@ def test_texts_change_only_where_tokens_are_saved(kinds, extended, texts, domain
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_tokens_saved_are_those_that_are_said(kinds, extended, domain, name):
-    spaced = [f" {text}" for text in domain] if name == "bpe" else domain
+    spaced = [f" {text}" for text in domain] if name in ("bpe", "modernbert") else domain
     for tokenizer, said in (
         (kinds[name], extended[name].tokens_before),
         (extended[name].tokenizer, extended[name].tokens_after),
