@@ -120,6 +120,7 @@ class BertForQuestionAnswering(TokenHead):
 
     class_suffix = "ForQuestionAnswering"
     parts = ("qa_outputs", "classifier", "head")
+    class_part = "classifier"
     outputs = ("start_logits", "end_logits")
     objectives = {"span": losses.SPAN}
 

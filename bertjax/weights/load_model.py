@@ -275,7 +275,7 @@ def load_model(
             "encoder", without a head, if it was pretrained.
         num_labels: the number of classes; None: the number of classes in the source, or 2 if the
             source has no classes.
-        new_labels: whether a stored classifier whose number of classes is not `num_labels` is
+        new_labels: whether a stored classifier whose number of classes is not that of the model is
             replaced by a newly initialised classifier; if False, the difference raises ValueError.
         vocab_size: the vocabulary size to resize the model to; None: the model is not resized.
         dtype: the dtype of the activations.
@@ -314,8 +314,8 @@ def load_model(
         config, jnp.dtype(dtype), num_labels=num_labels or len(labels or ()) or _classes(source)
     )
     model = with_head_fields(model, source.where, head_fields or {})
-    other_labels = num_labels is not None and _classes(source) != num_labels
-    skip = model.class_part if new_labels and other_labels else None
+    bias = param_shapes(model).get(f"{model.class_part}/bias") if new_labels else None
+    skip = model.class_part if bias is not None and bias.size != _classes(source) else None
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = filled.params
     if vocab_size is not None and vocab_size != config.vocab_size:

@@ -19,6 +19,9 @@ def attend_to_whole_rows(query, key, value, sequence_ids, window):
     return (masked_softmax(scores, sequence_ids, False, window) @ value).swapaxes(1, 2)
 
 
+MORE = [(40, 7), (24, 16), (17, 2), (9, 1)]
+
+
 def packed_rows(length: int) -> np.ndarray:
     """Sequence ids of three rows: three sequences; two and padding; one as long as the row."""
     ids = np.ones((3, length), np.int32)
@@ -29,7 +32,8 @@ def packed_rows(length: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("length", "window"), [(29, 8), (40, 7), (24, 16), (17, 2), (9, 1), (5, 64)]
+    ("length", "window"),
+    [(29, 8), (5, 64), *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)],
 )
 def test_blocks_equal_whole_rows_and_so_do_their_gradients(length, window):
     rng = np.random.default_rng(length)
@@ -77,6 +81,7 @@ def test_dropout_zeroes_probabilities_of_blocks():
     ids = np.ones((2, 20), np.int32)
     drop = Dropout(0.5)
 
+    @jax.jit
     def attend(rows):
         return attend_locally(
             *(query, query, query, ids, 4),

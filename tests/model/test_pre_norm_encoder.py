@@ -36,7 +36,14 @@ ODD = named_config(
     classifier_pooling="mean",
     initializer_cutoff_factor=3.0,
 )
-HEADS_OF_MODERNBERT = [head for head in HEADS if head not in ("pretraining", "next_sentence")]
+HEADS_OF_MODERNBERT = [
+    "encoder",
+    "masked_lm",
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+    "multiple_choice",
+]
 LENGTHS = np.array([50, 33, 8, 5])
 
 
@@ -107,12 +114,13 @@ def packed(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("unroll", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("unroll", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_packed_sequences_give_what_they_give_alone(unroll, random_params):
-    """In every head that pools, with blocks of local attention across the borders of sequences."""
-    model = HEADS["sequence_classification"](ODD, num_labels=3)
+    """With means of hidden states, and blocks of local attention across borders of sequences."""
+    config = dataclasses.replace(ODD, num_hidden_layers=5)
+    model = HEADS["sequence_classification"](config, num_labels=3)
     params = random_params(model)
-    inputs = batch(ODD)
+    inputs = batch(config)
     alone = jax.jit(model.apply)({"params": params}, **inputs)
     model = model.clone(unroll=unroll)
     found = jax.jit(model.apply)({"params": params}, **packed(inputs))
@@ -197,7 +205,7 @@ def test_unrolling_and_rematerialisation_change_nothing_but_rounding(unroll, rem
 def test_initial_weights_have_the_deviations_of_the_recipe():
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
     config = named_config(
-        "modernbert-base", vocab_size=500, num_hidden_layers=8, pad_token_id=0, **sizes
+        "modernbert-base", vocab_size=500, num_hidden_layers=2, pad_token_id=0, **sizes
     )
     model = HEADS["sequence_classification"](config, num_labels=40)
     params = jax.jit(model.init)(jax.random.key(0), np.ones((1, 8), int))["params"]
@@ -210,7 +218,7 @@ def test_initial_weights_have_the_deviations_of_the_recipe():
             layers["intermediate"]["kernel"],
             layers["gate"]["kernel"],
         ],
-        0.02 / 4: [
+        0.02 / 2: [
             layers["attention"]["output"]["kernel"],
             layers["output"]["kernel"],
             params["head"]["dense"]["kernel"],
@@ -223,6 +231,26 @@ def test_initial_weights_have_the_deviations_of_the_recipe():
             assert abs(kernel).max() <= 2 * stddev + 1e-6
     for first, second in zip(layers["gate"]["kernel"], layers["gate"]["kernel"][1:], strict=False):
         assert (first != second).any()  # each layer is drawn by itself
+
+
+@pytest.mark.parametrize(
+    "head", ["question_answering", pytest.param("multiple_choice", marks=pytest.mark.slow)]
+)
+def test_a_task_with_another_number_of_outputs_gets_a_new_classifier(
+    head, tmp_path, tokenizer, written
+):
+    """All heads name their last layer "classifier", so a classifier of three classes is there."""
+    folder = written(tmp_path / "m", ODD, "sequence_classification", tokenizer)
+    loaded = load_model(folder, head, new_labels=True)
+    assert loaded.absent == ["classifier"]
+    source = load_model(folder, "sequence_classification")
+    for name in ("dense", "norm"):
+        for ours, theirs in zip(
+            jax.tree.leaves(loaded.params["head"][name]),
+            jax.tree.leaves(source.params["head"][name]),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,12 @@ from bertjax.weights.families import (
 )
 from bertjax.weights.fill import param_shapes
 
-RELATIVES = [name for name in MODEL_SIZES if not name.startswith("bert")]
+# Sizes of one family differ in numbers only.
+RELATIVES = [
+    pytest.param(name, marks=pytest.mark.slow) if name.startswith("ettin") else name
+    for name in MODEL_SIZES
+    if not name.startswith("bert")
+]
 
 
 def count(config: BertConfig, head: str) -> int:
