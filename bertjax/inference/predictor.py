@@ -1,6 +1,7 @@
 """`Predictor` computes a model's predictions for a stream of examples in constant memory."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -127,17 +128,26 @@ class Predictor:
         Raises:
             ValueError: an example cannot be read or encoded, and `report_problems` is False.
         """
-        for group in self._groups(examples, report_problems):
-            all_outputs = self.outputs(params, [f for _, features, _ in group for f in features])
-            for example, features, problem in group:
-                outputs = list(itertools.islice(all_outputs, len(features)))
-                if problem:
-                    example = dataclasses.replace(example, label=None, answers=())
-                if not features:
-                    yield example, {"error": problem}
-                    continue
-                prediction = self._task.predict(example, features, outputs)
-                yield example, prediction | ({"problem": problem} if problem else {})
+        # With `map`, no variable here keeps a group while the next one is encoded.
+        for predictions in map(
+            functools.partial(self._predict_group, params), self._groups(examples, report_problems)
+        ):
+            yield from predictions
+
+    def _predict_group(
+        self, params: Any, group: list[tuple[Example, Sequence[Feature], str]]
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) for each example of a group that `_groups` yields."""
+        all_outputs = self.outputs(params, [f for _, features, _ in group for f in features])
+        for example, features, problem in group:
+            outputs = list(itertools.islice(all_outputs, len(features)))
+            if problem:
+                example = dataclasses.replace(example, label=None, answers=())
+            if not features:
+                yield example, {"error": problem}
+                continue
+            prediction = self._task.predict(example, features, outputs)
+            yield example, prediction | ({"problem": problem} if problem else {})
 
     def _groups(
         self, examples: Iterable[Example], report_problems: bool

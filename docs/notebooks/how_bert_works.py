@@ -959,8 +959,9 @@ except ValueError as error:
 # - **Truncate**, if the beginning tells enough, as in many classifications. (For long reviews, the
 #   first 128 and the last 382 tokens are a little better than the first 510; Sun et al. 2019.)
 # - **Windows.** Cut the text into overlapping pieces, let the model read each, and combine the
-#   answers. `finetune --task=qa` does this: a window starts every `doc_stride` tokens, and each
-#   possible answer is read from the window in which it has the most context on both sides.
+#   answers. `finetune` does this in question answering and in tagging: a window starts every
+#   `doc_stride` tokens, and each possible answer, or each word, is read from the window in which it
+#   has the most context on both sides. Classification averages the windows, with `--doc_stride`.
 # - **Split by meaning**: classify paragraphs and combine the results.
 
 
