@@ -36,11 +36,11 @@ class TextTask(Task):
     The input sequence is `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`.
 
     With `doc_stride`, a text of more than `max_length` tokens is read in overlapping windows. Every
-    window is trained with the label of its text. In prediction, the logits are averaged over the
-    windows, as Pappagari et al. 2019 (3.2) average what the model says of segments. Of a pair, the
-    longer text is split (the second if both are equally long), and every window has the other text
-    as well, cut to half of the room if both are longer than that. Thus the first window is what is
-    left of a text or pair that is truncated, longest text first.
+    window is trained with the label of its text, and predictions are made from the mean of the
+    windows' logits, so that a window that is sure of a class counts more than undecided ones. Of a
+    pair, the longer text is split (the second if both are equally long), and every window has the
+    other text as well, cut to half of the room if both are longer than that. Thus the first window
+    is what is left of a text or pair that is truncated, longest text first.
 
     Attributes:
         pairs: True if every input is a pair of texts, False if every input is a single text, None
