@@ -22,7 +22,7 @@ from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
 from bertjax.interruption import Interrupted
 from bertjax.tasks import check_task, make_task
-from bertjax.training import finetuning, fit_phases
+from bertjax.training import finetuning, fit_phases, model_for_task
 from bertjax.training import variants as variants_module
 from bertjax.training.checkpoint import Checkpointer
 from bertjax.training.variants import task_options, variants
@@ -411,7 +411,7 @@ def test_packing_leaves_predictions_alone(whole, config):
     """One text by itself gets the probabilities that it got among others in a row."""
     task = make_task("classify", task_options(config))
     config = dataclasses.replace(config, init=str(whole / "model"))
-    loaded = finetuning.load_for_task(config, task)
+    loaded = model_for_task.load_for_task(config, task)
     mesh = make_mesh(config.mesh)
     predictor = Predictor(task, loaded.model, loaded.tokenizer, 32, mesh)
     params = jax.device_put(loaded.params)
@@ -518,8 +518,8 @@ def test_several_seeds_read_the_model_once_and_differ_in_their_new_parts(
         reads.append(path)
         return load(path, *args, **kwargs)
 
-    load = finetuning.load_model
-    monkeypatch.setattr(finetuning, "load_model", load_model)
+    load = model_for_task.load_model
+    monkeypatch.setattr(model_for_task, "load_model", load_model)
     changes = {"workdir": str(tmp_path / "run"), "seeds": 2, "max_steps": 1}
     finetune.run(dataclasses.replace(config, **changes))
     assert reads == [config.init]
@@ -527,9 +527,9 @@ def test_several_seeds_read_the_model_once_and_differ_in_their_new_parts(
 
 def test_another_seed_draws_the_parts_that_a_model_lacks_as_if_it_were_loaded_again(config):
     task = make_task("classify", task_options(config))
-    first = finetuning.load_for_task(config, task)
-    again = finetuning.load_for_task(dataclasses.replace(config, seed=5), task)
-    found = finetuning.reinitialized(first, 5)
+    first = model_for_task.load_for_task(config, task)
+    again = model_for_task.load_for_task(dataclasses.replace(config, seed=5), task)
+    found = model_for_task.reinitialized(first, 5)
     assert first.absent == ["classifier"]
     jax.tree.map(np.testing.assert_array_equal, found.params, again.params)
     kernels = (x.params["classifier"]["kernel"] for x in (first, again))

@@ -35,15 +35,11 @@ from bertjax.training.bucket_workdir import connect, opened
 from bertjax.training.calibrated import CALIBRATION, check_calibration
 from bertjax.training.data_summary import summary
 from bertjax.training.few_shots import shots_of
-from bertjax.training.finetuning import (
-    SCORES,
-    FinetuningRun,
-    load_for_task,
-    reinitialized,
-)
+from bertjax.training.finetuning import SCORES, FinetuningRun
 from bertjax.training.finished_run import has_nothing_to_do
 from bertjax.training.hub_pushes import create_repository_of
 from bertjax.training.metric_files import read_lines
+from bertjax.training.model_for_task import load_for_task, reinitialized
 from bertjax.training.rollback import RolledBack
 from bertjax.training.scores import (
     best_run,

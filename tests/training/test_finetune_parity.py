@@ -13,7 +13,8 @@ from bertjax.data.batches.features import decode_feature
 from bertjax.data.batches.finetuning_batches import FeatureBatches, row_shape
 from bertjax.tasks import make_task
 from bertjax.tasks.training_data import write_training_data
-from bertjax.training.finetuning import FinetuningRun, load_for_task
+from bertjax.training.finetuning import FinetuningRun
+from bertjax.training.model_for_task import load_for_task
 from bertjax.training.variants import task_options
 from bertjax.weights import save_hf
 

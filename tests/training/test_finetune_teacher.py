@@ -15,7 +15,7 @@ from bertjax.inference.saved_task import load_with_task
 from bertjax.interruption import Interrupted
 from bertjax.tasks import make_task
 from bertjax.tokenization import train_wordpiece
-from bertjax.training import finetuning, fit_phases
+from bertjax.training import fit_phases, model_for_task
 from bertjax.training.teacher import load_task_teacher
 from bertjax.training.variants import task_options
 from bertjax.weights import load_model, save_hf
@@ -79,7 +79,7 @@ def saved_teacher(tmp_path_factory, encoder, encoder_with_head, tokenizer):
 
 def loaded_for(config):
     task = make_task(config.task, task_options(config))
-    return task, finetuning.load_for_task(config, task)
+    return task, model_for_task.load_for_task(config, task)
 
 
 def test_the_classes_of_a_teacher_are_put_in_the_order_of_the_task(config, saved_teacher):

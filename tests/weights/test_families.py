@@ -24,7 +24,7 @@ from bertjax.tokenization import (
     train_unigram,
     train_wordpiece,
 )
-from bertjax.training.finetuning import load_for_task
+from bertjax.training.model_for_task import load_for_task
 from bertjax.training.variants import task_options
 from bertjax.weights import load_model
 
