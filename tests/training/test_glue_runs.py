@@ -10,11 +10,13 @@ import pytest
 
 import bertjax
 from bertjax import finetune
+from bertjax.cloud.addresses import place
 from bertjax.config import FinetuneConfig
 from bertjax.interruption import Interrupted
 from bertjax.tasks.glue_benchmark import PAPER_COLUMNS
 from bertjax.training import finetuning, glue_runs
 from bertjax.training.trainer import Run
+from tests.bucket_servers import first_with
 
 NLI = ("entailment", "neutral", "contradiction")
 
@@ -179,6 +181,26 @@ def test_python_and_seeds(data, one_layer, tmp_path):
     values = [run["dev/matthews"] for run in runs.values()]
     assert row["runs"]["count"] == 2 and row["runs"]["mean"] == pytest.approx(sum(values) / 2)
     assert "mean ± sd of runs" in (tmp_path / "run/glue.md").read_text()
+
+
+@pytest.mark.slow
+@first_with("gs")
+def test_a_workdir_in_a_bucket_has_the_table_and_the_submission(
+    data, flags, whole, bucket, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(data / "CoLA", tmp_path / "data" / "CoLA")
+    command = [*flags, f"--data_dir={tmp_path / 'data'}", f"--workdir={bucket}/runs/glue"]
+    assert finetune.main(command) == 0
+    folder = place(f"{bucket}/runs/glue")
+    summary = json.loads((folder / "glue.json").read_text())
+    scores = json.loads((whole / "scores.json").read_text())
+    assert summary["rows"][0]["score"] == scores["cola"]["dev/matthews"]
+    assert json.loads((folder / "scores.json").read_text()) == {"cola": scores["cola"]}
+    (tmp_path / "submission.zip").write_bytes((folder / "submission.zip").read_bytes())
+    with zipfile.ZipFile(tmp_path / "submission.zip") as files:
+        assert files.namelist() == ["CoLA.tsv"]
+    assert (folder / "cola" / "model" / "model.safetensors").is_file()
 
 
 def test_each_task_has_the_settings_of_its_own_config_unless_a_flag_replaces_them(monkeypatch):
