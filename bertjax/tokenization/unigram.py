@@ -309,7 +309,7 @@ def with_pieces(
             model.pieces.add(piece=piece, score=score)
         model.trainer_spec.vocab_size = len(model.pieces)
         model_file = model.SerializeToString()
-    options = tokenizer.options() | {"model_file": model_file}
+    options: dict[str, Any] = {**tokenizer.options(), "model_file": model_file}
     return UnigramTokenizer([*tokenizer.pieces, *pieces], **options)
 
 
