@@ -17,12 +17,30 @@ from bertjax.devices.roofline import Product, Roofline, forward_products
 from bertjax.model import named_config
 
 
-@pytest.mark.parametrize("name", ["bert-base-uncased", "albert-base-v2", "bert-tiny"])
+@pytest.mark.parametrize(
+    "name", ["bert-base-uncased", "albert-base-v2", "bert-tiny", "modernbert-base"]
+)
 def test_the_products_are_those_that_the_formula_counts(name):
     config = named_config(name)
     products = forward_products(config, 3, 128, 20)
     flops = sum(3 * product.flops * times for product, times in products.items())
     assert flops == 3 * train_flops_per_row(config, 128, 20)
+
+
+def test_local_layers_cost_their_window():
+    """22 layers, of which 8 read all 8,192 tokens, and 14 a window of 129."""
+    config = named_config("modernbert-base")
+    everywhere = dataclasses.replace(config, global_attn_every_n_layers=1)
+    difference = train_flops_per_row(everywhere, 8192, 0) - train_flops_per_row(config, 8192, 0)
+    assert difference == 12 * 768 * 8192 * 14 * (8192 - 129)
+    # Packed rows of sequences that are shorter than the window have no more to read.
+    assert train_flops_per_row(config, 8192, 0, 100) == train_flops_per_row(
+        everywhere, 8192, 0, 100
+    )
+    # What is computed in blocks of 64 is 192 keys for each query.
+    products = forward_products(config, 1, 8192, 0)
+    assert products[Product(12 * 128, 64, 64, 192)] == 14
+    assert products[Product(12, 8192, 64, 8192)] == 8
 
 
 def test_products_alone_take_longer_the_more_there_are(monkeypatch):

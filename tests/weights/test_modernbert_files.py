@@ -1,0 +1,156 @@
+"""Files of ModernBERT: fields of old and new transformers, and tensors that hold several others."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.model import named_config
+from bertjax.weights.families import config_from_hf, config_to_hf
+from bertjax.weights.fused_tensors import SplitTensors, join_fused
+
+FUSED = {"attn.Wqkv": ("query", "key", "value")}
+# The fields of the released ModernBERT-base, of transformers 4.48, that say something of the model.
+RELEASED = {
+    "architectures": ["ModernBertForMaskedLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "classifier_activation": "gelu",
+    "classifier_bias": False,
+    "classifier_dropout": 0.0,
+    "classifier_pooling": "mean",
+    "decoder_bias": True,
+    "embedding_dropout": 0.0,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "hidden_activation": "gelu",
+    "hidden_size": 768,
+    "initializer_cutoff_factor": 2.0,
+    "initializer_range": 0.02,
+    "intermediate_size": 1152,
+    "layer_norm_eps": 1e-05,
+    "local_attention": 128,
+    "local_rope_theta": 10000.0,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "mlp_dropout": 0.0,
+    "model_type": "modernbert",
+    "norm_bias": False,
+    "norm_eps": 1e-05,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 22,
+    "pad_token_id": 50283,
+    "position_embedding_type": "absolute",
+    "vocab_size": 50368,
+}
+BASE = named_config("modernbert-base", classifier_pooling="mean")
+
+
+def test_a_config_of_transformers_4_is_read():
+    assert config_from_hf(RELEASED) == BASE
+    ettin = RELEASED | {"position_embedding_type": "sans_pos", "local_rope_theta": 160000.0}
+    assert config_from_hf(ettin).local_rope_theta == 160000.0
+    same = config_from_hf(RELEASED | {"local_rope_theta": None})
+    assert same.local_rope_theta == same.global_rope_theta
+    assert (
+        config_from_hf(RELEASED | {"initializer_cutoff_factor": None}).initializer_cutoff_factor
+        == 3
+    )
+
+
+def test_a_config_of_transformers_5_is_read():
+    old = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
+    fields = {key: value for key, value in RELEASED.items() if key not in old}
+    fields["layer_types"] = [
+        "sliding_attention" if layer % 3 else "full_attention" for layer in range(22)
+    ]
+    fields["rope_parameters"] = {
+        "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    assert config_from_hf(fields) == BASE
+    # They count, where both are there.
+    written = config_to_hf(BASE) | {"layer_types": ["full_attention"] * 22}
+    assert config_from_hf(json.loads(json.dumps(written))).global_attn_every_n_layers == 1
+    written["rope_parameters"]["full_attention"]["rope_theta"] = 7.0
+    assert config_from_hf(written).global_rope_theta == 7.0
+
+
+@pytest.mark.parity
+def test_transformers_reads_and_writes_the_same_config():
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    fields = {key: value for key, value in config_to_hf(BASE).items() if key != "model_type"}
+    theirs = transformers.AutoConfig.for_model("modernbert", **fields)
+    assert theirs.layer_types == fields["layer_types"]
+    assert config_from_hf(theirs.to_dict()) == BASE
+    assert config_from_hf(transformers.ModernBertConfig().to_dict()) == named_config(
+        "modernbert-base"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 22}, "layer_types=.*full_attention in layers 0"),
+        ({"layer_types": ["full_attention"]}, "each of the 22 layers"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "scaled rotary positions"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "scaled rotary positions"),
+        ({"rope_parameters": [1]}, "must map full_attention"),
+        ({"attention_dropout": "a"}, "attention_probs_dropout_prob='a'"),
+    ],
+)
+def test_what_is_not_supported_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(RELEASED | fields)
+
+
+def test_dropout_is_read_where_transformers_applies_it():
+    config = config_from_hf(RELEASED | {"attention_dropout": 0.1, "classifier_dropout": 0.2})
+    rates = (config.attention_probs_dropout_prob, config.attention_output_dropout)
+    assert rates == (0.1, 0.1)
+    assert (config.classifier_dropout, config.qa_dropout) == (0.2, 0.2)
+    assert config_to_hf(config)["attention_dropout"] == 0.1
+
+
+def test_parts_of_a_fused_tensor_come_back_joined():
+    whole = {"a.attn.Wqkv.weight": np.arange(24).reshape(6, 4), "other": np.ones(2)}
+    split = SplitTensors(whole, FUSED)
+    assert len(split) == 4
+    np.testing.assert_array_equal(
+        split["a.attn.Wqkv.key.weight"], [[8, 9, 10, 11], [12, 13, 14, 15]]
+    )
+    joined = dict(join_fused(((name, split[name]) for name in reversed([*split])), FUSED))
+    assert joined.keys() == whole.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(joined[name], value)
+
+
+def test_damaged_fused_tensors_are_named(tmp_path, tiny_family, tokenizer, written):
+    from safetensors.numpy import load_file, save_file
+
+    folder = written(tmp_path / "m", tiny_family("modernbert"), "encoder", tokenizer)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"model.layers.1.attn.Wqkv.weight": np.ones((95, 32), np.float32)},
+              folder / "model.safetensors")  # fmt: skip
+    with pytest.raises(ValueError, match=r"Wrong: 3 \(model.layers.1.attn.Wqkv.key.weight has"):
+        bertjax.load_pretrained(folder)
+    # Layer 0 has no LayerNorm before attention.
+    extra = {"model.layers.0.attn_norm.weight": np.ones(32, np.float32)}
+    save_file(tensors | extra, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"Unexpected: model.layers.0.attn_norm.weight"):
+        bertjax.load_pretrained(folder)
+    del tensors["model.layers.1.attn_norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"Missing: model.layers.1.attn_norm.weight"):
+        bertjax.load_pretrained(folder)
+
+
+def test_the_norm_that_layer_0_lacks_keeps_its_initial_value(
+    tmp_path, tiny_family, tokenizer, written
+):
+    folder = written(tmp_path / "m", tiny_family("modernbert"), "encoder", tokenizer)
+    layers = bertjax.load_pretrained(folder).params["bert"]["encoder"]["layers"]
+    scale = jax.device_get(layers["attention_norm"]["scale"])
+    assert (scale[0] == 1).all() and (scale[1] != 1).any()
