@@ -303,6 +303,14 @@ def texts_csv() -> list[bytes]:
     return [table(("text", "label"), rows, ","), table(("text", "label"), rows, ";")]
 
 
+PAIRS = [{"anchor": w, "positive": w[::-1], "negatives": ["no", w + "x"]} for w in WORDS[:9]]
+
+
+def scored_pairs() -> list[bytes]:
+    rows = [(f'"{w}"', f'"{w[::-1]}"', str(i / 2)) for i, w in enumerate(WORDS[:9])]
+    return [table(("sentence1", "sentence2", "score"), rows, ",")]
+
+
 def squads() -> list[bytes]:
     question = {"id": "q1", "question": "What is word1?", "is_impossible": False}
     answers = [{"text": "a word", "answer_start": 9}]
