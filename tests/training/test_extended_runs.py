@@ -18,6 +18,7 @@ from bertjax.training import fit_phases
 from bertjax.training.initial_model import initial_model
 from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.weights import load_model
+from tests.browser import data_of
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def domain(tmp_path_factory, corpus, sentences, tokenizer) -> Path:
                 input=inputs,
                 tokenizer=str(folder / "tokenizer"),
                 output=str(folder / name),
-                max_length=(16,),
+                max_length=(16, 80) if name == "data" else (16,),
                 objective="mlm",
                 eval_fraction=0.2,
                 num_processes=1,
@@ -107,6 +108,11 @@ def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
     assert [line["step"] for line in evaluations] == [0, 3, 6]
     assert all({"eval/mlm_loss", "eval/mlm_loss_old"} <= line.keys() for line in evaluations)
 
+    report = data_of((Path(whole.workdir) / "report.html").read_text(encoding="utf-8"))
+    curves = report["runs"][0]["eval"]
+    assert curves["steps"] == [0, 3, 6]
+    assert all(curves["values"][f"eval/mlm_loss{name}"][0] for name in ("", "_old"))
+
     run_until(parts, 5, monkeypatch)
     pretrain.run(parts)
     assert lines_of(Path(parts.workdir)) == lines
@@ -148,6 +154,21 @@ def test_a_mixture_and_other_data_have_different_names(config, domain, tmp_path)
     assert len(names) == 4 and names[0] == "eval/mlm_loss" and names[3] == "eval/mlm_loss_old"
     # The old text is a source of the mixture, and other data.
     assert found[names[2]] == pytest.approx(found[names[3]], rel=0.2)
+
+
+def test_a_run_of_longer_rows_than_the_model_reads_exports_their_length(config, tmp_path):
+    longer = dataclasses.replace(
+        config,
+        workdir=str(tmp_path / "run"),
+        eval_data=(),
+        phases=(config.phases[0], dataclasses.replace(config.phases[0], max_length=80)),
+    )
+    run = PretrainingRun(longer)
+    assert run.config.model.max_position_embeddings == 80
+    # transformers' tokenizer truncates to this length.
+    assert run.tokenizer.model_max_length == 80
+    loss = run.evaluate(run.new_state().params, longer.phases[1])["eval/mlm_loss"]
+    assert np.isfinite(loss)
 
 
 @pytest.mark.parametrize("method", ["tile", "interpolate"])
