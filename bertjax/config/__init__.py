@@ -17,7 +17,7 @@ from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.config.model import BertConfig, TaggerConfig
 from bertjax.config.model_sizes import MODEL_SIZES, named_config
 from bertjax.config.prepare_config import PrepareConfig, TrainTokenizerConfig
-from bertjax.config.pretrain_config import Phase, PretrainConfig
+from bertjax.config.pretrain_config import Phase, PretrainConfig, model_at
 from bertjax.config.training import DistributedConfig, MeshConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
@@ -39,5 +39,6 @@ __all__ = [
     "defaults_of",
     "differences",
     "load_config_file",
+    "model_at",
     "named_config",
 ]

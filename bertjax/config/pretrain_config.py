@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import math
 import sys
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 from bertjax.config.distillation_config import DistillationConfig
 from bertjax.config.model import BertConfig
@@ -42,6 +44,11 @@ class Phase:
     Packed rows have max_sequences / 2 more (the sum is rounded down), because the number is rounded
     for each of their sequences; max_sequences is the --max_sequences with which bertjax.prepare
     packed the rows. Must be None with predict next_token."""
+    global_rope_theta: float | None = None
+    """Base of the rotary positions of layers with global attention in this phase, which replaces
+    that of the model; a phase of longer rows has a larger one, so that distant tokens keep distinct
+    rotations (ModernBERT: 10,000 at 1,024 tokens and 160,000 at 8,192). Exported models have the
+    base of their last step. None: model.global_rope_theta."""
     learning_rate_curve: Literal["continue", "restart"] = "continue"
     """Learning-rate schedule of the phase: continue keeps the schedule of the previous phase or, in
     the first phase, that of the optimizer config; restart begins a new schedule with its own
@@ -67,6 +74,8 @@ class Phase:
                 f"batch_size={self.batch_size} does not divide into "
                 f"accumulation_steps={self.accumulation_steps} equal microbatches."
             )
+        if self.global_rope_theta is not None and not 0.0 < self.global_rope_theta < math.inf:
+            raise ValueError(f"global_rope_theta={self.global_rope_theta}: it must be positive.")
         own = (self.learning_rate, self.warmup_steps, self.decay_steps)
         if self.learning_rate_curve == "continue" and own != (None, None, None):
             raise ValueError(
@@ -274,13 +283,28 @@ class PretrainConfig(TrainingConfig):
                     f"{self.optimizer.schedule!r}: only the schedule 'trapezoidal' has decay steps."
                 )
         # A model of --init gets the positions that it lacks.
-        for phase in self.phases if self.init is None else ():
+        for index, phase in enumerate(self.phases if self.init is None else ()):
+            self.check_rope(index)
             if phase.max_length > self.model.max_length:
                 raise ValueError(
                     f"max_length={phase.max_length} exceeds the {self.model.max_length} tokens "
                     "that the model can read (max_position_embeddings minus position_offset): "
                     "reduce max_length of the phase, or increase model.max_position_embeddings."
                 )
+
+    def check_rope(self, index: int) -> None:
+        """Checks that phase `index` sets the base of rotary positions only if the model has them.
+
+        Raises:
+            ValueError: the model has a position embedding matrix instead.
+        """
+        theta = self.phases[index].global_rope_theta
+        if theta is not None and self.model.global_rope_theta is None:
+            raise ValueError(
+                f"phases.{index}.global_rope_theta={theta:g}, but the model has no rotary "
+                "positions (model.global_rope_theta is None): leave it out, or train a model of "
+                "the family modernbert."
+            )
 
     def _check_predict(self) -> None:
         next_token = self.predict == "next_token"
@@ -308,3 +332,20 @@ class PretrainConfig(TrainingConfig):
     def num_steps(self) -> int:
         """Total number of updates of all phases."""
         return sum(phase.num_steps for phase in self.phases)
+
+
+def model_at(model: BertConfig, phases: Iterable[Mapping[str, Any]], step: int) -> BertConfig:
+    """Returns the config of a run's model after `step` steps; phases may change its rotary base.
+
+    Args:
+        model: the architecture of the run.
+        phases: the phases, as dictionaries of their fields, such as those in run.json.
+        step: the number of steps; the last step of a phase belongs to the phase.
+    """
+    end = 0
+    theta = None
+    for phase in phases:
+        theta, end = phase.get("global_rope_theta"), end + phase["num_steps"]
+        if step <= end:
+            break
+    return model if theta is None else dataclasses.replace(model, global_rope_theta=theta)

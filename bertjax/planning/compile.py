@@ -206,7 +206,7 @@ def _teacher(config: PretrainConfig) -> BertWithHead:
 
 def _compile(program: PretrainingProgram, phase: Phase, constants: tuple[Any, ...]) -> Any:
     where = jax.tree.map(lambda s: s.sharding, constants)
-    step = program.train_step(phase.accumulation_steps, *where)
+    step = program.for_phase(phase).train_step(phase.accumulation_steps, *where)
     batch = batch_shapes(program.config, phase, program.rows)
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, *constants)

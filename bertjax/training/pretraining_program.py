@@ -1,5 +1,6 @@
 """Builds what a pretraining config defines without data: model, objective, masking, FLOP count."""
 
+import copy
 import dataclasses
 import itertools
 from typing import Any
@@ -21,6 +22,7 @@ from bertjax.devices.flops import train_flops_per_row
 from bertjax.model import HEADS, BertWithHead
 from bertjax.tokenization import Tokenizer
 from bertjax.training.distillation import distilled_pretraining
+from bertjax.training.objective import make_loss_fn
 from bertjax.training.setup import Program
 
 # The ids of special tokens in random rows; their values do not affect the time of a step.
@@ -50,6 +52,16 @@ class PretrainingProgram(Program):
             objective = distilled_pretraining(config.distillation)
         super().__init__(config, model, objective, config.phases, mesh, teacher)
         self.config: PretrainConfig = config
+
+    def for_phase(self, phase: Phase) -> "PretrainingProgram":
+        """Returns the program of a phase, whose model has the rotary base of the phase."""
+        if phase.global_rope_theta is None:
+            return self
+        program = copy.copy(self)
+        model = dataclasses.replace(self.model.config, global_rope_theta=phase.global_rope_theta)
+        program.model = self.model.clone(config=model)
+        program.loss_fn = make_loss_fn(program.model, self.objective, self.teacher)
+        return program
 
     def flops_per_row(self, phase: Phase, attended: float | None = None) -> float:
         """Returns the FLOP per row of an update, including the teacher's forward pass, if any.

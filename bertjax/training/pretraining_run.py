@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from bertjax.cloud.hub_push import push_folder
-from bertjax.config import Phase, PretrainConfig
+from bertjax.config import Phase, PretrainConfig, model_at
 from bertjax.config.model import BertConfig
 from bertjax.data.batches.batch import Batch
 from bertjax.data.batches.masking import Masking
@@ -96,7 +96,9 @@ class PretrainingRun(Run):
         self.keep_checkpoints = config.keep_checkpoints
         if config.distillation.layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
-        self._eval_step = program.eval_step()
+        self._eval_steps = {  # phases may differ in the rotary base of their model
+            p.global_rope_theta: program.for_phase(p).eval_step() for p in config.phases
+        }
         self._pushes: HubPushes | None = None
         if config.push_to_hub is not None and hosts.is_first():
             self._pushes = HubPushes(workdir.path, config.push_to_hub)
@@ -123,6 +125,8 @@ class PretrainingRun(Run):
     def _check_model(self) -> None:
         """Checks before training that the model can be exported in the Hugging Face format."""
         config_to_hf(self.config.model)
+        for index in range(len(self.config.phases)):
+            self.config.check_rope(index)
         with self._explained_head():
             architecture(self.config.model, str(self.config.head))
 
@@ -263,7 +267,8 @@ class PretrainingRun(Run):
         hosts.on_first_patiently(push)
 
     def _write_model(self, folder: Path, params: Any, step: int) -> None:
-        head, model = str(self.config.head), self.config.model
+        phases = map(dataclasses.asdict, self.config.phases)
+        head, model = str(self.config.head), model_at(self.config.model, phases, step)
         write_model(self.workdir, folder, params, model, self.tokenizer, head, step)
 
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
@@ -322,9 +327,9 @@ class PretrainingRun(Run):
         return {f"eval/{key}": value for key, value in values.items()}
 
     def _evaluate(self, held_out: HeldOutSources, params: Any, phase: Phase) -> dict[str, float]:
-        constants = self.constants()
+        constants, eval_step = self.constants(), self._eval_steps[phase.global_rope_theta]
         return held_out.evaluate(
-            lambda params, batch: self._eval_step(params, batch, *constants),
+            lambda params, batch: eval_step(params, batch, *constants),
             params,
             lambda rows: interruptible(self._eval_batches(rows, phase), self.stop),
         )
@@ -335,11 +340,12 @@ class PretrainingRun(Run):
         `params` are parameters on the devices. Always returns True: later evaluations of the phase
         need no compilation.
         """
+        eval_step = self._eval_steps[phase.global_rope_theta]
         if self._has_held_out(phase):
             for other in (None, *self._others):
                 rows = self._held_out_of(phase, other).rows[0]
                 for batch in itertools.islice(self._eval_batches(rows, phase), 1):
-                    jax.block_until_ready(self._eval_step(params, batch, *self.constants()))
+                    jax.block_until_ready(eval_step(params, batch, *self.constants()))
         return True
 
     def _has_held_out(self, phase: Phase) -> bool:

@@ -119,19 +119,22 @@ def difference_before(
     The result is None if these steps have the same learning rates, which follow from `config` and
     the phases, and train on the same rows of the data with `before` as with `after`. The rows of a
     step are the same if the index of its phase, the phase's `max_length` and `max_predictions`, and
-    the batch size of the step are the same.
+    the batch size of the step are the same; the base of rotary positions must be the same, too.
     """
 
     def rows_of_steps(phases: Sequence[Phase]) -> np.ndarray:
         stages = [(i, stage) for i, phase in enumerate(phases) for stage in phase.stages]
-        rows = [(i, s.max_length, s.batch_size, s.max_predictions or 0) for i, s in stages]
+        rows = [
+            (i, s.max_length, s.batch_size, s.max_predictions or 0, s.global_rope_theta or 0)
+            for i, s in stages
+        ]
         return np.repeat(np.array(rows), [s.num_steps for _, s in stages], axis=0)[:step]
 
     rows, new_rows = rows_of_steps(before), rows_of_steps(after)
     if rows.shape != new_rows.shape or (rows != new_rows).any():
         return (
             f"the rows of the {step} finished steps would change, because phases, max_length, "
-            "batch sizes or max_predictions differ in these steps"
+            "batch sizes, max_predictions or global_rope_theta differ in these steps"
         )
     steps = np.arange(step)
     rates, new_rates = (np.asarray(make_schedule(config, p)(steps)) for p in (before, after))

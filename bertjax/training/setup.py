@@ -105,6 +105,14 @@ class Program:
         spikes = self.config.skip_spikes
         return create_train_state(params, self.tx, self.model.frozen, skip_spikes=spikes)
 
+    def for_phase(self, phase: Phase) -> "Program":
+        """Returns the program of a phase, which shares the state with that of the others.
+
+        Here, it is the program itself; subclasses may change the model without its parameters.
+        """
+        del phase
+        return self
+
     def new_state(self, params: Any = None) -> TrainState:
         """Creates the initial `TrainState`, before the first step, on the devices of the mesh.
 

@@ -110,7 +110,8 @@ class Subject:
         program = self.program = PretrainingProgram(config, sharding.make_mesh(config.mesh))
         self.flops_per_row = program.flops_per_row(phase)
         self.state = program.new_state()
-        self.step = with_seed(program.train_step(phase.accumulation_steps), config.seed)
+        step = program.for_phase(phase).train_step(phase.accumulation_steps)
+        self.step = with_seed(step, config.seed)
         self.batches = self._random_batches(config, phase)
         self.predictions = max_predictions(config, phase)
 

@@ -196,7 +196,8 @@ class Run(abc.ABC):
         """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
         constants = self.constants()
         where = jax.tree.map(lambda x: x.sharding, constants)
-        compiled = self.program.train_step(self.accumulation_steps(phase), *where)
+        program = self.program.for_phase(phase)
+        compiled = program.train_step(self.accumulation_steps(phase), *where)
         return with_seed(compiled, self.training.seed, *constants)
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:

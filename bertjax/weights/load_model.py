@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 
 from bertjax.checkpoint_files import CHECKPOINTS, damaged_steps, without_older_checkpoints
 from bertjax.cloud.copies import local_copy
+from bertjax.config import model_at
 from bertjax.files import brief, did_you_mean, is_remote, read_json
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
@@ -222,7 +223,8 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
             ) from error
     flat: Any = flatten_dict(params, sep="/")
     tensors = dict(names.to_hf(flat, model.config))
-    config = {**config, "step": step, "architectures": [architecture(model.config, head)]}
+    config = model_at(model.config, run.get("phases") or (), step).to_dict()
+    config |= {"step": step, "architectures": [architecture(model.config, head)]}
     tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
     return Source("run", workdir, config, _split(tensors, config), tokenizer)
 
