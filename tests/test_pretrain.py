@@ -135,6 +135,24 @@ def test_the_batches_of_a_warm_up_read_every_row_once_and_in_order(config, tmp_p
     assert run.progress(0, 12) == {"phase": 0, "row": phase.num_rows} == {"phase": 0, "row": 480}
 
 
+def test_a_phase_of_longer_rows_begins_with_fitted_embeddings_of_its_new_positions(
+    config, tmp_path
+):
+    run = PretrainingRun(dataclasses.replace(config, workdir=str(tmp_path)))
+    state = run.new_state()
+    assert run.begin_phase(0, state) is state
+    first, second = (run.begin_phase(1, state) for _ in range(2))
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), state.params, first.params)
+    changed = [path for path, is_same in jax.tree.leaves_with_path(same) if not is_same]
+    assert [jax.tree_util.keystr(path[-2:]) for path in changed] == [
+        "['position_embeddings']['embedding']"
+    ]
+    for a, b in zip(_leaves(first), _leaves(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+    run.config = dataclasses.replace(run.config, untrained_positions="keep")
+    assert run.begin_phase(1, state) is state
+
+
 def _leaves(tree):
     return jax.tree.leaves(jax.device_get(tree))
 

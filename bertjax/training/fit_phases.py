@@ -123,6 +123,9 @@ class FitPhases:
         # compilation.
         self._stop.saved_step = step
         self._stop.nothing_to_lose = save.is_saved(step)
+        if step == start:
+            with activity.doing(activity.STEPPING):
+                state = run.begin_phase(index, state)
         with activity.compiling("the evaluation"):
             save.is_compiled |= run.compile_evaluation(state.params, phase)
         if step == 0 and run.evaluates_at_start and not save.evaluate_start(state):

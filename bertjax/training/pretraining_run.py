@@ -41,6 +41,7 @@ from bertjax.training.source_evaluation import (
 from bertjax.training.state import TrainState
 from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.training.trainer import Run, identity_of
+from bertjax.training.untrained_positions import fit_before_phase
 from bertjax.training.workdir import Workdir
 from bertjax.weights import LoadedModel, save_hf
 from bertjax.weights.card import model_card, training_facts
@@ -220,20 +221,33 @@ class PretrainingRun(Run):
         The batches of a phase are counted from 0. All have the size of the batch `first_batch`.
         """
         phase, first_row, _ = self.config.phases[phase_index].stage_of(first_batch)
+        yield from self.read_rows(phase_index, phase, first_row, phase.batch_size)
+
+    def read_rows(
+        self, phase_index: int, phase: Phase, first_row: int, batch_size: int
+    ) -> Iterator[Any]:
+        """Yields global batches of `batch_size` rows of `phase`, from the row `first_row` on.
+
+        `phase_index` is the index of the phase.
+        """
         self._data.require(phase.max_length)
-        host_rows = sharding.host_rows(self.program.rows, phase.batch_size)
+        host_rows = sharding.host_rows(self.program.rows, batch_size)
         batches = train_batches(
             row_sources(self.config.data, "train", phase.max_length),
             *self._format(phase),
             seed=self.config.seed,
             phase=phase_index,
-            batch_size=phase.batch_size,
+            batch_size=batch_size,
             first_row=first_row,
             host_rows=host_rows,
             num_threads=self.config.reader_threads,
         )
         for batch in batches:
-            yield self._to_devices(batch, host_rows, phase.batch_size)
+            yield self._to_devices(batch, host_rows, batch_size)
+
+    def begin_phase(self, index: int, state: TrainState) -> TrainState:
+        """Returns `state` with fitted embeddings of the positions that the phase adds, if any."""
+        return fit_before_phase(self, index, state)
 
     def after_step(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
         """Pushes the model to the branch step-N of the Hub, every `push_every` steps."""

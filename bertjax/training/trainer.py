@@ -304,6 +304,15 @@ class Run(abc.ABC):
         if target is not None:
             raise RolledBack(f"rolled back to step {target}")
 
+    def begin_phase(self, index: int, state: TrainState) -> TrainState:
+        """Returns the state that phase `index` begins with, made from the last one before it.
+
+        The method is called before the first step of a phase, and again if the run resumes there;
+        the result depends only on its arguments. Here, it is `state` itself.
+        """
+        del index
+        return state
+
     def after_step(self, step: int, state: TrainState, metrics: dict[str, Any]) -> None:
         """Is called after each step and its checkpoint; subclasses may use the state.
 
