@@ -4,13 +4,14 @@
 
 D holds rows of 64 and 128 tokens. A BERT of two layers, or the model of `--init`, is trained for
 `--steps` steps on rows of 64 tokens. From there, each value of `untrained_positions` goes on with
-rows of 128. Prints one line of JSON: the held-out masked LM losses before the switch, and of each value
-directly after the switch and after `--steps_after` more steps, in nats.
+rows of 128. Prints one line of JSON: the held-out masked LM losses before the switch, and of each
+value directly after the switch and after `--steps_after` more steps, in nats.
 """
 
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from bertjax.training.loop import fit
 from bertjax.training.pretraining_run import PretrainingRun
 
 
-def make_run(args: argparse.Namespace, untrained_positions: str) -> PretrainingRun:
+def make_run(args: argparse.Namespace, value: Literal["keep", "fit"]) -> PretrainingRun:
     """Returns the run with rows of 64 and then of 128 tokens."""
     config = PretrainConfig(
         data=args.data,
@@ -43,7 +44,7 @@ def make_run(args: argparse.Namespace, untrained_positions: str) -> PretrainingR
             Phase(num_steps=args.steps, max_length=64, batch_size=32),
             Phase(num_steps=max(args.steps // 9, 200), max_length=128, batch_size=32),
         ),
-        untrained_positions=untrained_positions,
+        untrained_positions=value,
         optimizer=OptimizerConfig(
             recipe="adamw",
             learning_rate=args.learning_rate,
@@ -78,7 +79,8 @@ def main() -> None:
     losses: dict = {"64 tokens": loss(state, short)}
     print(losses, flush=True)
     train_step = run.train_step(long)
-    for value in ("keep", "fit"):
+    values: tuple[Literal["keep", "fit"], ...] = ("keep", "fit")
+    for value in values:
         after = jax.tree.map(jnp.copy, state)  # a train step donates its state
         after = make_run(args, value).begin_phase(1, after)
         found = [loss(after, long)]
