@@ -27,6 +27,11 @@ from typing import Any
 from reporting import report
 
 RATE, WARMUP = 2e-5, 0.1
+# Flags that both sides get.
+SETTINGS = (
+    *("model", "train", "dev", "every", "dev_every"),
+    *("batch_size", "epochs", "max_length", "core"),
+)
 
 
 def read_pairs(file: Path, every: int = 1) -> list[dict[str, Any]]:
@@ -66,7 +71,7 @@ def train_bertjax(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     from bertjax.devices import activity
     from bertjax.training.goodput import read_ledger, totals
 
-    train, dev = read_pairs(args.train, args.every), read_pairs(args.dev)
+    train, dev = read_pairs(args.train, args.every), read_pairs(args.dev, args.dev_every)
     optimizer = OptimizerConfig(
         recipe="adamw",
         learning_rate=RATE,
@@ -107,7 +112,7 @@ def train_sentence_transformers(args: argparse.Namespace, folder: str) -> dict[s
     import sentence_transformers as library
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
-    train, dev = read_pairs(args.train, args.every), read_pairs(args.dev)
+    train, dev = read_pairs(args.train, args.every), read_pairs(args.dev, args.dev_every)
     highest = max(pair["score"] for pair in train)
     rows = [{**pair, "score": pair["score"] / highest} for pair in train]
     model: Any = library.SentenceTransformer(args.model, device="cpu")
@@ -145,7 +150,7 @@ SIDES = {"bertjax": train_bertjax, "sentence-transformers": train_sentence_trans
 def in_process(side: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Runs one side in a process of its own; returns what it reports."""
     words = [sys.executable, __file__, "--side", side, "--seeds", str(seed)]
-    for name in ("model", "train", "dev", "every", "batch_size", "epochs", "max_length", "core"):
+    for name in SETTINGS:
         value = getattr(args, name)
         words += [] if value is None else [f"--{name}", str(value)]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -165,6 +170,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--every", type=int, default=1, help="train on every Nth pair alone")
+    parser.add_argument("--dev_every", type=int, default=1, help="evaluate every Nth pair alone")
     parser.add_argument("--core", type=int, help="the one core to compute on; all by default")
     parser.add_argument("--side", choices=SIDES, help="run this side alone, with one seed")
     parser.add_argument("--output", type=Path)

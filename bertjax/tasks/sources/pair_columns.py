@@ -57,7 +57,7 @@ def find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
     if table.is_text:
         raise ValueError(
             f"{table.path} has one text per line, but the examples are pairs of texts: give a file "
-            "with two columns, such as CSV or JSON lines."
+            "with two columns, such as CSV or JSON lines (predict --embed takes single texts)."
         )
     if named.label is not None and named.negatives:
         raise ValueError(
