@@ -8,7 +8,7 @@ from bertjax.model import HEADS, BertConfig, TaggerConfig
 from bertjax.weights.families import architecture
 
 _HEAD = """---
-library_name: transformers
+library_name: {library}
 tags:
 - {family}
 ---
@@ -23,6 +23,11 @@ _TAGGER = """`tagger.safetensors` holds {network} for the tags of `config.json`,
 trained on the hidden states {layers} (0 = embeddings, -1 = the last), {join},
 of this encoder, which was frozen (Devlin et al. 2018, 5.3). `python -m bertjax.predict --model DIR`
 applies the encoder and `tagger.safetensors`; transformers loads only the encoder.
+"""
+
+
+_EMBEDDINGS = """It computes embeddings of texts, as `bertjax.load_pretrained(DIR).embed(texts)`
+and, in sentence-transformers, `SentenceTransformer(DIR).encode(texts)`.
 """
 
 
@@ -44,7 +49,9 @@ def model_card(
         facts: (name, value) pairs that describe the training; the card shows them as a table.
         tagger: the config of a tagger (classifier of words) on the frozen encoder; None: no tagger.
     """
+    embeds = head == "sentence_embedding"
     text = _HEAD.format(
+        library="sentence-transformers" if embeds else "transformers",
         title=title,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -56,6 +63,7 @@ def model_card(
         version=bertjax.__version__,
         architecture=architecture(config, head),
     )
+    text += "\n" + _EMBEDDINGS if embeds else ""
     if tagger is not None:
         text += "\n" + _TAGGER.format(
             network="a two-layer BiLSTM and a classifier"

@@ -103,16 +103,11 @@ def test_eight_devices_have_the_negatives_of_the_whole_batch(
 
 
 def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, features):
-    model = model.clone(
-        config=dataclasses.replace(
-            model.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-        )
-    )
     texts = [text for f in features for text in np.split(f.input_ids, np.cumsum(f.lengths)[:-1])]
     ids = np.zeros((len(texts), 16), np.int32)
     for row, text in enumerate(texts):
         ids[row, : len(text)] = text
-    outputs = model.apply({"params": params}, ids, attention_mask=jnp.asarray(ids > 0))
+    outputs = jax.jit(model.apply)({"params": params}, ids, attention_mask=ids > 0)
     vectors = np.asarray(outputs["sentence_embedding"], np.float64).reshape(EXAMPLES, TEXTS, -1)
     names = np.stack([f.labels for f in features])
     total = right = 0.0
@@ -130,6 +125,8 @@ def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, f
             total += np.log(np.exp(values - values[0]).sum()) / EXAMPLES
             if size == vectors.shape[-1]:
                 right += float(values.argmax() == 0)
-    loss, sums, _ = gradients(model, params, batch)
+    objective = model.objective("contrastive")
+    loss_fn = jax.jit(make_global_loss_fn(model, objective, Split(EXAMPLES)))
+    loss, sums = loss_fn(params, batch, objective.weights(batch), None)
     np.testing.assert_allclose(loss, total, rtol=1e-5)
     assert sums["accuracy"] == (right, EXAMPLES)
