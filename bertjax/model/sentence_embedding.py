@@ -31,7 +31,17 @@ class BertForSentenceEmbedding(BertWithHead):
     objectives = {"contrastive": contrastive(TEMPERATURE, ()), "similarity": similarity(())}
 
     def objective(self, kind: str) -> Objective:
-        """Returns the objective for labels of a kind, with the temperature and the sizes."""
+        """Returns the objective for labels of the kind `kind`, with the settings of the head.
+
+        Raises:
+            ValueError: a size in `matryoshka` is below 1 or exceeds that of the embeddings.
+        """
+        full = self.config.hidden_size
+        if wrong := [size for size in self.matryoshka if not 1 <= size <= full]:
+            raise ValueError(
+                f"matryoshka={list(self.matryoshka)}: the embeddings have {full} numbers, so they "
+                f"cannot be cut to {wrong[0]}. Choose sizes from 1 to {full}."
+            )
         if kind == "contrastive":
             return contrastive(self.temperature, self.matryoshka)
         return similarity(self.matryoshka)

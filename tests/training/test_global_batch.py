@@ -102,6 +102,11 @@ def test_eight_devices_have_the_negatives_of_the_whole_batch(
     compare(gradients(model, params, batch, steps, mesh), expected)
 
 
+def test_sizes_that_embeddings_do_not_have_are_refused(model):
+    with pytest.raises(ValueError, match=r"matryoshka=\[8, 33\]: .* have 32 .* be cut to 33"):
+        model.clone(matryoshka=(8, 33)).objective("similarity")
+
+
 def test_the_loss_is_that_of_its_definition_text_by_text(model, params, batch, features):
     texts = [text for f in features for text in np.split(f.input_ids, np.cumsum(f.lengths)[:-1])]
     ids = np.zeros((len(texts), 16), np.int32)
