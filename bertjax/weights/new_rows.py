@@ -1,8 +1,8 @@
 """Extends loaded models by embeddings of new words and of new positions.
 
-A new word starts from the mean of its old pieces (as in Yao et al. 2021, 3, AdaLM, and Gee et al.
-2022, 3.2). New positions repeat the old ones (Beltagy et al. 2020, 5, Longformer), or all positions
-are interpolated.
+A new word starts from the mean of its old pieces (Gee et al. 2022, "Fast Vocabulary Transfer for
+Language Model Compression"). New positions repeat the old ones (Beltagy et al. 2020, "Longformer",
+5), or all positions are interpolated.
 """
 
 import dataclasses
@@ -51,13 +51,22 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
         size = -(-tokenizer.vocab_size // PADDED_TO) * PADDED_TO
     pieces = [old.split(token) for token in tokenizer.tokens[old.vocab_size :]]
 
-    def grow(rows: np.ndarray, initial: np.ndarray) -> np.ndarray:
-        grown = np.concatenate([rows, initial[len(rows) :]])
+    axes = _axes_of(loaded.model, "vocab_size")
+    larger = size > loaded.config.vocab_size
+    drawn = (
+        fresh(_resized(loaded.model, "vocab_size", size), frozenset(axes), seed) if larger else {}
+    )
+
+    def grow(path: str, rows: np.ndarray) -> np.ndarray:
+        grown = rows.copy()
+        if larger:
+            new = np.moveaxis(np.asarray(drawn[path]), axes[path], 0)[len(rows) :]
+            grown = np.concatenate([rows, new])
         for index, ids in enumerate(pieces, old.vocab_size):
             grown[index] = rows[ids].mean(axis=0)
         return grown
 
-    return _with_rows(loaded, "vocab_size", size, grow, seed)._replace(tokenizer=tokenizer)
+    return _with_rows(loaded, "vocab_size", size, grow)._replace(tokenizer=tokenizer)
 
 
 def with_positions(
@@ -76,10 +85,11 @@ def with_positions(
             interpolated linearly.
     """
     offset = loaded.config.position_offset
+    count = max_position_embeddings - offset
 
-    def grow(rows: np.ndarray, initial: np.ndarray) -> np.ndarray:
+    def grow(path: str, rows: np.ndarray) -> np.ndarray:
+        del path
         first, rows = rows[:offset], rows[offset:]
-        count = len(initial) - offset
         if method == "tile":
             grown = rows[np.arange(count) % len(rows)]
         else:
@@ -90,29 +100,30 @@ def with_positions(
             grown = rows[below] * (1 - share) + rows[above] * share
         return np.concatenate([first, grown])
 
-    return _with_rows(loaded, "max_position_embeddings", max_position_embeddings, grow, seed=0)
+    return _with_rows(loaded, "max_position_embeddings", max_position_embeddings, grow)
 
 
 def _with_rows(
     loaded: LoadedModel,
     field: str,
     size: int,
-    grow: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    seed: int,
+    grow: Callable[[str, np.ndarray], np.ndarray],
 ) -> LoadedModel:
     """Returns a model whose config field `field` is `size`, with the parameters that this changes.
 
-    `grow` is a function (old rows, random rows of the new number) -> new rows; it is called with
-    the parameters whose size along some axis is the value of the field, that axis first.
+    `grow` is a function (path, old rows) -> new rows; it is called with the parameters whose size
+    along some axis is the value of the field, that axis first.
     """
-    model = loaded.model.clone(config=dataclasses.replace(loaded.config, **{field: size}))
+    model = _resized(loaded.model, field, size)
     flat: Any = flatten_dict(loaded.params, sep="/")
-    axes = _axes_of(loaded.model, field)
-    for path, initial in fresh(model, frozenset(axes), seed).items():
-        rows = np.moveaxis(np.asarray(flat[path]), axes[path], 0)
-        grown = grow(rows, np.moveaxis(np.asarray(initial), axes[path], 0))
-        flat[path] = np.ascontiguousarray(np.moveaxis(grown, 0, axes[path]))
+    for path, axis in _axes_of(loaded.model, field).items():
+        grown = grow(path, np.moveaxis(np.asarray(flat[path]), axis, 0))
+        flat[path] = np.ascontiguousarray(np.moveaxis(grown, 0, axis))
     return loaded._replace(model=model, config=model.config, params=unflatten_dict(flat, sep="/"))
+
+
+def _resized(model: BertWithHead, field: str, size: int) -> BertWithHead:
+    return model.clone(config=dataclasses.replace(model.config, **{field: size}))
 
 
 def _axes_of(model: BertWithHead, field: str) -> dict[str, int]:
@@ -120,8 +131,7 @@ def _axes_of(model: BertWithHead, field: str) -> dict[str, int]:
 
     Sizes may be equal by chance, so that the axes are found by the shapes of a larger model.
     """
-    larger = dataclasses.replace(model.config, **{field: getattr(model.config, field) + 1})
-    after: Any = param_shapes(model.clone(config=larger))
+    after: Any = param_shapes(_resized(model, field, getattr(model.config, field) + 1))
     return {
         path: next(axis for axis, size in enumerate(shape.shape) if size != after[path].shape[axis])
         for path, shape in param_shapes(model).items()

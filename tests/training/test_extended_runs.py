@@ -143,6 +143,7 @@ def test_an_evaluation_before_the_first_step_is_repeated_without_a_checkpoint(co
     assert evaluations[0]["eval/mlm_loss"] != 9.0
 
 
+@pytest.mark.slow
 def test_a_mixture_and_other_data_have_different_names(config, domain, tmp_path):
     mixed = dataclasses.replace(
         config, data=str(domain / "mixed"), workdir=str(tmp_path / "run"), eval_at_start=False
@@ -171,7 +172,7 @@ def test_a_run_of_longer_rows_than_the_model_reads_exports_their_length(config, 
     assert np.isfinite(loss)
 
 
-@pytest.mark.parametrize("method", ["tile", "interpolate"])
+@pytest.mark.parametrize("method", ["tile", pytest.param("interpolate", marks=pytest.mark.slow)])
 def test_rows_longer_than_the_model_reads_get_positions(
     config, one_layer, prepared, tokenizer, method, capsys
 ):
