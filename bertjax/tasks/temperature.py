@@ -107,8 +107,10 @@ class Calibration:
 
     def sentence(self) -> str:
         """Returns a sentence for the user."""
+        is_inside = 1.001 * LOWEST < self.temperature < 0.999 * HIGHEST
         text = (
-            f"calibration: temperature {self.temperature:.3f}, fitted on {self.examples:,} "
+            f"calibration: temperature {self.temperature:.3f}"
+            f"{'' if is_inside else ' (the bound of the search)'}, fitted on {self.examples:,} "
             f"held-out examples; expected calibration error {self.ece_before:.2%} before"
         )
         if self.ece_after is None:

@@ -120,7 +120,7 @@ def test_copies_of_a_text_are_in_one_half_and_unlabelled_examples_in_none():
 def test_one_example_has_no_error_after():
     made = calibrate(np.array([[1.0, 0.0]]), np.array([0]), np.array([True]))
     assert made.ece_after is None and made.temperature == pytest.approx(0.1, abs=1e-3)
-    assert "too few examples" in made.sentence()
+    assert "too few examples" in made.sentence() and "0.100 (the bound of" in made.sentence()
 
 
 def restored(**description):
