@@ -126,6 +126,17 @@ def make_masking(
     )
 
 
+def row_format(
+    config: PretrainConfig, phase: Phase, tokenizer: Tokenizer, max_sequences: int
+) -> tuple[Masking, RowFormat]:
+    """Returns the masking settings and the row format (length, padding) of a phase of `config`.
+
+    Rows hold at most `max_sequences` sequences, and `tokenizer` is that of their data.
+    """
+    masking = make_masking(config, phase, tokenizer, max_sequences)
+    return masking, RowFormat(phase.max_length, tokenizer.pad_token_id, max_sequences)
+
+
 def random_rows(config: PretrainConfig, phase: Phase, count: int) -> Batch:
     """Creates a batch of `count` masked rows, each one sequence of random token ids, no padding.
 

@@ -12,32 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from bertjax.cloud.hub_push import push_folder
 from bertjax.config import Phase, PretrainConfig, model_at
 from bertjax.config.model import BertConfig
-from bertjax.data.batches.batch import Batch
-from bertjax.data.batches.masking import Masking
-from bertjax.data.batches.pretraining_batches import HeldOutRows, RowFormat, train_batches
+from bertjax.data.batches.pretraining_batches import train_batches
 from bertjax.data.metadata import row_sources
 from bertjax.devices import activity, hosts, sharding
 from bertjax.tokenization import Tokenizer, load_tokenizer
-from bertjax.training.evaluate_and_save import interruptible
+from bertjax.training.held_out_evaluation import HeldOutEvaluation
 from bertjax.training.hub_pushes import HubPushes
 from bertjax.training.initial_model import architecture_of_run, initial_model
-from bertjax.training.pretraining_program import PretrainingProgram, make_masking, with_head
+from bertjax.training.pretraining_program import PretrainingProgram, row_format, with_head
 from bertjax.training.run_data import RunData
 from bertjax.training.schedule import difference_before
 from bertjax.training.skipped_updates import check_finite
-from bertjax.training.source_evaluation import (
-    HeldOutSources,
-    OtherData,
-    epochs_of_sources,
-    only_losses,
-    other_data,
-)
+from bertjax.training.source_evaluation import epochs_of_sources, other_data
 from bertjax.training.state import TrainState
 from bertjax.training.teacher import load_masked_lm_teacher, student_of_teacher
 from bertjax.training.trainer import Run, identity_of
@@ -76,7 +65,6 @@ class PretrainingRun(Run):
         tokenizer.model_max_length = max(tokenizer.model_max_length, longest)
         resumes = workdir.has_checkpoints
         config = with_head(config, self.metadata.has_sentence_pairs)
-        self._held_out: dict[tuple[Phase, str], HeldOutSources] = {}
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
         if config.init is not None:
@@ -85,7 +73,7 @@ class PretrainingRun(Run):
         self.config = config = dataclasses.replace(config, model=model)
         self._check_model()
         self._check_data(tokenizer)
-        self._others = other_data(config, self.metadata)
+        others = other_data(config, self.metadata)
         self.evaluates_at_start = config.eval_at_start
         self._require_data(workdir.newest_step)
         teacher = load_masked_lm_teacher(config, tokenizer)
@@ -97,9 +85,7 @@ class PretrainingRun(Run):
         self.keep_checkpoints = config.keep_checkpoints
         if config.distillation.layers and not resumes:
             self.initial = student_of_teacher(config, program.model)
-        self._eval_steps = {  # phases may differ in the rotary base of their model
-            p.global_rope_theta: program.for_phase(p).eval_step() for p in config.phases
-        }
+        self._evaluation = HeldOutEvaluation(config, program, tokenizer, self._data, others)
         self._pushes: HubPushes | None = None
         if config.push_to_hub is not None and hosts.is_first():
             self._pushes = HubPushes(workdir.path, config.push_to_hub)
@@ -234,7 +220,7 @@ class PretrainingRun(Run):
         host_rows = sharding.host_rows(self.program.rows, batch_size)
         batches = train_batches(
             row_sources(self.config.data, "train", phase.max_length),
-            *self._format(phase),
+            *row_format(self.config, phase, self.tokenizer, self.metadata.max_sequences),
             seed=self.config.seed,
             phase=phase_index,
             batch_size=batch_size,
@@ -243,7 +229,7 @@ class PretrainingRun(Run):
             num_threads=self.config.reader_threads,
         )
         for batch in batches:
-            yield self._to_devices(batch, host_rows, batch_size)
+            yield sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def begin_phase(self, index: int, state: TrainState) -> TrainState:
         """Returns `state` with fitted embeddings of the positions that the phase adds, if any."""
@@ -313,15 +299,6 @@ class PretrainingRun(Run):
             refused += [] if reason is None else [c for c in changed if c not in refused] + [reason]
         return refused
 
-    def _format(self, phase: Phase, max_sequences: int | None = None) -> tuple[Masking, RowFormat]:
-        """Returns the masking settings and the row format (length, padding) of `phase`.
-
-        `max_sequences` is the maximum number of sequences per row; None: that of the data.
-        """
-        max_sequences = max_sequences or self.metadata.max_sequences
-        masking = make_masking(self.config, phase, self.tokenizer, max_sequences)
-        return masking, RowFormat(phase.max_length, self.tokenizer.pad_token_id, max_sequences)
-
     def evaluate(self, params: Any, phase: Phase) -> dict[str, float]:
         """Returns {"eval/...": value}, the mean losses and metrics over held-out rows.
 
@@ -332,21 +309,8 @@ class PretrainingRun(Run):
         losses of each source. "eval/..._loss_NAME" are also the losses on the other data of
         `config.eval_data`.
         """
-        if not self._has_held_out(phase):
-            return {}
-        values = self._evaluate(self._held_out_of(phase), params, phase)
-        for other in self._others:
-            losses = only_losses(self._evaluate(self._held_out_of(phase, other), params, phase))
-            values |= {f"{key}_{other.label}": loss for key, loss in losses.items()}
-        return {f"eval/{key}": value for key, value in values.items()}
-
-    def _evaluate(self, held_out: HeldOutSources, params: Any, phase: Phase) -> dict[str, float]:
-        constants, eval_step = self.constants(), self._eval_steps[phase.global_rope_theta]
-        return held_out.evaluate(
-            lambda params, batch: eval_step(params, batch, *constants),
-            params,
-            lambda rows: interruptible(self._eval_batches(rows, phase), self.stop),
-        )
+        metrics = self._evaluation.evaluate(params, phase, *self.constants(), stop=self.stop)
+        return {f"eval/{key}": value for key, value in metrics.items()}
 
     def compile_evaluation(self, params: Any, phase: Phase) -> bool:
         """Compiles the evaluation step by evaluating one batch of held-out rows, if there are any.
@@ -354,39 +318,8 @@ class PretrainingRun(Run):
         `params` are parameters on the devices. Always returns True: later evaluations of the phase
         need no compilation.
         """
-        eval_step = self._eval_steps[phase.global_rope_theta]
-        if self._has_held_out(phase):
-            for other in (None, *self._others):
-                rows = self._held_out_of(phase, other).rows[0]
-                for batch in itertools.islice(self._eval_batches(rows, phase), 1):
-                    jax.block_until_ready(eval_step(params, batch, *self.constants()))
+        self._evaluation.compile(params, phase, *self.constants())
         return True
-
-    def _has_held_out(self, phase: Phase) -> bool:
-        return self.metadata.has_held_out(phase.max_length)
-
-    def _held_out_of(self, phase: Phase, other: OtherData | None = None) -> HeldOutSources:
-        """Returns the held-out rows for `phase` of the data, or of the other data `other`."""
-        key = phase, other.label if other else ""
-        if key not in self._held_out:
-            data = other.data if other else self._data
-            data.require(phase.max_length)
-            self._held_out[key] = HeldOutSources(
-                row_sources(data.directory, "eval", phase.max_length),
-                *self._format(phase, data.metadata.max_sequences),
-                seed=self.config.seed,
-                max_rows=self.config.eval_rows,
-            )
-        return self._held_out[key]
-
-    def _eval_batches(self, held_out: HeldOutRows, phase: Phase) -> Iterator[Any]:
-        rows = phase.batch_size // phase.accumulation_steps
-        host_rows = sharding.host_rows(self.program.rows, rows)
-        for batch in held_out.batches(rows, host_rows):
-            yield self._to_devices(batch, host_rows, rows)
-
-    def _to_devices(self, batch: Batch, host_rows: np.ndarray, batch_size: int) -> Any:
-        return sharding.to_devices(batch, host_rows, self.program.rows, batch_size)
 
     def flops_per_row(self, phase: Phase) -> float:
         """Returns the FLOP (floating-point operations) per row of an update.

@@ -225,11 +225,11 @@ block = loop.jax.block_until_ready
 loop.jax.block_until_ready = lambda x: (time.sleep(0.5), block(x))[1]
 """,
     "evaluating": """
-import bertjax.training.pretraining as pretraining
-to_devices = pretraining.PretrainingRun._eval_batches
+from bertjax.training.held_out_evaluation import HeldOutEvaluation
+batches = HeldOutEvaluation.batches
 def slowly(self, held_out, phase):
-    return (time.sleep(4) or batch for batch in to_devices(self, held_out, phase))
-pretraining.PretrainingRun._eval_batches = slowly
+    return (time.sleep(4) or batch for batch in batches(self, held_out, phase))
+HeldOutEvaluation.batches = slowly
 """,
     "saving": """
 import bertjax.training.checkpoint as checkpoint

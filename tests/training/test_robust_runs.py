@@ -21,6 +21,7 @@ from bertjax.devices.stop import StopSignal
 from bertjax.interruption import Interrupted
 from bertjax.training import fit_phases, pretraining
 from bertjax.training.checkpoint import Checkpointer
+from bertjax.training.held_out_evaluation import HeldOutEvaluation
 from bertjax.training.loss_history import HISTORY, empty_history, is_spike, recorded
 from bertjax.training.pretraining_run import PretrainingRun
 from bertjax.training.skipped_updates import NotFinite, check_finite
@@ -222,7 +223,7 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
     monkeypatch,
     stop_at,
 ):
-    original, batches = PretrainingRun._eval_batches, []
+    original, batches = HeldOutEvaluation.batches, []
 
     def slow(self, held_out, phase):
         for batch in original(self, held_out, phase):
@@ -233,7 +234,7 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
             yield batch
 
     with monkeypatch.context() as patch:
-        patch.setattr(PretrainingRun, "_eval_batches", slow)
+        patch.setattr(HeldOutEvaluation, "batches", slow)
         with pytest.raises(Interrupted, match=f"stopped after step {stop_at} of 16"):
             train(config, tmp_path / "run")
     lines = lines_of(tmp_path / "run")
