@@ -18,7 +18,7 @@ from bertjax.tasks.task import Example, Prediction, Task
 BINS = 15
 # Temperatures outside are not searched: where every held-out prediction is right, the likelihood
 # rises with the logits without end.
-LOWEST, HIGHEST = 0.1, 10.0
+LOWEST, HIGHEST = 0.1, 100.0
 # Smallest probability of which the logarithm is taken.
 _SMALLEST = 1e-300
 
@@ -61,7 +61,7 @@ def expected_calibration_error(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the temperature with the lowest `negative_log_likelihood`, from 0.1 to 10.
+    """Returns the temperature with the lowest `negative_log_likelihood`, from 0.1 to 100.
 
     `logits` [N, C] are logits or log-probabilities, and `labels`, int [N], the class ids.
     """
