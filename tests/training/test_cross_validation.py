@@ -96,7 +96,9 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["qa", "regress", "tag"])
+@pytest.mark.parametrize(
+    "task", ["qa", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("regress", "tag"))]
+)
 def test_every_kind_of_own_file_has_folds(config, files, task, tmp_path):
     config = dataclasses.replace(
         config, task=task, train=files[task]["train"], max_length=60, max_steps=1, folds=2,
