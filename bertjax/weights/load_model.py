@@ -155,7 +155,8 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
 
 def _split(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SplitTensors:
     """Returns the tensors with those apart that the files of the model's family join."""
-    family = FAMILIES.get(config.get("model_type", "bert")) if isinstance(config, dict) else None
+    name = config.get("model_type", "bert") if isinstance(config, dict) else None
+    family = FAMILIES.get(name) if isinstance(name, str) else None  # other values are refused later
     return SplitTensors(tensors, family.fused if family else {})
 
 

@@ -123,6 +123,9 @@ def test_every_epoch_sees_every_feature_once_and_resuming_changes_nothing(tmp_pa
         np.testing.assert_array_equal(values, resumed[0][1][key])
 
 
+OF_TWO_TEXTS = ("choice", "contrastive", "similarity")
+
+
 def labelled(kind, index, length):
     labels = {
         "classes": np.array([index % 3], np.int32),
@@ -131,8 +134,10 @@ def labelled(kind, index, length):
         "tokens": np.arange(length, dtype=np.int32) % 3 - 1,
         "span": np.array([1, index % length], np.int32),
         "choice": np.array([index % 2], np.int32),
+        "contrastive": np.array([index % 5, 100 + index], np.int32),
+        "similarity": np.array([index / 50], np.float32),
     }
-    return feature(length, labels[kind], first=10 * index, choices=2 if kind == "choice" else 1)
+    return feature(length, labels[kind], first=10 * index, choices=2 if kind in OF_TWO_TEXTS else 1)
 
 
 @pytest.mark.parametrize("kind", get_args(LabelKind))
@@ -142,7 +147,7 @@ def test_hosts_read_only_their_rows_of_the_same_global_batch(tmp_path, monkeypat
     sizes = np.array([len(f.input_ids) for f in features])
     path = tmp_path / "train.array_record"
     write_shard(path, map(encode_feature, features))
-    labels = Labels(kind, num_classes=3, num_choices=2 if kind == "choice" else 1)
+    labels = Labels(kind, num_classes=3, num_choices=2 if kind in OF_TWO_TEXTS else 1)
     labels = labels._replace(class_weights=(1.0, 2.0, 3.0))
     shape = plan_rows(sizes, batch_size=16, num_choices=labels.num_choices, multiple_of=4)
     read: list[int] = []
