@@ -130,9 +130,12 @@ class FitPhases:
             save.is_compiled |= run.compile_evaluation(state.params, phase)
         if step == 0 and run.evaluates_at_start and not save.evaluate_start(state):
             return state, step
-        while step < start + phase.num_steps and not self._should_stop():
+        end = start + phase.num_steps
+        while step < end and not self._should_stop():
             with activity.doing(activity.STEPPING):
                 state, step = self._fit_stage(index, state, step, start, save)
+            if step < end:  # `fit` does not ask after the last step of a stage
+                self._stop.settle()
         if self._stop.agreed:
             save.save_and_stop(step, state)
         return state, step

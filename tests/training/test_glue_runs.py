@@ -184,6 +184,7 @@ def test_python_and_seeds(data, one_layer, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @first_with("gs")
 def test_a_workdir_in_a_bucket_has_the_table_and_the_submission(
     data, flags, whole, bucket, tmp_path, monkeypatch
