@@ -69,6 +69,7 @@ def _check_folds(config: "FinetuneConfig") -> None:
         {
             "patience": config.patience or None,
             "select_by": None if config.select_by == LAST else config.select_by,
+            "evals_per_epoch": None if config.evals_per_epoch == 1 else config.evals_per_epoch,
         },
         "a fold that selects a checkpoint cannot measure it",
     )

@@ -200,7 +200,7 @@ class BertConfig:
             raise ValueError(f"classifier_pooling={self.classifier_pooling!r}: use cls or mean.")
         if self.prediction_head and self.classifier_activation is None:
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
-        fields = ("gated_linear_unit", "global_rope_theta", "local_attention")
+        fields = ("gated_linear_unit", "global_rope_theta", "local_attention", "mlp_dropout")
         alone = [name for name in fields if getattr(self, name)]
         if alone and not self.pre_norm:
             raise ValueError(

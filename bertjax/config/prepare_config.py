@@ -11,8 +11,8 @@ class TrainTokenizerConfig:
     """Config of `bertjax.train_tokenizer`, which learns or extends a vocabulary from text.
 
     Raises:
-        ValueError: `vocab_size` is below 6 (bpe: 261), the special tokens and one character; `add`
-            is below 1; or a setting has no effect with or without `extend`.
+        ValueError: `vocab_size` is below 6 (bpe and modernbert: 261), the special tokens and one
+            character; `add` is below 1; or a setting has no effect with or without `extend`.
     """
 
     GROUPS: ClassVar[dict[str, str]] = {

@@ -221,8 +221,8 @@ class PretrainConfig(TrainingConfig):
     untrained_positions: Literal["fit", "keep"] = "fit"
     """Position embeddings that a phase of longer rows is the first to train and that are still
     noise: fit begins with copies of trained ones and trains these alone, in at most 200
-    microbatches before the first step of the phase, so that the loss jumps less at the switch; keep
-    leaves them as they are."""
+    microbatches (of batch_size / accumulation_steps rows) before the first step of the phase, so
+    that the loss jumps less at the switch; keep leaves them as they are."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15

@@ -13,7 +13,7 @@ from bertjax.model.base_head import BertWithHead, Outputs, Rows, TokenHead
 from bertjax.model.embeddings import take_positions
 from bertjax.model.encoder import activation
 from bertjax.model.linear import Linear
-from bertjax.model.prediction_head import pooled
+from bertjax.model.pooling import pooled
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 
@@ -66,7 +66,8 @@ class _SequenceClassifier(BertWithHead):
             x = encoded["pooler_output"]
         elif self.config.prediction_head:
             x, starts = encoded["last_hidden_state"], rows.sequence_starts
-            x = self.head(pooled(self.config.classifier_pooling, x, rows.sequence_ids, starts))
+            vectors = pooled(x, rows.sequence_ids, starts, self.config.classifier_pooling)
+            x = self.head(vectors.astype(x.dtype))
         else:
             x = take_positions(encoded["last_hidden_state"], rows.sequence_starts)
             if self.config.classifier_input_dropout:

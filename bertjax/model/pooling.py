@@ -35,7 +35,7 @@ def pooled(
 def unit(x: jax.Array) -> jax.Array:
     """Divides vectors [..., D] by their Euclidean length, or by 1e-12 if they are shorter.
 
-    The gradient of a vector of zeros is 0.
+    The gradient of a vector of zeros is finite.
     """
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x / jnp.sqrt(jnp.maximum(squares, 1e-24))

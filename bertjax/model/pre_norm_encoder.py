@@ -86,8 +86,8 @@ class PreNormEncoder(nn.Module):
     """A stack of `PreNormLayer`s and a final LayerNorm (Warner et al. 2024, 2.1).
 
     The parameters of the layers are arrays [layers, ...] under "layers". Row 0 of those of
-    "attention_norm" is not used and not exported, and stays as it is initialised: so axis 0 of all
-    of them is the layer.
+    "attention_norm" is not used and not exported, and has no gradient: so axis 0 of all of them is
+    the layer.
 
     `unroll`, `remat` and `attention_kernel` do not affect the parameters, and change outputs by
     rounding errors only.
@@ -218,8 +218,9 @@ class PreNormEncoder(nn.Module):
                 lambda leaf: leaf.reshape(periods, period, *leaf.shape[1:]),
                 part(1, periods * period),
             )
+            in_loop = unroll == 1 < periods
             x, kept = jax.lax.scan(
-                lambda x, stacked: consecutive(1, x, stacked, period, unroll == 1),
+                lambda x, stacked: consecutive(1, x, stacked, period, in_loop),
                 *(x, by_period),
                 unroll=unroll,
             )

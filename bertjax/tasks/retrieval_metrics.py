@@ -17,8 +17,8 @@ BLOCK = 512
 class Retrieval:
     """Collects the embeddings of pairs and triplets, and ranks the candidates of each anchor.
 
-    A candidate that is the positive of another example with the same anchor does not count as
-    wrong, and texts that occur several times are one candidate.
+    A candidate that is the positive of another example with the same anchor, or has the text of the
+    anchor, does not count as wrong, and texts that occur several times are one candidate.
     """
 
     def __init__(self):
@@ -79,5 +79,7 @@ class Retrieval:
                 index = start + row
                 own = values[self._positives[index]]
                 values[list(self._right[self._queries[index]])] = -np.inf
+                if (anchor := self._texts.get(self._queries[index])) is not None:
+                    values[anchor] = -np.inf
                 ranks[index] = 1 + np.sum(values > own) + np.sum(values == own) / 2
         return ranks

@@ -99,7 +99,11 @@ def finetune_glue(
     for name in names:
         of_task = config_of(name) if config_of else config
         folder = f"{workdir}/{name}"
-        configs[name] = dataclasses.replace(of_task, task=name, workdir=folder, submission=None)
+        calibrate = of_task.calibrate and bool(GLUE[name].labels)  # a regression has no classes
+        if of_task.calibrate and not calibrate:
+            hosts.say(f"GLUE: {name} predicts numbers and is not calibrated")
+        changes = {"task": name, "workdir": folder, "submission": None, "calibrate": calibrate}
+        configs[name] = dataclasses.replace(of_task, **changes)
     results = {}
     for number, name in enumerate(names, 1):
         hosts.say(f"GLUE: {name}, task {number} of {len(names)}")
@@ -135,6 +139,8 @@ def _publish(config: FinetuneConfig, workdir: str, result: GlueResult) -> None:
     lacking = [name for name in SUBMITTED if name not in texts]
     if texts:
         with scratch_folder() as folder:
+            if config.submission and place(config.submission).is_file():  # other files in it stay
+                (folder / SUBMISSION).write_bytes(place(config.submission).read_bytes())
             add_to_submission_zip(folder / SUBMISSION, texts)
             _write(result.submission, (folder / SUBMISSION).read_bytes())
     _print(summary)

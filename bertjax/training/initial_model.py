@@ -45,10 +45,11 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
     before, rows = loaded.config.max_position_embeddings, _positions(config, loaded.config)
     if rows > before:
         loaded = with_positions(loaded, rows, config.new_positions)
-        hosts.say(
-            f"position embeddings: {before:,} -> {rows:,} "
-            f"({'interpolated' if config.new_positions == 'interpolate' else 'tiled'})"
-        )
+        how = "interpolated" if config.new_positions == "interpolate" else "tiled"
+        if loaded.config.global_rope_theta:  # there is no embedding
+            hosts.say(f"max_position_embeddings: {before:,} -> {rows:,}")
+        else:
+            hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
     return loaded
 
 

@@ -11,6 +11,7 @@ from bertjax.devices import hosts
 from bertjax.tasks import Task
 from bertjax.training.target_scale import to_standardized
 from bertjax.weights import LoadedModel, load_model
+from bertjax.weights.families import config_to_hf
 from bertjax.weights.fill import fresh
 from bertjax.weights.tagger_weights import with_new_tagger
 
@@ -56,7 +57,10 @@ def load_for_task(config: FinetuneConfig, task: Task) -> LoadedModel:
             f"max_length={config.max_length or task.max_length}, but {config.init} reads at most "
             f"{longest} tokens: give --max_length={longest}."
         )
-    return loaded if config.dropout is None else _with_dropout(loaded, config.dropout)
+    if config.dropout is not None:
+        loaded = _with_dropout(loaded, config.dropout)
+    config_to_hf(loaded.config)  # what could not be saved is refused before the training
+    return loaded
 
 
 def _with_dropout(loaded: LoadedModel, rate: float) -> LoadedModel:

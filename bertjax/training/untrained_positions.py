@@ -127,7 +127,9 @@ def known_positions(rows: np.ndarray, trained: int) -> int:
         return len(rows)
     window = min(WINDOW, len(cosines))
     means = np.convolve(cosines, np.full(window, 1 / window), mode="valid")
-    similar = np.flatnonzero(means >= LEAST_COSINE)
+    # Six standard deviations of the mean of noise, which matters for narrow embeddings only.
+    least = max(LEAST_COSINE, 6 / np.sqrt(rows.shape[1] * window))
+    similar = np.flatnonzero(means >= least)
     return trained + (int(similar[-1]) + window if len(similar) else 0)
 
 

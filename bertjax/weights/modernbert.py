@@ -67,15 +67,26 @@ def read_config(values: Mapping[str, Any]) -> dict[str, Any]:
     # What transformers has one rate for: after attention's softmax and after its output; in all
     # heads.
     fields["attention_output_dropout"] = values.get("attention_dropout", 0.0)
-    fields["qa_dropout"] = values.get("classifier_dropout", 0.0)
+    fields["qa_dropout"] = values.get("classifier_dropout") or 0.0
     if fields.get("initializer_cutoff_factor", 2.0) is None:
         fields["initializer_cutoff_factor"] = 3.0
     return fields
 
 
 def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts fields with one value each to those of `config.json`."""
+    """Converts fields with one value each to those of `config.json`.
+
+    Raises:
+        ValueError: no layer is local, which `config.json` says in another way.
+    """
     values = dict(fields)
+    if values["local_attention"] is None:
+        raise ValueError(
+            "local_attention=None cannot be written to config.json. For global attention in every "
+            "layer, set global_attn_every_n_layers=1 and leave local_attention at its default."
+        )
+    if values["classifier_dropout"] is None:  # transformers has no other rate to fall back on
+        values["classifier_dropout"] = 0.0
     for name in ("attention_output_dropout", "qa_dropout"):
         values.pop(name)
     layers, period = values["num_hidden_layers"], values["global_attn_every_n_layers"]
@@ -119,7 +130,8 @@ def _period(values: Mapping[str, Any]) -> int:
             f"layer_types={brief(types)}: it must name the kind of attention of each of the "
             f"{brief(values.get('num_hidden_layers', _LAYERS))} layers."
         )
-    for n in (period, *range(1, len(types) + 1)):
+    first = [period] if isinstance(period, int) and period > 0 else []
+    for n in (*first, *range(1, len(types) + 1)):
         expected = [
             "sliding_attention" if layer % n else "full_attention" for layer in range(len(types))
         ]

@@ -32,6 +32,13 @@ def test_an_anchor_ranks_its_positive_among_all_other_texts():
     }
 
 
+def test_the_text_of_the_anchor_is_no_wrong_candidate():
+    retrieval = Retrieval()
+    retrieval.add(["a", "b"], np.array([at(0), at(10)]))
+    retrieval.add(["c", "a"], np.array([at(90), at(0)]))  # where "a" is a candidate
+    assert retrieval.scores()["mrr"] == pytest.approx(np.mean([1, 1 / 2]))
+
+
 def test_equal_embeddings_find_nothing():
     retrieval = Retrieval()
     for i in range(20):

@@ -115,7 +115,9 @@ def test_the_table_has_every_score_and_says_what_is_missing(flags, whole, capsys
 
 
 @pytest.mark.slow
-def test_the_submission_has_the_predictions_of_all_tasks_and_of_the_diagnostic_set(whole, flags):
+def test_the_submission_has_the_predictions_of_all_tasks_and_of_the_diagnostic_set(
+    whole, flags, tmp_path
+):
     archive = whole / "submission.zip"
     with zipfile.ZipFile(archive) as files:
         assert files.namelist() == ["AX.tsv", "CoLA.tsv", "MNLI-m.tsv"]
@@ -126,6 +128,12 @@ def test_the_submission_has_the_predictions_of_all_tasks_and_of_the_diagnostic_s
     archive.unlink()
     assert finetune.main([*flags, f"--workdir={whole}"]) == 0
     assert archive.read_bytes() == before
+    other = tmp_path / "other.zip"
+    with zipfile.ZipFile(other, "w") as files:
+        files.writestr("RTE.tsv", "from elsewhere")
+    assert finetune.main([*flags, f"--workdir={whole}", f"--submission={other}"]) == 0
+    with zipfile.ZipFile(other) as files:
+        assert files.namelist() == ["AX.tsv", "CoLA.tsv", "MNLI-m.tsv", "RTE.tsv"]
 
 
 @pytest.mark.slow
@@ -220,6 +228,22 @@ def test_each_task_has_the_settings_of_its_own_config_unless_a_flag_replaces_the
     assert {config.num_epochs for config in seen.values()} == {3}
     bertjax.finetune(task="glue", dropout=0.2)
     assert seen["mrpc"].num_epochs == 5 and seen["mrpc"].dropout == 0.2
+
+
+def test_only_tasks_with_classes_are_calibrated(monkeypatch, tmp_path, capsys):
+    seen = {}
+
+    def spy(config):
+        seen[config.task] = config.calibrate
+        if len(seen) == 2:
+            raise Interrupted("enough")
+
+    monkeypatch.setattr(glue_runs, "tasks_in", lambda folder: (("stsb", "cola"), {}))
+    monkeypatch.setattr(glue_runs.variants, "finetune", spy)
+    with pytest.raises(Interrupted):
+        bertjax.finetune(task="glue", calibrate=True, workdir=str(tmp_path))
+    assert seen == {"stsb": False, "cola": True}
+    assert "stsb predicts numbers and is not calibrated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Files of ModernBERT: fields of old and new transformers, and tensors that hold several others."""
 
+import dataclasses
 import json
 
 import jax
@@ -112,6 +113,20 @@ def test_dropout_is_read_where_transformers_applies_it():
     assert rates == (0.1, 0.1)
     assert (config.classifier_dropout, config.qa_dropout) == (0.2, 0.2)
     assert config_to_hf(config)["attention_dropout"] == 0.1
+
+
+def test_a_run_may_leave_the_dropout_of_classifiers_open():
+    """As that of `pretrain --init` and of `finetune --dropout` does."""
+    config = dataclasses.replace(BASE, classifier_dropout=None, hidden_dropout_prob=0.1)
+    assert config_to_hf(config)["classifier_dropout"] == 0.0
+    assert config_from_hf(RELEASED | {"classifier_dropout": None}).qa_dropout == 0.0
+
+
+def test_global_attention_everywhere_is_written_as_a_period_of_one():
+    config = dataclasses.replace(BASE, global_attn_every_n_layers=1)
+    assert set(config_to_hf(config)["layer_types"]) == {"full_attention"}
+    with pytest.raises(ValueError, match="local_attention=None .*set global_attn_every_n_layers=1"):
+        config_to_hf(dataclasses.replace(BASE, local_attention=None))
 
 
 def test_parts_of_a_fused_tensor_come_back_joined():

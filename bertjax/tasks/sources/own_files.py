@@ -148,17 +148,17 @@ class OwnFiles(abc.ABC):
             text_of.append(numbers.setdefault(digest, len(numbers)))
         if fold is not None:
             folds = choice.folds(list(keys.values()), fold.count, fold.seed)
+            if len(np.unique(folds)) < fold.count:
+                raise ValueError(
+                    f"--folds {fold.count}: the {len(text_of):,} examples in {self.path('train')} "
+                    f"cannot be divided into so many folds ({choice.words}): give fewer folds."
+                )
             chosen = frozenset(np.flatnonzero(folds == fold.index).tolist())
         else:
             chosen = choice.fraction(list(keys.values()), fraction or 0.0)
         held_out = frozenset(i for i, text in enumerate(text_of) if text in chosen)
         path = self.path("train")
         if not 0 < len(held_out) < len(text_of):
-            if fold is not None:
-                raise ValueError(
-                    f"--folds {fold.count}: the {len(text_of):,} examples in {path} cannot be "
-                    f"divided into so many folds ({choice.words}): give fewer folds."
-                )
             return ""
         self._held_out = held_out
         self.splits = (*self.splits, "dev")

@@ -132,6 +132,12 @@ def _make(options: TaskOptions) -> EmbeddingTask:
         print(source.note)
     scored = source.has_scores("train")
     given: dict[str, Any] = dict(options.embedding_options)
+    if scored and "dev" in source.splits and not source.has_scores("dev"):
+        raise ValueError(
+            f"{source.path('dev')} has no scores, but {source.path('train')} has: a model that "
+            "learns scores is evaluated by them. Name the column of the scores of both files with "
+            "--label_column, or leave --dev out."
+        )
     choice = BY_TARGET if scored else _BY_ANCHOR
     note = source.hold_out(
         options.dev_fraction,

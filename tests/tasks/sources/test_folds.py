@@ -103,7 +103,7 @@ def test_questions_about_a_passage_are_in_one_fold(tmp_path):
 
 def test_too_many_folds_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\none,a\ntwo,b\nthree,a\n")
-    options = TaskOptions(train=str(tmp_path / "a.csv"), fold=Fold(4, 5, 0))
+    options = TaskOptions(train=str(tmp_path / "a.csv"), fold=Fold(0, 5, 0))
     with pytest.raises(ValueError, match="--folds 5: the 3 examples in .*: give fewer folds"):
         make_task("classify", options)
     with pytest.raises(ValueError, match="--folds: without effect for --task=rte"):

@@ -120,6 +120,14 @@ def test_a_dev_file_may_be_of_another_kind_than_the_train_file(tmp_path):
     assert next(task.source.examples("dev")).label == 0.5
 
 
+def test_scores_cannot_be_evaluated_without_scores(tmp_path):
+    scored = [(text, text, i) for i, text in enumerate(TEXTS)]
+    train = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], scored)
+    dev = write(tmp_path / "d.csv", ["a", "b"], list(zip(TEXTS, TEXTS[1:], strict=False)))
+    with pytest.raises(ValueError, match="d.csv has no scores, but .*t.csv has: .* --label_column"):
+        make_task("embed", TaskOptions(train=train, dev=dev))
+
+
 def test_every_row_has_as_many_hard_negatives(tmp_path, tokenizer):
     rows = [
         (a, b, ["no", "never"][: 2 - (i == 2)])
