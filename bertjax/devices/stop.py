@@ -62,14 +62,14 @@ class StopSignal:
             return self.agreed
         self._unread.append(_any_host(self.received))
         while len(self._unread) > READ_AFTER:
-            self.agreed = self.agreed or bool(self._unread.pop(0))
+            self.agreed |= bool(self._unread.pop(0))
         return self.agreed
 
     def settle(self) -> bool:
         """Returns whether any host has got a signal; waits until every host has called `settle`."""
         self()
         while self._unread:
-            self.agreed = self.agreed or bool(self._unread.pop(0))
+            self.agreed |= bool(self._unread.pop(0))
         return self.agreed
 
     def _receive(self, number: int, frame: Any) -> None:

@@ -134,8 +134,8 @@ class FitPhases:
         while step < end and not self._should_stop():
             with activity.doing(activity.STEPPING):
                 state, step = self._fit_stage(index, state, step, start, save)
-            if step < end:  # `fit` does not ask after the last step of a stage
-                self._stop.settle()
+            if step < end and not self._should_stop():
+                self._stop.settle()  # `fit` does not ask after the last step of a stage
         if self._stop.agreed:
             save.save_and_stop(step, state)
         return state, step
