@@ -53,7 +53,7 @@ def finetune(config: FinetuneConfig | None = None, **fields: Any) -> "FinetuneRe
 
     def config_of(task: str | None) -> FinetuneConfig:
         base = config or _defaults_of_task(task, few=bool(fields.get("shots")))
-        return config_from(FinetuneConfig, base, given)
+        return _with_effect(config_from(FinetuneConfig, base, given), base)
 
     with rows_as_files(**{split: fields.get(split) for split in ("train", "dev", "test")}) as files:
         given = {**fields, **files}
@@ -131,13 +131,31 @@ def _parse(argv: Sequence[str] | None, task: str | None) -> FinetuneConfig:
         from bertjax.tasks.sources.format_examples import format_help
 
         description += f"\n\n{format_help(task.lower())}"
-    return command_line.parse_both(
+    defaults = _defaults_of_task(task, file, few=shots is not None)
+    config = command_line.parse_both(
         command_line.ConfigFlags,
-        _defaults_of_task(task, file, few=shots is not None),
+        defaults,
         argv,
         command="finetune",
         description=description.strip(),
     )[1]
+    return _with_effect(config, defaults)
+
+
+def _with_effect(config: FinetuneConfig, defaults: FinetuneConfig) -> FinetuneConfig:
+    """Returns `config`, whose fields have the values in `defaults` unless the user set them.
+
+    Raises:
+        ValueError: the user set num_epochs, but `defaults` has max_steps, which is used instead.
+    """
+    steps = defaults.max_steps
+    if steps is not None and config.max_steps == steps and config.num_epochs != defaults.num_epochs:
+        raise ValueError(
+            f"num_epochs={config.num_epochs:g} has no effect, because the number of updates is "
+            f"max_steps={steps} in the config (with --shots, by default): change max_steps "
+            "instead, or set it to None as well."
+        )
+    return config
 
 
 def main(argv: Sequence[str] | None = None) -> int:

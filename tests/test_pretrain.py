@@ -219,7 +219,8 @@ def test_the_model_card_has_the_facts_of_the_training(whole):
     assert card.startswith("---\nlibrary_name: transformers\n")
     for fact in (
         "| steps done | 20 |",
-        "12 steps of 48 rows of 16 tokens; 8 steps of 32 rows of 32 tokens",
+        "12 steps of 48 rows (16, 32 in the first 4 steps) of 16 tokens; "
+        "8 steps of 32 rows of 32 tokens",
         "google, peak 0.01",
         f"| held-out MLM loss (nats) | {last['eval/mlm_loss']:.3f} |",
     ):

@@ -20,8 +20,9 @@ def check_runs(config: "FinetuneConfig") -> None:
     if config.select_by == LAST:
         given = {"patience": config.patience or None}
         given["evals_per_epoch"] = None if config.evals_per_epoch == 1 else config.evals_per_epoch
+        default = "" if config.shots is None else " (the default of --shots)"
         _refuse(
-            f"--select_by {LAST}",
+            f"--select_by {LAST}{default}",
             given,
             "the dev split is evaluated only once, with the model of the last step",
         )

@@ -70,9 +70,13 @@ def _positions(config: PretrainConfig, model: BertConfig) -> int:
 def architecture_of_run(config: PretrainConfig, model: BertConfig) -> BertConfig:
     """Returns the architecture `model` of the model of --init with the dropout rates of the run.
 
-    The differences between the result and `config.model` are printed.
+    The differences between the result and `config.model`, and dropout rates that differ from those
+    of `model`, are printed.
     """
     dropout = {name: getattr(config.model, name) for name in DROPOUT_OF_THE_RUN}
+    for name, rate in dropout.items():
+        if rate != getattr(model, name):
+            hosts.say(f"model.{name}={rate}; {config.init} was saved with {getattr(model, name)}")
     model = dataclasses.replace(model, **dropout)
     for change in differences(dataclasses.asdict(model), dataclasses.asdict(config.model)):
         hosts.say(f"--init {config.init} determines the architecture: {change}")

@@ -78,6 +78,15 @@ def model_card(
     return f"{text}\n## Training\n\n| | |\n|---|---|\n{rows}"
 
 
+def _planned(phase: Mapping[str, Any]) -> str:
+    """Describes the updates of a phase, such as "9,000 steps of 32 rows of 128 tokens"."""
+    rows = f"{phase['num_steps']:,} steps of {phase['batch_size']} rows"
+    if sizes := phase.get("warmup_batch_sizes"):
+        first = f"{phase['batch_size_warmup_steps']:,}"
+        rows += f" ({', '.join(map(str, sizes))} in the first {first} steps)"
+    return f"{rows} of {phase['max_length']} tokens"
+
+
 def training_facts(
     config: Mapping[str, Any], step: int, evaluation: Mapping[str, float] | None
 ) -> list[tuple[str, Any]]:
@@ -91,10 +100,7 @@ def training_facts(
     optimizer, distillation = config["optimizer"], config.get("distillation")
     objective = HEADS[config.get("head") or "pretraining"].objectives["pretraining"]
     masked = config.get("predict", "masked") == "masked"
-    phases = "; ".join(
-        f"{p['num_steps']:,} steps of {p['batch_size']} rows of {p['max_length']} tokens"
-        for p in config["phases"]
-    )
+    phases = "; ".join(map(_planned, config["phases"]))
     facts: list[tuple[str, Any]] = [
         ("objective", objective.description if masked else "causal language modelling"),
         ("steps done", f"{step:,}"),

@@ -62,3 +62,13 @@ def test_the_defaults_of_shots_are_those_of_few_shots_unless_a_config_is_given()
     plain = finetune.parse(["--task=sst2", "--shots=4", "--config=sst2"])
     assert (plain.max_steps, plain.seeds, plain.select_by) == (None, 1, None)
     assert plain.optimizer == FinetuneConfig().optimizer
+
+
+def test_settings_without_effect_with_shots_are_refused(capsys):
+    with pytest.raises(ValueError, match="num_epochs=20 has no effect, .* max_steps=200"):
+        finetune.parse(["--task=sst2", "--shots=8", "--num_epochs=20"])
+    config = finetune.parse(["--task=sst2", "--shots=8", "--num_epochs=20", "--max_steps=None"])
+    assert (config.num_epochs, config.max_steps) == (20, None)
+    with pytest.raises(SystemExit):
+        finetune.parse(["--task=sst2", "--shots=8", "--patience=3"])
+    assert "--select_by last (the default of --shots) cannot be" in capsys.readouterr().err

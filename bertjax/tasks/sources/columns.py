@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -155,7 +155,7 @@ def find_columns(
         _refuse_unused_text(table, columns, pairs=pairs)
     if not table.is_typed and named == Columns() and None in (by_name.text, by_name.label):
         refuse_headerless(table, columns)
-    return columns, _describe(table, named, columns)
+    return columns, describe(table, named, columns)
 
 
 def plain(name: str) -> str:
@@ -317,8 +317,17 @@ def _holds_dates(values: Sequence[Any]) -> bool:
     return bool(known) and all(map(is_date, known))
 
 
-def _describe(table: Table, named: Columns, columns: Columns) -> str:
-    """Returns the message about the guessed columns, which names the flags that replace them."""
+def describe(
+    table: Table, named: Columns, columns: Columns, words: Mapping[str, str] | None = None
+) -> str:
+    """Returns the message about the guessed columns, which names the flags that replace them.
+
+    Args:
+        table: the file.
+        named: the column names that the user sets.
+        columns: the columns that were found in it.
+        words: {field of `Columns`: what the message calls it}; None: fields have their own names.
+    """
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
     guessed = [
@@ -326,10 +335,12 @@ def _describe(table: Table, named: Columns, columns: Columns) -> str:
         for field in ("text", "pair", "label", "id")
         if getattr(columns, field) is not None and getattr(named, field) is None
     ]
-    guesses = [f"{field} from column {getattr(columns, field)!r}" for field in guessed]
-    if columns.choices and not named.choices:
-        guessed.append("choices")
-        guesses.append(f"choices from {', '.join(map(repr, columns.choices))}")
+    words = words or {}
+    guesses = [f"{words.get(x, x)} from column {getattr(columns, x)!r}" for x in guessed]
+    for field in ("choices", "negatives"):  # which may be several columns
+        if (several := getattr(columns, field)) and not getattr(named, field):
+            guessed.append(field)
+            guesses.append(f"{words.get(field, field)} from {', '.join(map(repr, several))}")
     if not guesses:
         return ""
     others = [name for name in table.columns if name not in columns.named()]

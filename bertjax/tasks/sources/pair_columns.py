@@ -10,6 +10,7 @@ from bertjax.tasks.sources.columns import (
     PAIRS,
     Columns,
     check_columns,
+    describe,
     first_rows,
     flag_of,
     holds_numbers,
@@ -36,7 +37,12 @@ SCORES = (
     *("rating", "label", "y"),
 )
 _NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
-_WORDS = {"text": "first text (anchor)", "pair": "second text (positive)", "label": "score"}
+_WORDS = {
+    "text": "first text (anchor)",
+    "pair": "second text (positive)",
+    "label": "score",
+    "negatives": "hard negatives",
+}
 
 
 def find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
@@ -77,7 +83,7 @@ def find_pair_columns(table: Table, named: Columns) -> tuple[Columns, str]:
         left = [free[name] for name in SCORES if name in free]
         numbers = (name for name in left if name not in columns.named() and _numbers(rows, name))
         columns = dataclasses.replace(columns, label=next(numbers, None))
-    return columns, _describe(table, named, columns)
+    return columns, describe(table, named, columns, _WORDS)
 
 
 def _numbers(rows: list[dict[str, Any]], name: str) -> bool:
@@ -121,22 +127,3 @@ def _with_texts(
     if not table.is_typed and len(wanted) == 2:
         refuse_headerless(table, columns)
     return columns
-
-
-def _describe(table: Table, named: Columns, columns: Columns) -> str:
-    """Returns the message about the guessed columns, which names the flags that replace them."""
-    guessed = [
-        field
-        for field in ("text", "pair", "label", "id")
-        if getattr(columns, field) is not None and getattr(named, field) is None
-    ]
-    guesses = [f"{_WORDS.get(x, x)} from column {getattr(columns, x)!r}" for x in guessed]
-    if columns.negatives and not named.negatives:
-        guessed.append("negatives")
-        guesses.append(f"hard negatives from {', '.join(map(repr, columns.negatives))}")
-    if not guesses:
-        return ""
-    others = [name for name in table.columns if name not in columns.named()]
-    unused = f"; not used: {', '.join(others)[:200]}" if others else ""
-    flags = ", ".join(map(flag_of, guessed))
-    return f"{table.path.name}: {', '.join(guesses)}{unused}. If this is wrong, give {flags}."
