@@ -58,7 +58,7 @@ class PairSource(OwnFiles):
         self._parts: dict[str, CustomSource] = {}
         for split, path in files.items():
             own: dict[str, Any] = {split: path}
-            own["columns"] = named if split == "train" else _columns_in(path, named)
+            own["columns"] = _columns_of(split, files, named)
             self._parts[split] = CustomSource("embed", **own, bad_rows=bad_rows, can_skip=can_skip)
         self.splits = tuple(files)
         self.columns = self._parts["train"].columns
@@ -105,20 +105,29 @@ class PairSource(OwnFiles):
         return self._parts[split]
 
 
-def _columns_in(path: str, named: Columns) -> Columns:
-    """Returns those of the named columns that a dev or test file has.
+def _columns_of(split: str, files: dict[str, str], named: Columns) -> Columns:
+    """Returns those of the named columns that the file of `split` should have; others are guessed.
 
-    If it lacks one of the two texts, the result is `Columns()`: all of its columns are guessed.
+    A train file has all of them, but may lack a score that another file has. Other files have those
+    that they contain, and neither of the two texts if they lack one of them.
     """
-    names = set(Table(data_files(Path(path).expanduser(), "embed")[0]).columns)
-    if not {named.text, named.pair} - {None} <= names:
-        return Columns()
-    return dataclasses.replace(
-        named,
-        label=named.label if named.label in names else None,
-        id=named.id if named.id in names else None,
-        negatives=named.negatives if set(named.negatives) <= names else (),
+    names = {name: set(_names(path)) for name, path in files.items()}
+    if split == "train":
+        elsewhere = named.label in set().union(*names.values()) - names["train"]
+        return dataclasses.replace(named, label=None) if elsewhere else named
+    own = names[split]
+    texts = (named.text, named.pair) if {named.text, named.pair} - {None} <= own else (None, None)
+    return Columns(
+        text=texts[0],
+        pair=texts[1],
+        label=named.label if named.label in own else None,
+        id=named.id if named.id in own else None,
+        negatives=named.negatives if set(named.negatives) <= own else (),
     )
+
+
+def _names(path: str) -> Sequence[str]:
+    return Table(data_files(Path(path).expanduser(), "embed")[0]).columns
 
 
 def _make(options: TaskOptions) -> EmbeddingTask:

@@ -120,6 +120,17 @@ def test_a_dev_file_may_be_of_another_kind_than_the_train_file(tmp_path):
     assert next(task.source.examples("dev")).label == 0.5
 
 
+def test_a_score_may_be_named_that_the_train_file_lacks(tmp_path):
+    train = write(tmp_path / "t.csv", ["a", "b"], list(zip(TEXTS, TEXTS[1:], strict=False)))
+    scored = [(text, text, i) for i, text in enumerate(TEXTS)]
+    dev = write(tmp_path / "d.csv", ["sentence1", "sentence2", "gs"], scored)
+    task = make_task("embed", TaskOptions(train=train, dev=dev, columns=Columns(label="gs")))
+    assert task.best_metric == "spearman"
+    assert next(task.source.examples("dev")).label == 0
+    with pytest.raises(ValueError, match="no column 'gs'"):
+        make_task("embed", TaskOptions(train=train, columns=Columns(label="gs")))
+
+
 def test_scores_cannot_be_evaluated_without_scores(tmp_path):
     scored = [(text, text, i) for i, text in enumerate(TEXTS)]
     train = write(tmp_path / "t.csv", ["sentence1", "sentence2", "score"], scored)
