@@ -17,6 +17,7 @@ from bertjax.progress import progress
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.weights import LoadedModel, load_model
+from bertjax.weights.sentence_modules import read_sentence_modules
 from bertjax.weights.tagger_weights import with_saved_tagger
 
 DESCRIPTION = "task.json"
@@ -42,6 +43,9 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     # If the directory lacks parts of the loaded head, its task.json describes another head.
     has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
     description = read_json(file) if file.is_file() and has_head else {}
+    longest = loaded.config.max_length
+    if not description and (modules := read_sentence_modules(loaded.source.where)):
+        longest = min(modules.max_length or longest, longest)  # as for embeddings
     with explained(file if description else loaded.source.where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(
@@ -50,7 +54,7 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             loaded.model.num_labels,
             loaded.source.config,
             description,
-            loaded.config.max_length,
+            longest,
         )
     return loaded, task, description
 

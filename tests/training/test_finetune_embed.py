@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 import bertjax
 from bertjax.config import FinetuneConfig, OptimizerConfig
+from bertjax.file_checksums import CHECKSUMS
 from bertjax.inference.embed import Embedder
+from bertjax.inference.saved_task import with_task
 from bertjax.training import variants
 from bertjax.weights import load_model
 
@@ -93,6 +96,14 @@ def test_the_directory_of_a_run_tells_how_texts_become_embeddings(result, one_la
     # The pooler, which embeddings do not use, is that of the model before.
     before = load_model(one_layer, "encoder").params["bert"]["pooler"]
     np.testing.assert_array_equal(before["kernel"], loaded.params["bert"]["pooler"]["kernel"])
+
+
+def test_similarities_take_the_length_of_sentence_transformers(result, tmp_path):
+    shutil.copytree(result.directory, tmp_path / "theirs")
+    for name in ("task.json", CHECKSUMS):
+        (tmp_path / "theirs" / name).unlink()
+    theirs = load_model(tmp_path / "theirs", None)
+    assert with_task(theirs)[1].max_length == Embedder(theirs).max_length == 24
 
 
 def test_a_saved_model_is_as_before_and_can_be_trained_further(result, config, tmp_path):
