@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.config import PretrainConfig, load_config_file
 
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         use_compilation_cache()
         run(config, flags)
 
-    return command_line.run_reporting_errors(start, command_line.MEMORY_REMEDY)
+    return exit_status.run_reporting_errors(start, exit_status.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":

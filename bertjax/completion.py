@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.completion_scripts import (
     CompletedCommand,
     CompletedFlag,
@@ -169,7 +169,7 @@ def parse(argv: Sequence[str] | None = None) -> CompletionConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, prints the script and returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

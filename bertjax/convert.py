@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from bertjax import command_line, progress
+from bertjax import command_line, exit_status, progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -250,7 +250,7 @@ def parse(argv: Sequence[str] | None = None) -> ConvertConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags in `argv`, runs the conversion and returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

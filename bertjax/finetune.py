@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.config import FinetuneConfig, config_from, load_config_file
 from bertjax.config.finetune_checks import GLUE_TASK
 from bertjax.devices import activity
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             run(config)
 
-    return command_line.run_reporting_errors(
+    return exit_status.run_reporting_errors(
         command,
         "Fine-tuning needs less memory with --accumulation_steps 4 (the results are the same), "
         "--remat full, --dtype bfloat16, or a smaller --max_length, --batch_size or model.",

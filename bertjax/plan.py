@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.config import PretrainConfig, load_config_file
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
     # The train step is compiled for other devices and not run, so JAX needs no local accelerator.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    return command_line.run_reporting_errors(lambda: run(*parse(argv)))
+    return exit_status.run_reporting_errors(lambda: run(*parse(argv)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.files import explaining
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def _refuse_several_texts(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
-    return command_line.run_reporting_errors(
+    return exit_status.run_reporting_errors(
         lambda: run(parse(argv)), "Use a smaller --max_length or a smaller model."
     )
 

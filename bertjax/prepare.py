@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax import command_line, progress
+from bertjax import command_line, exit_status, progress
 from bertjax.cloud.addresses import explained, place
 from bertjax.config import PrepareConfig, config_from
 from bertjax.data.storage import folder_written_locally, is_remote
@@ -317,7 +317,7 @@ def parse(argv: Sequence[str] | None = None) -> PrepareConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags and runs the command; returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

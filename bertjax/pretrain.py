@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.config import PretrainConfig, config_from, load_config_file
 from bertjax.devices import activity
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run(config)
         export(config.workdir, config.push_to_hub, hub_private=config.hub_private)
 
-    return command_line.run_reporting_errors(start, command_line.MEMORY_REMEDY)
+    return exit_status.run_reporting_errors(start, exit_status.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":

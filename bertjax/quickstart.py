@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.files import explaining
 
 # Texts whose masks the checks fill. A model that ignores context fills all with the same words.
@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nonlocal status
         status = run(parse(argv))
 
-    return command_line.run_reporting_errors(start) or status
+    return exit_status.run_reporting_errors(start) or status
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.progress import file_size
 
 
@@ -116,7 +116,7 @@ def parse(argv: Sequence[str] | None = None) -> ReportConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, writes the report and returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)), command_line.MEMORY_REMEDY)
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)), exit_status.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.files import did_you_mean
 
 
@@ -107,7 +107,7 @@ def parse(argv: Sequence[str] | None = None) -> ScoreConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, prints the metrics and returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax import command_line, progress
+from bertjax import command_line, exit_status, progress
 from bertjax.config import TrainTokenizerConfig, config_from
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def parse(argv: Sequence[str] | None = None) -> TrainTokenizerConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains or extends a tokenizer as the flags say; returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)))
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from bertjax import command_line
+from bertjax import command_line, exit_status
 from bertjax.progress import file_size
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def parse(argv: Sequence[str] | None = None) -> VisualizeConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses the flags, writes the page or figure and returns the exit status."""
-    return command_line.run_reporting_errors(lambda: run(parse(argv)), command_line.MEMORY_REMEDY)
+    return exit_status.run_reporting_errors(lambda: run(parse(argv)), exit_status.MEMORY_REMEDY)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from bertjax import (
     command_line,
     config,
     convert,
+    exit_status,
     finetune,
     plan,
     predict,
@@ -303,11 +304,11 @@ def test_another_error_of_the_compiler_keeps_its_traceback():
         raise RuntimeError("INTERNAL: a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        command_line.run_reporting_errors(run)
+        exit_status.run_reporting_errors(run)
 
 
 def test_a_reader_that_ends_early_gets_no_message():
-    code = "from bertjax.command_line import run_reporting_errors as r; import sys; "
+    code = "from bertjax.exit_status import run_reporting_errors as r; import sys; "
     code += "sys.exit(r(lambda: [print(i) for i in range(10**6)]))"
     command = f'"{sys.executable}" -c "{code}" | head -n 1; exit ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -315,7 +316,7 @@ def test_a_reader_that_ends_early_gets_no_message():
 
 
 def test_another_broken_pipe_than_standard_output_is_an_error():
-    code = "from bertjax.command_line import run_reporting_errors as r; import sys\n"
+    code = "from bertjax.exit_status import run_reporting_errors as r; import sys\n"
     code += "def run(): raise BrokenPipeError(32, 'Broken pipe', 'the socket of a bucket')\n"
     code += "sys.exit(r(run))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

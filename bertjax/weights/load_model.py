@@ -1,65 +1,27 @@
-"""Loads models from directories, workdirs of runs, TF1 checkpoints, the hub and the package."""
+"""Loads models, with one of the heads, from what `bertjax.weights.source` opens."""
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
-import orbax.checkpoint as ocp
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 from jax.typing import DTypeLike
 
-from bertjax.checkpoint_files import CHECKPOINTS, damaged_steps, without_older_checkpoints
-from bertjax.cloud.copies import local_copy
-from bertjax.config import model_at
-from bertjax.files import brief, did_you_mean, is_remote, read_json
+from bertjax.files import brief, did_you_mean
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.pretraining_heads import PRETRAINING_HEADS
-from bertjax.run_file import holds_run, read_run
-from bertjax.shipped import shipped_model
-from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
-from bertjax.tokenization.hub import fetch, may_be_hub_name
+from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
-from bertjax.weights.families import FAMILIES, architecture, config_from_hf, heads_of
+from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
-from bertjax.weights.fused_tensors import SplitTensors
-from bertjax.weights.hf import (
-    WEIGHT_SUFFIXES,
-    check_files,
-    has_weights,
-    open_hf,
-    open_weights,
-)
-from bertjax.weights.sentence_modules import SENTENCE_FILES, usable_modules, with_head_fields
-from bertjax.weights.tf1 import open_tf1
-
-_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *SENTENCE_FILES]
+from bertjax.weights.sentence_modules import usable_modules, with_head_fields
+from bertjax.weights.source import Source, open_source
 
 # The value of `head` that keeps the head of a fine-tuned model only.
 AUTO = "auto"
-
-
-class Source(NamedTuple):
-    """An opened model directory, workdir or TF1 checkpoint, from which a model can be loaded.
-
-    Attributes:
-        kind: "hf" (Hugging Face), "run" (the workdir of a pretraining run) or "tf1".
-        where: the path of the directory or checkpoint.
-        config: the fields of `config.json` or `bert_config.json`; for a run, those of `BertConfig`.
-        tensors: {PyTorch name: tensor} of the parameters.
-        tokenizer: the model's tokenizer; None if the model has no tokenizer and the caller of
-            `open_source` does not require one.
-    """
-
-    kind: str
-    where: Path
-    config: dict[str, Any]
-    tensors: Mapping[str, np.ndarray]
-    tokenizer: Tokenizer
 
 
 class LoadedModel(NamedTuple):
@@ -87,174 +49,6 @@ class LoadedModel(NamedTuple):
     absent: list[str]
     unused: list[str]
     source: Source
-
-
-def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
-    """Opens a model directory, the workdir of a run, a TF1 checkpoint or a model on the hub.
-
-    `bertjax:NAME` is a model that comes with bertjax, such as `bertjax:tiny`. If `path` is a file
-    `.bin` or `.safetensors`, the weights are read from this file, and all else from its directory.
-    `tokenizer_required` says whether a model without a tokenizer is an error.
-
-    Raises:
-        FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
-            model has no tokenizer although one is required.
-        ValueError: a file of the model is damaged.
-    """
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise ValueError(
-            f"The model is {brief(repr(path), 60)}: give a directory, a checkpoint, or the name of "
-            "a model on the hub."
-        )
-    path = shipped_model(path) or path
-    path, address = local_copy(path, choose=without_older_checkpoints), path
-    place = Path(path)
-    if is_remote(address) and damaged_steps(place / CHECKPOINTS):
-        local_copy(address)  # an older checkpoint may be undamaged
-    if place.is_dir():
-        if holds_run(place) and not _is_fine_tuned(place):
-            return _open_run(place, tokenizer_required)
-        if (place / "config.json").is_file() and has_weights(place):
-            return _open_hf(place, None, tokenizer_required)
-        if (place / "bert_config.json").is_file():
-            return _open_tf1(place, place, tokenizer_required)
-        if (place / "model" / "config.json").is_file():
-            return open_source(place / "model", tokenizer_required=tokenizer_required)
-    elif place.is_file() and place.suffix in WEIGHT_SUFFIXES:
-        return _open_hf(place.parent, place, tokenizer_required)
-    elif Path(f"{path}.index").is_file():
-        return _open_tf1(place, place.parent, tokenizer_required)
-    elif place.name == "model" and holds_run(place.parent):
-        raise FileNotFoundError(
-            f"The run in {place.parent} has not written its model: repeat its command to finish "
-            f"it. (If it is a pretraining, {place.parent} itself can be given, for its newest "
-            "checkpoint.)"
-        )
-    elif may_be_hub_name(path):
-        return open_source(_fetch(str(path)), tokenizer_required=tokenizer_required)
-    raise FileNotFoundError(
-        f"No model at {path}: expected a directory with config.json and weights "
-        "(model.safetensors, its shards and index, or pytorch_model.bin), the workdir of a run, a "
-        "TF1 checkpoint beside its bert_config.json, a name on the hub, or bertjax:tiny."
-    )
-
-
-def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) -> Source:
-    """Opens a Hugging Face directory, with the weights in the file `weights` if it is not None."""
-    if not (directory / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{directory} has no config.json, which describes the architecture of {weights}: copy "
-            "it there."
-        )
-    check_files(directory)
-    config = read_json(directory / "config.json")
-    tokenizer = _open_tokenizer(directory, tokenizer_required)
-    tensors = open_hf(directory) if weights is None else open_weights(weights)
-    return Source("hf", directory, config, _split(tensors, config), tokenizer)
-
-
-def _split(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SplitTensors:
-    """Returns the tensors with those apart that the files of the model's family join."""
-    name = config.get("model_type", "bert") if isinstance(config, dict) else None
-    family = FAMILIES.get(name) if isinstance(name, str) else None  # other values are refused later
-    return SplitTensors(tensors, family.fused if family else {})
-
-
-def _open_tokenizer(directory: Path, required: bool) -> Any:
-    """Loads a model's tokenizer; returns None if the model has none and `required` is False."""
-    vocabularies = (name for name in TOKENIZER_FILES if name != "tokenizer_config.json")
-    if not required and not any((directory / name).is_file() for name in vocabularies):
-        return None
-    return load_tokenizer(directory)
-
-
-def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> Source:
-    file = directory / "bert_config.json"
-    if not file.is_file():
-        raise FileNotFoundError(f"{directory} has no bert_config.json: copy it there.")
-    config = read_json(file)
-    tokenizer = _open_tokenizer(directory, tokenizer_required)
-    return Source("tf1", checkpoint, config, open_tf1(checkpoint), tokenizer)
-
-
-def _is_fine_tuned(workdir: Path) -> bool:
-    """Whether a workdir holds the exported model of a finished fine-tuning run."""
-    has_task = "task" in read_run(workdir)["config"]
-    return has_task and (workdir / "model" / "config.json").is_file()
-
-
-def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
-    """Reads the parameters, but no optimizer state, from a run's newest undamaged checkpoint."""
-    run: Any = read_run(workdir)["config"]
-    if "task" in run:
-        raise ValueError(
-            f"The fine-tuning in {workdir} is not finished, so it has no model yet: repeat its "
-            "command to finish it."
-        )
-    try:
-        config = run["model"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{workdir / 'run.json'} has no config of a model: give the workdir of a pretraining "
-            "run, or of a finished fine-tuning."
-        ) from error
-    head = run.get("head") or "pretraining"
-    model = HEADS[head](BertConfig.from_dict(config))
-    # The manager must not create or delete anything, because the run may be in progress.
-    options = ocp.CheckpointManagerOptions(create=False)
-    with ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options) as manager:
-        damaged = damaged_steps(workdir / "checkpoints")
-        step = max((step for step in manager.all_steps() if step not in damaged), default=None)
-        if step is None:
-            why = f" that is whole ({max(damaged.items())[1]})" if damaged else ""
-            raise FileNotFoundError(
-                f"The run in {workdir} has no checkpoint yet{why}: wait until the run saves one, "
-                "or start the run again with its command."
-            )
-        if any(other > step for other in damaged):
-            print(f"warning: newer checkpoints of {workdir} are damaged; step {step} is read")
-        try:
-            params = _restored_params(manager, step, model)
-        except Exception as error:  # Orbax raises many types, with long messages.
-            summary = str(error).partition("\n")[0]
-            raise ValueError(
-                f"Checkpoint {step} of the run in {workdir} cannot be read ({summary}). "
-                "Check that run.json and the checkpoint belong to the same run. If the checkpoint "
-                f"is damaged, remove {workdir / 'checkpoints' / str(step)} to use the previous one."
-            ) from error
-    flat: Any = flatten_dict(params, sep="/")
-    tensors = dict(names.to_hf(flat, model.config))
-    config = model_at(model.config, run.get("phases") or (), step).to_dict()
-    config |= {"step": step, "architectures": [architecture(model.config, head)]}
-    tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
-    return Source("run", workdir, config, _split(tensors, config), tokenizer)
-
-
-def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
-    like = {"params": unflatten_dict(param_shapes(model), sep="/")}
-    restore = ocp.args.PyTreeRestore(
-        like,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(
-            _map_leaves(like, lambda _: np.zeros(0, np.float32))
-        ),
-        partial_restore=True,
-    )
-    return manager.restore(step, args=ocp.args.Composite(state=restore))["state"]["params"]
-
-
-def _map_leaves(tree: Any, function: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _map_leaves(value, function) for key, value in tree.items()}
-    return function(tree)
-
-
-def _fetch(name: str) -> Path:
-    """Downloads a model from the hub, unless it is cached, and returns its local directory."""
-    for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
-        folder = fetch(name, _SMALL_FILES + weights)
-        if has_weights(folder):
-            break
-    return folder
 
 
 def load_model(
