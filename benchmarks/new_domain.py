@@ -226,8 +226,8 @@ def main() -> None:
             figures = step_0(loaded, tokenizer, found, new)
             report({"text": name, "step": 0, **figures}, args.output)
     for name, place in (("old", "old-tokenizer"), ("extended", "tokenizer")):
-        data = prepared(work / f"data-{name}", str(work / place), domain, general)
         if args.only in (None, name):
+            data = prepared(work / f"data-{name}", str(work / place), domain, general)
             run = (work / name, data, args.init, args.num_steps, args.learning_rate)
             bertjax.pretrain(run_config(*run))
         if args.only in (None, "score"):

@@ -127,7 +127,14 @@ def alone(job, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "mesh"), [(2, ()), (4, ()), (2, ("--mesh.fsdp", "2"))])
+@pytest.mark.parametrize(
+    ("processes", "mesh"),
+    [
+        (2, ()),
+        pytest.param(4, (), marks=pytest.mark.exhaustive),
+        pytest.param(2, ("--mesh.fsdp", "2"), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_several_processes_train_as_one_and_share_the_rows(job, alone, tmp_path, processes, mesh):
     texts = outputs(job(tmp_path / "run", processes, DEVICES, *mesh))
     found, expected = losses(tmp_path / "run"), losses(alone)
@@ -142,7 +149,9 @@ def test_several_processes_train_as_one_and_share_the_rows(job, alone, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (1, 1)])
+@pytest.mark.parametrize(
+    ("processes", "devices"), [(2, 2), pytest.param(1, 1, marks=pytest.mark.exhaustive)]
+)
 def test_a_checkpoint_goes_on_with_other_processes_and_devices(
     job, alone, tmp_path, processes, devices
 ):
@@ -156,6 +165,7 @@ def test_a_checkpoint_goes_on_with_other_processes_and_devices(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_signal_to_one_process_stops_all_at_one_step_and_the_run_goes_on(job, alone, tmp_path):
     workdir = tmp_path / "run"
     started = job(workdir, 2, DEVICES, "--phases.0.num_steps=100000", "--save_every=100000")
@@ -207,6 +217,7 @@ def test_processes_without_a_common_folder_share_a_bucket_and_one_process_goes_o
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_of_different_configs_or_without_a_shared_workdir_are_refused(job, tmp_path):
     each = ((), ("--seed", "7"))
     texts = outputs(job(tmp_path / "run", 2, 1, each=each), status=1)
@@ -314,6 +325,7 @@ DAMAGED = reading(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_killed_on_8_then_2_x_2_then_1_device_and_ended_on_8_sees_the_same_batches(
     job, alone, tmp_path
 ):
@@ -341,6 +353,7 @@ def test_a_failing_process_is_named_by_the_others_with_its_error(job, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_others_end_within_a_minute_of_a_killed_or_stopped_process(job, tmp_path, number):
     workdir = tmp_path / "run"
