@@ -42,7 +42,7 @@ def make_run(args: argparse.Namespace, value: Literal["keep", "fit"]) -> Pretrai
         ),
         phases=(
             Phase(num_steps=args.steps, max_length=64, batch_size=32),
-            Phase(num_steps=max(args.steps // 9, 200), max_length=128, batch_size=32),
+            Phase(num_steps=max(args.steps // 9, 400), max_length=128, batch_size=32),
         ),
         untrained_positions=value,
         optimizer=OptimizerConfig(

@@ -220,7 +220,7 @@ class PretrainConfig(TrainingConfig):
     number of phases."""
     untrained_positions: Literal["fit", "keep"] = "fit"
     """Position embeddings that a phase of longer rows is the first to train and that are still
-    noise: fit begins with copies of trained ones and trains these alone, in at most 200
+    noise: fit begins with copies of trained ones and trains these alone, in at most 400
     microbatches (of batch_size / accumulation_steps rows) before the first step of the phase, so
     that the loss jumps less at the switch; keep leaves them as they are."""
     distillation: DistillationConfig = DistillationConfig()

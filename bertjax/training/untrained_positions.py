@@ -34,7 +34,7 @@ PATH = ("position_embeddings", "embedding")
 WINDOW, LEAST_COSINE = 8, 0.2
 # The learning rates decay linearly from these multiples of the root mean square of the trained
 # embeddings: that of the vectors that copies share, and that of single rows.
-STEPS, SHARED_RATE, ROW_RATE = 200, 0.4, 0.04
+STEPS, SHARED_RATE, ROW_RATE = 400, 0.4, 0.08
 
 
 def fit_before_phase(run: "PretrainingRun", index: int, state: TrainState) -> TrainState:
