@@ -18,7 +18,7 @@ from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks.sources import custom, custom_tasks, squad
+from bertjax.tasks.sources import custom, custom_tasks, squad_tasks
 from bertjax.tasks.sources.columns import CustomKind
 from bertjax.tasks.sources.conll import read_conll
 from bertjax.tasks.sources.glue import GLUE
@@ -218,7 +218,7 @@ def _read_squad(path: Path) -> None:
 
 
 def _read_answers(path: Path) -> None:
-    squad._score_files("2.0", path.parent / "gold.json", path)
+    squad_tasks._score_files("2.0", path.parent / "gold.json", path)
 
 
 def _glue(name: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> Reader:
