@@ -194,9 +194,8 @@ def gradients_of(unroll: int, remat: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("unroll", "remat"), [pytest.param(8, "none", marks=pytest.mark.exhaustive), (1, "selective")]
-)
+@pytest.mark.exhaustive  # those of transformers are compared with selective rematerialisation
+@pytest.mark.parametrize(("unroll", "remat"), [(8, "none"), (1, "selective")])
 def test_unrolling_and_rematerialisation_change_nothing_but_rounding(unroll, remat):
     (loss, found), (expected_loss, expected) = gradients_of(unroll, remat), gradients_of(1, "none")
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
