@@ -247,8 +247,9 @@ def test_an_unknown_head_names_the_nearest(pretraining):
 
 
 def test_an_unknown_hub_name_without_network_is_explained(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # In this order: the module reads the variable when it is imported, and would keep the value.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(FileNotFoundError, match="'nobody/nothing' is not a local directory"):
         bertjax.load_pretrained("nobody/nothing")
 
