@@ -194,8 +194,10 @@ class Lock:
     def release(self) -> None:
         """Releases the lock and deletes the lock file; does nothing if the lock is not held."""
         if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)  # while it is locked, see `_is_still_at`
+            # If the own lock file was removed, `path` may be that of another process.
+            if _is_still_at(self._file, self._path):
+                with contextlib.suppress(OSError):
+                    self._path.unlink()  # while it is locked, see `_take_flock`
             self._file.close()
             self._file = None
         if self._ended is not None:

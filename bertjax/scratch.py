@@ -16,6 +16,8 @@ LOCK_FILE = "owner.lock"
 # A folder without a lock file may belong to a process that has just created the folder; such a
 # folder is only removed at this age.
 SECONDS_WITHOUT_LOCK = 3600.0
+# New folders to try if other processes remove each one before this process has locked it.
+ATTEMPTS = 100
 
 
 @contextlib.contextmanager
@@ -32,15 +34,37 @@ def scratch_folder() -> Iterator[Path]:
     root = Path(tempfile.gettempdir())
     remove_left_behind(root)
     with explaining(root):
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
-    lock = _lock_of(folder)
+        folder, lock = _new_locked_folder(root)
     try:
-        with explaining(folder):
-            lock.take()
         yield folder
     finally:
         lock.release()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_locked_folder(root: Path) -> tuple[Path, Lock]:
+    """Creates a folder in `root` and takes its lock.
+
+    Another process can mistake the folder for one of a killed process, and remove it, between the
+    creation of the lock file and the moment at which the lock is held. Then a new folder is
+    created.
+    """
+    for _ in range(ATTEMPTS):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+        lock = _lock_of(folder)
+        try:
+            lock.take()
+            return folder, lock
+        except (FileNotFoundError, Locked):
+            continue
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    raise OSError(
+        f"Other processes removed {ATTEMPTS} new temporary folders in {root} before this process "
+        "could lock one. Set the environment variable TMPDIR to a folder that only this process "
+        "uses; then run the same command again."
+    )
 
 
 def remove_left_behind(root: Path) -> None:

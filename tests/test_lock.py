@@ -52,6 +52,20 @@ def test_a_second_one_is_refused_by_name_until_the_first_releases(tmp_path, kind
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_release_leaves_the_lock_file_of_another_process(tmp_path, kind):
+    """Somebody removed the first lock file, so a second process could take the lock."""
+    first, second = lock_at(tmp_path), lock_at(tmp_path)
+    first.take()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    second.take()
+    first.release()
+    with pytest.raises(Locked):
+        lock_at(tmp_path).take()
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_process_left_is_taken_over(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.3)
     script = f"""

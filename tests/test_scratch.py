@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertjax import lock
-from bertjax.scratch import PREFIX, scratch_folder
+from bertjax.scratch import ATTEMPTS, PREFIX, remove_left_behind, scratch_folder
 
 KILLED = """
 import os, signal
@@ -52,3 +52,29 @@ def test_folders_of_living_processes_and_of_others_stay(root):
     with scratch_folder() as first, scratch_folder() as second:
         assert first != second and first.is_dir()
     assert sorted(path.name for path in root.iterdir()) == [f"{PREFIX}young", "other"]
+
+
+@pytest.mark.skipif(lock.fcntl is None, reason="without flock, a lock file is created locked")
+@pytest.mark.parametrize("times", [1, 3, ATTEMPTS])
+def test_a_new_folder_that_another_process_removes_before_it_is_locked_is_replaced(
+    root, monkeypatch, times
+):
+    """The other process looks for folders between the creation of the lock file and its lock."""
+    flock, removed = lock.fcntl.flock, []
+
+    def late(file, operation):
+        (folder,) = root.glob(f"{PREFIX}*")
+        if len(removed) < times and folder not in removed:
+            removed.append(folder)
+            remove_left_behind(root)
+        flock(file, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", late)
+    if times == ATTEMPTS:
+        with pytest.raises(OSError, match="removed 100 new .* TMPDIR"), scratch_folder():
+            pass
+    else:
+        with scratch_folder() as folder:
+            (folder / "rows").write_text("features")
+            assert [*root.iterdir()] == [folder]
+    assert len(removed) == times and not [*root.iterdir()]
