@@ -219,10 +219,11 @@ class PretrainConfig(TrainingConfig):
     """Phases of the run, in order. Flags can change the phases of the config file, but not the
     number of phases."""
     untrained_positions: Literal["fit", "keep"] = "fit"
-    """Position embeddings that a phase of longer rows is the first to train and that are still
-    noise: fit begins with copies of trained ones and trains these alone, in at most 400
-    microbatches (of batch_size / accumulation_steps rows) before the first step of the phase, so
-    that the loss jumps less at the switch; keep leaves them as they are."""
+    """Position embeddings that a phase of longer rows is the first to train, and that are still
+    noise or that --new_positions tile repeated: fit begins with copies of trained ones and trains
+    these alone, in at most 400 microbatches (of batch_size / accumulation_steps rows) before the
+    first step of the phase, so that the loss jumps less at the switch; keep leaves them as they
+    are."""
     distillation: DistillationConfig = DistillationConfig()
     """Teacher and loss weights of distillation."""
     mlm_probability: float = 0.15

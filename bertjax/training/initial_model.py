@@ -1,6 +1,7 @@
 """The model of --init: loaded, and extended to the vocabulary of the data and to longer rows."""
 
 import dataclasses
+from typing import NamedTuple
 
 from bertjax.config import PretrainConfig, differences
 from bertjax.config.model import BertConfig
@@ -14,7 +15,20 @@ from bertjax.weights.new_rows import with_new_words, with_positions
 DROPOUT_OF_THE_RUN = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
-def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
+class InitialModel(NamedTuple):
+    """The model that a run starts from.
+
+    Attributes:
+        loaded: the model, with the head, the vocabulary and the positions of the run.
+        copied_from: the first position whose embedding is a copy of that of an earlier position and
+            has to be fitted before it is used; None if there is no such position.
+    """
+
+    loaded: LoadedModel
+    copied_from: int | None
+
+
+def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> InitialModel:
     """Loads the model `config.init` (not None) with the head of the run, and extends it.
 
     Words that the tokenizer of the data, `tokenizer`, has beyond that of the model get embeddings,
@@ -43,6 +57,7 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
             f"embeddings of their old pieces; vocab_size is {loaded.config.vocab_size:,}"
         )
     before, rows = loaded.config.max_position_embeddings, _positions(config, loaded.config)
+    copied_from = None
     if rows > before:
         loaded = with_positions(loaded, rows, config.new_positions)
         how = "interpolated" if config.new_positions == "interpolate" else "tiled"
@@ -50,7 +65,10 @@ def initial_model(config: PretrainConfig, tokenizer: Tokenizer) -> LoadedModel:
             hosts.say(f"max_position_embeddings: {before:,} -> {rows:,}")
         else:
             hosts.say(f"position embeddings: {before:,} -> {rows:,} ({how})")
-    return loaded
+            # The loss of a head with random weights says nothing about positions.
+            if config.new_positions == "tile" and not loaded.absent:
+                copied_from = before - loaded.config.position_offset
+    return InitialModel(loaded, copied_from)
 
 
 def _positions(config: PretrainConfig, model: BertConfig) -> int:

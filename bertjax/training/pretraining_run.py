@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ class PretrainingRun(Run):
         config = with_head(config, self.metadata.has_sentence_pairs)
         # A run that resumes from a checkpoint does not need the model that it started from.
         self.initial: LoadedModel | None = None
+        # The first position of an embedding that repeats that of --init, see `InitialModel`.
+        self.copied_from: int | None = None
         if config.init is not None:
             config = self._with_model_of_init(config, tokenizer, workdir if resumes else None)
         model = with_pad_token(config.model, tokenizer.pad_token_id)
@@ -105,7 +107,7 @@ class PretrainingRun(Run):
             saved = resumed.read()["config"]["model"]
             return dataclasses.replace(config, model=BertConfig.from_dict(saved))
         with self._explained_head():
-            self.initial = initial_model(config, tokenizer)
+            self.initial, self.copied_from = initial_model(config, tokenizer)
         model = architecture_of_run(config, self.initial.config)
         return dataclasses.replace(config, model=model)
 
@@ -274,10 +276,16 @@ class PretrainingRun(Run):
     def progress(self, phase_index: int, next_batch: int) -> dict[str, Any]:
         """Returns the position in the data: {"phase": index, "row": index within the phase}.
 
-        The row is the first one of the batch `next_batch`.
+        The row is the first one of the batch `next_batch`. The entry "copied_from" is `copied_from`
+        of the `InitialModel`, if it is not None.
         """
         _, row, _ = self.config.phases[phase_index].stage_of(next_batch)
-        return {"phase": phase_index, "row": row}
+        copied = {} if self.copied_from is None else {"copied_from": self.copied_from}
+        return {"phase": phase_index, "row": row} | copied
+
+    def resume(self, progress: Mapping[str, Any]) -> None:
+        """Restores the entry "copied_from" of `progress`, if a checkpoint stored one."""
+        self.copied_from = progress.get("copied_from", self.copied_from)
 
     def eval_and_save_every(self) -> tuple[int, int]:
         """Returns (steps between evaluations, steps between checkpoints)."""

@@ -5,7 +5,8 @@ positions from 64 on: they are noise, which tells the model nothing about the or
 there, and the loss rises at the switch. Copies of trained embeddings are better, but tokens then
 also attend to those at the same place of the other copy. So before the first step of the longer
 phase, the copies alone are trained on rows of the phase, with all other parameters fixed. Most of
-the effect comes from a vector that all rows of a copy share, which tells the copies apart.
+the effect comes from a vector that all rows of a copy share, which tells the copies apart. The same
+is done for the copies in the embedding of a model of --init that reads shorter rows than the run.
 """
 
 import dataclasses
@@ -40,24 +41,31 @@ STEPS, SHARED_RATE, ROW_RATE = 400, 0.4, 0.08
 def fit_before_phase(run: "PretrainingRun", index: int, state: TrainState) -> TrainState:
     """Returns `state` with fitted embeddings of the positions that phase `index` adds, if any.
 
-    They are fitted to rows that the phase does not read, in at most STEPS microbatches and at most
+    These are positions that neither an earlier phase nor, with --init, the model has trained. They
+    are fitted to rows that the phase does not read, in at most STEPS microbatches and at most
     as many as the phase has steps. The result depends only on the config of `run`, its data and
     `state`, the state after the phase before.
     """
     phase, model = run.config.phases[index], run.config.model
     trained = max((phase.max_length for phase in run.config.phases[:index]), default=0)
+    trained = trained or run.copied_from or 0
     if not trained or phase.max_length <= trained or run.config.untrained_positions == "keep":
         return state
     program = run.program.for_phase(phase)
     positions = untrained_positions(
-        state, program.mesh, trained=trained, length=phase.max_length, offset=model.position_offset
+        state,
+        program.mesh,
+        trained=trained,
+        length=phase.max_length,
+        offset=model.position_offset,
+        copied_from=run.copied_from,
     )
     if positions is None:
         return state
     start, kept, end = positions
     hosts.say(
-        f"phase {index}: the embeddings of positions {kept - start} to {end - start - 1}, which no "
-        "earlier phase has trained, are fitted before its first step"
+        f"phase {index}: the embeddings of positions {kept - start} to {end - start - 1}, which "
+        "have not been trained, are fitted before its first step"
     )
     rows = phase.batch_size // phase.accumulation_steps
     batches = run.read_rows(index, phase, phase.num_rows, rows)
@@ -89,16 +97,24 @@ class Positions(NamedTuple):
 
 
 def untrained_positions(
-    state: TrainState, mesh: Mesh, *, trained: int, length: int, offset: int = 0
+    state: TrainState,
+    mesh: Mesh,
+    *,
+    trained: int,
+    length: int,
+    offset: int = 0,
+    copied_from: int | None = None,
 ) -> Positions | None:
     """Finds the position embeddings that are to be fitted before a phase of longer rows.
 
     Args:
         state: the state of the run, on the devices of `mesh`.
         mesh: the mesh of the devices.
-        trained: the number of positions that earlier phases of the run have trained.
+        trained: the number of positions that are known to be trained, at least 1.
         length: the number of positions of the phase that begins.
         offset: the row of the position embedding matrix that position 0 has.
+        copied_from: the first position whose embedding began as a copy of another one; None if
+            there is no such position.
 
     Returns:
         The rows; None if there are none, because the model has rotary positions or was trained on
@@ -108,7 +124,9 @@ def untrained_positions(
     if table is None:
         return None
     rows = np.asarray(hosts.fetch(table, mesh), np.float64)[offset : offset + length]
-    kept = known_positions(rows, trained)
+    # Copies are similar to their neighbours although nobody has trained them there.
+    own = rows if copied_from is None else rows[: max(copied_from, trained)]
+    kept = known_positions(own, trained)
     return Positions(offset, offset + kept, offset + length) if kept < length else None
 
 

@@ -6,8 +6,10 @@ import os
 import signal
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file
 
 from bertjax import prepare, pretrain
@@ -17,7 +19,7 @@ from bertjax.tokenization import extend, load_tokenizer, train_wordpiece
 from bertjax.training import fit_phases
 from bertjax.training.initial_model import initial_model
 from bertjax.training.pretraining_run import PretrainingRun
-from bertjax.weights import load_model
+from bertjax.weights import load_model, save_hf
 from tests.browser import data_of
 
 
@@ -184,12 +186,83 @@ def test_rows_longer_than_the_model_reads_get_positions(
         phases=(Phase(num_steps=1, max_length=100, batch_size=8),),
     )
     old = load_model(one_layer, "masked_lm").config.max_position_embeddings
-    loaded = initial_model(dataclasses.replace(longer, head="masked_lm"), tokenizer)
+    loaded, copied_from = initial_model(dataclasses.replace(longer, head="masked_lm"), tokenizer)
     assert old == 64 and loaded.config.max_position_embeddings == 100
+    assert copied_from == (64 if method == "tile" else None)
     assert f"64 -> 100 ({method[:4]}" in capsys.readouterr().out
     asked = dataclasses.replace(config.model, max_position_embeddings=600)
     more = dataclasses.replace(longer, head="masked_lm", model=asked)
-    assert initial_model(more, tokenizer).config.max_position_embeddings == 600
+    assert initial_model(more, tokenizer).loaded.config.max_position_embeddings == 600
+
+
+@pytest.fixture(scope="module")
+def trained_model(tmp_path_factory, one_layer) -> Path:
+    """A model of 64 positions with embeddings like trained ones, whose neighbours are similar."""
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    loaded = load_model(one_layer, "masked_lm")
+    flat = flatten_dict(loaded.params)
+    (path,) = (path for path in flat if "position_embeddings" in path)
+    steps = np.random.default_rng(0).normal(size=flat[path].shape)
+    flat[path] = np.float32(0.02 * np.cumsum(steps, axis=0))
+    model, tokenizer = loaded.config, loaded.tokenizer
+    save_hf(folder, unflatten_dict(flat), model, tokenizer, head="masked_lm")
+    return folder
+
+
+def positions_of(state) -> np.ndarray:
+    leaves = jax.tree.leaves_with_path(state.params)
+    return next(np.array(x) for path, x in leaves if "position_embeddings" in str(path))
+
+
+def longer_run(config, init, folder, *lengths, **fields) -> PretrainingRun:
+    phases = (dataclasses.replace(config.phases[0], max_length=length) for length in lengths)
+    fields = {"init": str(init), "workdir": str(folder), "eval_data": ()} | fields
+    return PretrainingRun(dataclasses.replace(config, phases=tuple(phases), **fields))
+
+
+def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
+    config, trained_model, tmp_path
+):
+    run = longer_run(config, trained_model, tmp_path, 80)
+    state = run.new_state()
+    before = positions_of(state)
+    np.testing.assert_array_equal(before[64:], before[:16])
+    after = positions_of(run.begin_phase(0, state))
+    np.testing.assert_array_equal(after[:64], before[:64])
+    assert (after[64:] != before[64:]).any(axis=1).all()
+
+    # A phase that reads no copy leaves them to a later one, which keeps what --init has trained.
+    run = longer_run(config, trained_model, tmp_path, 16, 80)
+    state = run.new_state()
+    assert run.begin_phase(0, state) is state
+    np.testing.assert_array_equal(positions_of(run.begin_phase(1, state))[:64], before[:64])
+
+    run = longer_run(config, trained_model, tmp_path, 80, untrained_positions="keep")
+    assert run.begin_phase(0, state := run.new_state()) is state
+    # The loss of a head with random weights says nothing about positions.
+    headless = tmp_path / "headless"
+    loaded = load_model(trained_model, "encoder")
+    save_hf(headless, loaded.params, loaded.config, loaded.tokenizer, head="encoder")
+    run = longer_run(config, headless, tmp_path, 80)
+    assert run.begin_phase(0, state := run.new_state()) is state
+
+
+@pytest.mark.slow
+def test_a_run_remembers_which_positions_are_copies(config, trained_model, tmp_path, monkeypatch):
+    whole, parts = (
+        dataclasses.replace(
+            longer_run(config, trained_model, tmp_path / name, 16, 80).config,
+            init=str(trained_model),
+        )
+        for name in ("whole", "parts")
+    )
+    pretrain.run(whole)
+    run_until(parts, 6, monkeypatch)
+    pretrain.run(parts)
+    one, other = (
+        load_file(Path(run.workdir) / "model" / "model.safetensors") for run in (whole, parts)
+    )
+    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture(scope="module")
