@@ -190,6 +190,33 @@ def test_a_bucket_without_rights_is_named(folder, tmp_path, monkeypatch):
         local_copy(folder, tmp_path)
 
 
+def test_a_move_that_fails_leaves_the_folder_whole(folder, files, bucket, monkeypatch):
+    system, path = addresses.file_system(folder)
+    copy = type(system)._cp_file
+
+    async def failing(self, one, other, **kwargs):
+        if one.endswith(sorted(files)[-1]):
+            raise OSError("a request failed")
+        await copy(self, one, other, **kwargs)
+
+    def held(folder):
+        return {
+            name.removeprefix(folder)[1:]: system.cat_file(name) for name in system.find(folder)
+        }
+
+    def move(target):
+        addresses.move_folder(addresses.place(folder), addresses.place(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(system), "_cp_file", failing)
+        with pytest.raises(OSError, match="a request failed"):
+            move(f"{folder}-half")
+    assert held(path) == files
+    move(f"{folder}-moved")
+    assert held(f"{path}-moved") == files and not held(path)
+    assert held(f"{path}2") == {"other": b"x"}
+
+
 def test_local_paths_and_other_schemes(tmp_path):
     assert local_copy(tmp_path) == tmp_path
     with pytest.raises(ValueError, match="ftp:// is not supported"):

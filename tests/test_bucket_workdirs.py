@@ -191,6 +191,7 @@ def test_ten_kills(bucket, prepared, one_layer, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_twenty_requests_one_fails(bucket, config, cache, unreliable, monkeypatch, capsys):
     monkeypatch.setattr(addresses, "FIRST_WAIT", 0.01)
     pretrain.run(config)
@@ -208,6 +209,7 @@ def test_of_twenty_requests_one_fails(bucket, config, cache, unreliable, monkeyp
     assert losses(read(remote.workdir, "metrics.jsonl")) == losses(metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket_server", ["gs"], indirect=True)
 def test_a_finished_run_and_another_config(bucket, config, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
@@ -242,6 +244,7 @@ def test_a_damaged_checkpoint_in_a_bucket_is_set_aside(bucket, config, capsys, c
 
 
 @first_with("s3")
+@pytest.mark.slow
 def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)

@@ -99,7 +99,9 @@ def assert_close_trees(found, expected, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("platform", FLASH)
-@pytest.mark.parametrize(("heads", "causal"), [(2, False), (4, True), (8, False)])
+@pytest.mark.parametrize(
+    ("heads", "causal"), [(2, False), (4, True), pytest.param(8, False, marks=pytest.mark.slow)]
+)
 def test_flash_attention_drops_what_the_compilers_attention_drops(
     packed, platform, heads, causal, monkeypatch
 ):
