@@ -51,8 +51,8 @@ def file_system(address: str) -> tuple[Any, str]:
 def move_folder(source: Path, target: Path) -> None:
     """Moves the folder `source` on a disk or in a bucket to `target`, which must not exist."""
     if is_remote(source):
-        # All files are copied before the first one is removed, so that one of both folders is always
-        # complete. The `mv` of some clients moves the files one by one.
+        # All files are copied before the first one is removed, so that one of the two folders is
+        # always complete. The `mv` of some clients moves the files one by one.
         system, path = file_system(os.fspath(source))
         new_path, files = file_system(os.fspath(target))[1], system.find(path)
         copies = [f"{new_path}{file.removeprefix(path)}" for file in files]
