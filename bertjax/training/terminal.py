@@ -294,10 +294,13 @@ class _Clock:
 
 
 def _present_activity() -> str:
-    """Returns what the process is doing, such as "evaluating... 12 s"; "" if it is training."""
+    """Returns what the process is doing, such as "evaluating... 12 s".
+
+    While the process trains, the result is "", unless a part of training has a description.
+    """
     doing = activity.current.activities[-1]
     seconds = time.monotonic() - doing.since
-    if doing.activity in (activity.START_UP, activity.STEPPING):
+    if doing.what in (activity.START_UP, activity.STEPPING):
         return ""
     least = INPUT_SECONDS if doing.activity == activity.INPUT else SHOWN_SECONDS
     return f"{doing.what}... {seconds:.0f} s" if seconds >= least else ""

@@ -22,6 +22,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.devices import activity, hosts, sharding
+from bertjax.progress import progress
 from bertjax.training.state import TrainState
 from bertjax.training.step import LossFn, WeightsFn, with_constants
 
@@ -36,6 +37,8 @@ WINDOW, LEAST_COSINE = 8, 0.2
 # The learning rates decay linearly from these multiples of the root mean square of the trained
 # embeddings: that of the vectors that copies share, and that of single rows.
 STEPS, SHARED_RATE, ROW_RATE = 400, 0.4, 0.08
+# What progress displays call the fit.
+FITTING = "fitting new positions"
 
 
 def fit_before_phase(run: "PretrainingRun", index: int, state: TrainState) -> TrainState:
@@ -70,16 +73,17 @@ def fit_before_phase(run: "PretrainingRun", index: int, state: TrainState) -> Tr
     rows = phase.batch_size // phase.accumulation_steps
     batches = run.read_rows(index, phase, phase.num_rows, rows)
     num_steps = min(STEPS, phase.num_steps)
-    return fit_positions(
-        state,
-        positions,
-        itertools.islice(batches, num_steps),
-        *run.constants(),
-        num_steps=num_steps,
-        loss_fn=program.loss_fn,
-        weights_fn=program.objective.weights,
-        mesh=program.mesh,
-    )
+    with activity.doing(activity.STEPPING, FITTING):
+        return fit_positions(
+            state,
+            positions,
+            itertools.islice(batches, num_steps),
+            *run.constants(),
+            num_steps=num_steps,
+            loss_fn=program.loss_fn,
+            weights_fn=program.objective.weights,
+            mesh=program.mesh,
+        )
 
 
 class Positions(NamedTuple):
@@ -207,12 +211,14 @@ def fit_positions(
     everywhere = sharding.replicated(mesh)
     base, change, moments = jax.jit(begin, out_shardings=everywhere)(table)
     compiled = jax.jit(sharding.within(mesh, step), out_shardings=everywhere)
-    for i, batch in enumerate(batches):
-        done = np.float32(i / num_steps)
-        with activity.compiling("the fit of new positions") if i == 0 else nullcontext():
-            change, moments = compiled(change, moments, base, done, state.params, batch, constants)
-        jax.block_until_ready(change)
-        activity.progressed()
+    with progress(FITTING, num_steps, "microbatches") as bar:
+        for i, batch in enumerate(bar.counted(batches)):
+            done = np.float32(i / num_steps)
+            parts = (state.params, batch, constants)
+            with activity.compiling("the fit of new positions") if i == 0 else nullcontext():
+                change, moments = compiled(change, moments, base, done, *parts)
+            jax.block_until_ready(change)
+            activity.progressed()
     rows = jax.jit(rows_of, out_shardings=everywhere)(base, change)
     return dataclasses.replace(
         state,

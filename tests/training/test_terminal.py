@@ -216,6 +216,8 @@ def test_the_live_line_says_what_else_the_process_does(monkeypatch):
             assert "evaluating... 0 s" in line()
         with activity.doing(activity.SAVING, "saving a checkpoint"):
             assert "saving a checkpoint... 0 s" in line()
+        with activity.doing(activity.STEPPING, "fitting new positions"):
+            assert "fitting new positions... 0 s" in line()
 
 
 def test_the_time_left_counts_evaluations_and_not_the_compilation(monkeypatch):
