@@ -101,13 +101,15 @@ def _wait_for(address, process):
 
 
 def first_with(protocol: str) -> pytest.MarkDecorator:
-    """Runs a test with one protocol among the fast tests, and with the other among the slow ones.
+    """Runs a test with one protocol in CI, and with the other before a release.
 
     Whole runs differ between protocols in nothing that the tests of copies, locks and mirrors do
     not cover with both, and they take seconds each.
     """
     cases = [
-        name if name == protocol else pytest.param(name, marks=pytest.mark.slow)
+        name
+        if name == protocol
+        else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.exhaustive])
         for name in ("gs", "s3")
     ]
     return pytest.mark.parametrize("bucket_server", cases, indirect=True)

@@ -229,6 +229,7 @@ def test_a_finished_run_and_another_config(bucket, config, capsys):
 
 
 @pytest.mark.slow
+@first_with("gs")
 def test_a_damaged_checkpoint_in_a_bucket_is_set_aside(bucket, config, capsys, cache):
     remote = dataclasses.replace(config, workdir=f"{bucket}/run")
     pretrain.run(remote)
@@ -264,6 +265,7 @@ def test_export_and_report_from_a_bucket(bucket, config, cache, tmp_path, capsys
 
 
 @first_with("s3")
+@pytest.mark.slow
 def test_fine_tuning_in_a_bucket(bucket, one_layer, files, tmp_path, cache, monkeypatch):
     fields = {
         "task": "classify",

@@ -28,7 +28,13 @@ def text(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "modernbert"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "wordpiece",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("bpe", "unigram", "modernbert")),
+    ],
+)
 def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind):
     files = []
     for name in ("one", "two"):

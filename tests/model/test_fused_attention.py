@@ -100,7 +100,11 @@ def assert_close_trees(found, expected, tolerance: float) -> None:
 
 @pytest.mark.parametrize("platform", FLASH)
 @pytest.mark.parametrize(
-    ("heads", "causal"), [(2, False), (4, True), pytest.param(8, False, marks=pytest.mark.slow)]
+    ("heads", "causal"),
+    [
+        (2, False),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, True), (8, False))),
+    ],
 )
 def test_flash_attention_drops_what_the_compilers_attention_drops(
     packed, platform, heads, causal, monkeypatch

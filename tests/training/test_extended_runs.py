@@ -235,7 +235,13 @@ def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
     run = longer_run(config, trained_model, tmp_path, 16, 80)
     state = run.new_state()
     assert run.begin_phase(0, state) is state
-    np.testing.assert_array_equal(positions_of(run.begin_phase(1, state))[:64], before[:64])
+    expected = positions_of(run.begin_phase(1, state))
+    np.testing.assert_array_equal(expected[:64], before[:64])
+    # A run that resumes does not open --init again: its checkpoint says what is a copy.
+    resumed = longer_run(config, trained_model, tmp_path, 16, 80)
+    resumed.copied_from = None
+    resumed.resume(json.loads(json.dumps(run.progress(0, 6))))
+    np.testing.assert_array_equal(positions_of(resumed.begin_phase(1, state)), expected)
 
     run = longer_run(config, trained_model, tmp_path, 80, untrained_positions="keep")
     assert run.begin_phase(0, state := run.new_state()) is state
@@ -248,6 +254,7 @@ def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_remembers_which_positions_are_copies(config, trained_model, tmp_path, monkeypatch):
     whole, parts = (
         dataclasses.replace(
