@@ -214,16 +214,17 @@ def positions_of(state) -> np.ndarray:
     return next(np.array(x) for path, x in leaves if "position_embeddings" in str(path))
 
 
-def longer_run(config, init, folder, *lengths, **fields) -> PretrainingRun:
+def longer(config, init, folder, *lengths, **fields) -> PretrainConfig:
+    """A run that starts from `init` and has a phase of each of the row lengths."""
     phases = (dataclasses.replace(config.phases[0], max_length=length) for length in lengths)
     fields = {"init": str(init), "workdir": str(folder), "eval_data": ()} | fields
-    return PretrainingRun(dataclasses.replace(config, phases=tuple(phases), **fields))
+    return dataclasses.replace(config, phases=tuple(phases), **fields)
 
 
 def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
     config, trained_model, tmp_path
 ):
-    run = longer_run(config, trained_model, tmp_path, 80)
+    run = PretrainingRun(longer(config, trained_model, tmp_path, 80))
     state = run.new_state()
     before = positions_of(state)
     np.testing.assert_array_equal(before[64:], before[:16])
@@ -232,24 +233,24 @@ def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
     assert (after[64:] != before[64:]).any(axis=1).all()
 
     # A phase that reads no copy leaves them to a later one, which keeps what --init has trained.
-    run = longer_run(config, trained_model, tmp_path, 16, 80)
+    run = PretrainingRun(longer(config, trained_model, tmp_path, 16, 80))
     state = run.new_state()
     assert run.begin_phase(0, state) is state
     expected = positions_of(run.begin_phase(1, state))
     np.testing.assert_array_equal(expected[:64], before[:64])
     # A run that resumes does not open --init again: its checkpoint says what is a copy.
-    resumed = longer_run(config, trained_model, tmp_path, 16, 80)
+    resumed = PretrainingRun(longer(config, trained_model, tmp_path, 16, 80))
     resumed.copied_from = None
     resumed.resume(json.loads(json.dumps(run.progress(0, 6))))
     np.testing.assert_array_equal(positions_of(resumed.begin_phase(1, state)), expected)
 
-    run = longer_run(config, trained_model, tmp_path, 80, untrained_positions="keep")
+    run = PretrainingRun(longer(config, trained_model, tmp_path, 80, untrained_positions="keep"))
     assert run.begin_phase(0, state := run.new_state()) is state
     # The loss of a head with random weights says nothing about positions.
     headless = tmp_path / "headless"
     loaded = load_model(trained_model, "encoder")
     save_hf(headless, loaded.params, loaded.config, loaded.tokenizer, head="encoder")
-    run = longer_run(config, headless, tmp_path, 80)
+    run = PretrainingRun(longer(config, headless, tmp_path, 80))
     assert run.begin_phase(0, state := run.new_state()) is state
 
 
@@ -257,11 +258,7 @@ def test_repeated_positions_are_fitted_before_the_first_phase_that_reads_them(
 @pytest.mark.exhaustive
 def test_a_run_remembers_which_positions_are_copies(config, trained_model, tmp_path, monkeypatch):
     whole, parts = (
-        dataclasses.replace(
-            longer_run(config, trained_model, tmp_path / name, 16, 80).config,
-            init=str(trained_model),
-        )
-        for name in ("whole", "parts")
+        longer(config, trained_model, tmp_path / name, 16, 80) for name in ("whole", "parts")
     )
     pretrain.run(whole)
     run_until(parts, 6, monkeypatch)
