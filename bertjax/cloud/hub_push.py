@@ -29,9 +29,10 @@ def create_repository(repository: str, *, private: bool = False) -> None:
         ValueError: the name is not OWNER/NAME.
     """
     import huggingface_hub  # a slow import
+    from huggingface_hub import constants  # version 2 has it only as a module of its own
 
     _check_name(repository)
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         raise OSError(
             f"Nothing can be pushed to {repository} while HF_HUB_OFFLINE is set: unset it, or "
             "leave out --push_to_hub."
