@@ -26,7 +26,7 @@ class Curve:
     Attributes:
         count: the number of values that were added.
         width: the number of steps of a bucket.
-        first_gap: the first step whose value is not finite (null in metrics.jsonl); else None.
+        first_gap: the first step whose value was not finite (None); None if there is no such step.
         gaps: the number of such steps.
     """
 
@@ -37,8 +37,8 @@ class Curve:
         self._buckets: list[list[Any]] = []
 
     def add(self, step: int, value: float | None) -> None:
-        """Adds the value of a step, which is later than all steps before."""
-        if value is None or not math.isfinite(value):
+        """Adds the value of a step, which is later than all steps before; None: not finite."""
+        if value is None:
             self.gaps += 1
             self.first_gap = step if self.first_gap is None else self.first_gap
             return
@@ -104,13 +104,13 @@ class RunMetrics:
 
         Args:
             step: the step of the line.
-            values: the other items of the line; those that are no numbers are ignored. None stands
-                for NaN and infinity.
+            values: the other items of the line; those that are no numbers are ignored. NaN and
+                infinity are kept as None, since JSON has neither.
         """
         self.lines += 1
         self.last_step = max(self.last_step, step)
         numbers = {
-            key: value
+            key: value if value is not None and math.isfinite(value) else None
             for key, value in values.items()
             if value is None or isinstance(value, int | float)
         }
@@ -136,8 +136,7 @@ class RunMetrics:
             self.evals.setdefault(key, [None] * len(self.eval_steps))
         self.eval_steps.append(step)
         for key, column in self.evals.items():
-            value = values.get(key)
-            column.append(value if value is not None and math.isfinite(value) else None)
+            column.append(values.get(key))
 
 
 def read_metrics(path: Path) -> RunMetrics:

@@ -1,6 +1,7 @@
 """Reports of runs: their data are the files of the run, thinned honestly, in every state."""
 
 import json
+import math
 import random
 import shlex
 import sys
@@ -334,10 +335,13 @@ def test_a_report_that_cannot_be_written_is_one_warning(workdir, capsys):
     assert printed.count("warning:") == 1 and "The run goes on" in printed
 
 
-def test_a_writer_adds_lines_without_reading_the_log_again(workdir, monkeypatch):
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_writer_adds_lines_without_reading_the_log_again(workdir, monkeypatch, bad):
     writer = report_writer.ReportWriter(workdir, str(workdir))
-    for step in (45, 50, 60):
-        line = {"train/loss": 1 / step, "eval/mlm_loss": 1 / step}
+    lines = [(step, {"train/loss": 1 / step, "eval/mlm_loss": 1 / step}) for step in (45, 50, 60)]
+    skipped = {"in_a_row": 1, "loss": bad, "grad_norm": bad, "phase": 0}
+    lines.insert(1, (47, {f"skipped/{name}": value for name, value in skipped.items()}))
+    for step, line in lines:
         with (workdir / "metrics.jsonl").open("a") as file:
             file.write(to_line(step, line))
         writer.write(step, line)
@@ -346,7 +350,8 @@ def test_a_writer_adds_lines_without_reading_the_log_again(workdir, monkeypatch)
     page = (workdir / "report.html").read_text()
     data = data_of(page)["runs"][0]
     again = run_data(workdir, metrics=read_metrics(workdir / "metrics.jsonl"), state="finished")
-    assert data["train"] == again["train"] and data["eval"] == again["eval"]
+    assert all(data[part] == again[part] for part in ("train", "eval", "skipped"))
+    assert data["skipped"]["rows"] == [{"step": 47, **skipped, "loss": None, "grad_norm": None}]
     assert data["status"]["sentence"] == "Finished after step 60 of 60."
 
 
