@@ -3,8 +3,10 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import bertjax
+from bertjax import exit_status
 from bertjax.files import did_you_mean
 
 COMMANDS = {
@@ -61,5 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return importlib.import_module(f"bertjax.{command}").main(flags)
 
 
+def command() -> NoReturn:
+    """Runs the command that `sys.argv` names, and ends the process with its exit status."""
+    exit_status.leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

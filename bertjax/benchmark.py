@@ -1,7 +1,6 @@
 """Measures the speed of a pretraining step on this machine: `python -m bertjax.benchmark`."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -103,4 +102,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

@@ -6,7 +6,6 @@ The script holds all names, so that completing starts no Python. Print it anew a
 import dataclasses
 import importlib
 import re
-import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -173,4 +172,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

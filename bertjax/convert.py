@@ -1,7 +1,6 @@
 """Converts a model to the format of Hugging Face or of TF1 BERT: `python -m bertjax.convert`."""
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -254,4 +253,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

@@ -1,15 +1,18 @@
 """Runs a command: prints expected errors in one line, and returns the exit status."""
 
+import contextlib
 import os
 import select
 import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from bertjax.interruption import STOPPED, Interrupted, signals_raise
 
+# The exit status of a command that Ctrl-C ended: 128 + SIGINT, as in shells.
+INTERRUPTED = 130
 # What `pretrain` and `benchmark` advise if the memory does not suffice.
 MEMORY_REMEDY = (
     "Pretraining needs less memory with a larger --phases.0.accumulation_steps (the results are "
@@ -18,7 +21,9 @@ MEMORY_REMEDY = (
 )
 
 
-def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int:
+def run_reporting_errors(
+    run: Callable[[], Any], memory_remedy: str = "", *, trains: bool = False
+) -> int:
     """Calls `run` and returns the exit status; prints expected errors on standard error.
 
     Expected errors are ValueError, OSError, ImportError, and a lack of memory on the host or on a
@@ -28,6 +33,7 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
     Args:
         run: a function that parses the flags and runs the command.
         memory_remedy: a sentence that names the flags with which the command needs less memory.
+        trains: whether the command trains, so that Ctrl-C has the exit status of SIGTERM.
 
     Returns:
         0 for success; 1 for an expected error; 75 (`STOPPED`) if SIGTERM, SIGHUP or, in training,
@@ -36,7 +42,7 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
         `bertjax predict ... | head`.
     """
     try:
-        with signals_raise():
+        with signals_raise(*(["SIGINT"] if trains else [])):
             run()
         sys.stdout.flush()
     except BrokenPipeError as error:
@@ -57,8 +63,21 @@ def run_reporting_errors(run: Callable[[], Any], memory_remedy: str = "") -> int
         resumes = isinstance(interrupt, Interrupted)
         advice = "run the same command again" + (" to resume" if resumes else "")
         print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
-        return STOPPED if resumes else 130
+        return STOPPED if resumes else INTERRUPTED
     return 0
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process with the exit status of a command.
+
+    An interrupted process ends without Python's shutdown, in which threads of XLA, Orbax and Grain
+    that are still at work would crash.
+    """
+    if status in (STOPPED, INTERRUPTED):
+        with contextlib.suppress(OSError):  # the readers of the output may have ended
+            sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _reader_ended() -> bool:

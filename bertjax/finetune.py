@@ -173,8 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command,
         "Fine-tuning needs less memory with --accumulation_steps 4 (the results are the same), "
         "--remat full, --dtype bfloat16, or a smaller --max_length, --batch_size or model.",
+        trains=True,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 # The exit status of a command that was stopped by a signal and that resumes if it is run again
 # (EX_TEMPFAIL of sysexits.h).
 STOPPED = 75
+# A signal whose exception Python has dropped is sent again after this time.
+AGAIN_SECONDS = 0.05
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,26 +33,43 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def signals_raise() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP raise `Interrupted`, so that files are cleaned up.
+def signals_raise(*names: str) -> Iterator[None]:
+    """A context in which SIGTERM, SIGHUP and `names` raise `Interrupted`, so that files are closed.
 
     Without this context, SIGTERM and SIGHUP end the process at once. In forked child processes,
-    they still do. The context has no effect if a thread other than the main thread enters it.
+    they still do. A signal is not lost, nor is Ctrl-C, if Python drops its exception, as it does in
+    callbacks of the garbage collector and in `__del__`: the signal is sent again. If other code
+    catches an `Interrupted`, it is raised again at the end of the context. The context has no
+    effect if a thread other than the main thread enters it.
     """
-    process = os.getpid()
+    process, received, hook = os.getpid(), list[int](), sys.unraisablehook
 
     def receive(number: int, frame: Any) -> None:
         del frame
         if os.getpid() == process:
+            received.append(number)
             raise Interrupted(f"stopped by {signal_name(number)}")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    numbers = _numbers("SIGTERM", "SIGHUP")
+    def send_again(dropped: Any) -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            return hook(dropped)
+        number = received[-1] if received else signal.SIGINT
+        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    numbers = stop_signals("SIGTERM", "SIGHUP", *names)
     before = {number: signal.signal(number, receive) for number in numbers}
+    if threading.current_thread() is threading.main_thread():
+        sys.unraisablehook = send_again
     try:
         yield
+        if received:
+            raise Interrupted(f"stopped by {signal_name(received[-1])}")
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -68,8 +88,7 @@ def signals_deferred() -> Iterator[None]:
             before[signal.Signals(number)](number, frame)
         received.append(number)
 
-    numbers = _numbers("SIGINT", "SIGTERM", "SIGHUP")
-    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     before = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in before:
         signal.signal(number, receive)
@@ -87,8 +106,17 @@ def signal_name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def _numbers(*names: str) -> list[signal.Signals]:
-    """Returns the signals of these names that the system has; only the main thread has any."""
+def stop_signals(*names: str) -> list[signal.Signals]:
+    """Returns the signals, by default all, that stop a process; only the main thread gets any.
+
+    A signal that was ignored when the process started, as SIGHUP is under `nohup` and SIGINT in a
+    job in the background of a script, remains ignored and is left out.
+
+    Args:
+        names: SIGINT, SIGTERM or SIGHUP; none: all of them that the system has.
+    """
     if threading.current_thread() is not threading.main_thread():
         return []
-    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+    names = names or ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

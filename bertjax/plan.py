@@ -8,7 +8,6 @@ the compiler for TPUs, which `pip install 'bertjax[tpu]'` installs, or for NVIDI
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -220,4 +219,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

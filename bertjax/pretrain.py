@@ -93,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run(config)
         export(config.workdir, config.push_to_hub, hub_private=config.hub_private)
 
-    return exit_status.run_reporting_errors(start, exit_status.MEMORY_REMEDY)
+    return exit_status.run_reporting_errors(start, exit_status.MEMORY_REMEDY, trains=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

@@ -226,8 +226,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         nonlocal status
         status = run(parse(argv))
 
-    return exit_status.run_reporting_errors(start) or status
+    return exit_status.run_reporting_errors(start, trains=True) or status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status.leave(main())

@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import json
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -52,6 +53,10 @@ from tests.bucket_servers import bucket, bucket_server, unreliable  # noqa: E402
 from tests.hub_server import hub  # noqa: E402, F401
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
+
+# In the background of a script, SIGINT is ignored, and remains ignored in all processes that tests
+# start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tracing makes many objects and few cycles, and every full collection visits all modules again.
 gc.freeze()

@@ -13,15 +13,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.devices import host_watch
-from bertjax.interruption import STOPPED, Interrupted, signal_name
+from bertjax.interruption import STOPPED, Interrupted, signal_name, stop_signals
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
 # has computed the result, so that no host waits for it.
 READ_AFTER = 2
-# Python handles a signal within this time, unless the main thread is in the compiler.
+# The run looks at a signal within this time, unless the main thread is in the compiler.
 GRACE_SECONDS = 3.0
 
 
@@ -37,8 +34,8 @@ class StopSignal:
         received: whether this process got a signal.
         agreed: whether all hosts have agreed to stop.
         nothing_to_lose: whether all finished training steps are saved in a checkpoint. If
-            `nothing_to_lose` is True, a signal ends the process within seconds, even during
-            compilation.
+            `nothing_to_lose` is True, a signal ends the process within `GRACE_SECONDS`, even during
+            compilation; the run may end before by itself.
         saved_step: the step of the checkpoint that holds all finished training steps while
             `nothing_to_lose` is True; 0: no step has been done.
     """
@@ -73,15 +70,16 @@ class StopSignal:
         return self.agreed
 
     def _receive(self, number: int, frame: Any) -> None:
+        # A first signal sets a flag and raises nothing: Python would drop an exception that is
+        # raised in a callback, and threads of XLA, Orbax and Grain would not survive others.
         del frame
-        if self.nothing_to_lose and jax.process_count() == 1:
-            raise Interrupted(self._stopped_by(number))
         name = signal_name(number)
         if self.received:
             raise Interrupted(f"stopped by a second signal ({name}) without saving a checkpoint")
-        # This does not call print, since the signal may have interrupted a call of print.
-        os.write(2, f"{name}: saving a checkpoint, then stopping\n".encode())
         self.received = True
+        what = "stopping" if self.nothing_to_lose else "saving a checkpoint, then stopping"
+        # This does not call print, since the signal may have interrupted a call of print.
+        os.write(2, f"{name}: {what}\n".encode())
 
     def _stopped_by(self, number: int) -> str:
         """Says that a signal ended the process while `nothing_to_lose` was True."""
@@ -100,7 +98,7 @@ class StopSignal:
             number = os.read(pipe, 1)
             if not number or self._over.wait(GRACE_SECONDS):
                 break
-            if self.nothing_to_lose and number[0] in SIGNALS:
+            if self.nothing_to_lose and number[0] in self._before:
                 text = self._stopped_by(number[0])
                 host_watch.announce(text)
                 os.write(2, f"{text}; run the same command again to resume\n".encode())
@@ -108,11 +106,11 @@ class StopSignal:
         os.close(pipe)
 
     def __enter__(self) -> "StopSignal":
-        self._before: dict[Any, Any] = {}
-        if threading.current_thread() is not threading.main_thread():
-            return self  # Python delivers signals to the main thread only
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._receive)
+        self._before: dict[int, Any] = {
+            number: signal.signal(number, self._receive) for number in stop_signals()
+        }
+        if not self._before:
+            return self
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._fd_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)

@@ -271,7 +271,11 @@ class Run(abc.ABC):
             if not is_complete:
                 with activity.doing(activity.SAVING, "saving the last checkpoint"):
                     checkpointer.close()
-                message = f"stopped after step {step} of {self.num_steps}, which is saved"
+                message = (
+                    f"stopped after step {step} of {self.num_steps}, which is saved"
+                    if step
+                    else "stopped before the first step, so there was nothing to save"
+                )
                 raise Interrupted(message, on_all_hosts=True)
             return self.choose_state(checkpointer, state)
         except NotFinite as error:
