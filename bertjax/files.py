@@ -214,6 +214,29 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     return bytes(content)
 
 
+def refuse_links_outside(directory: Path) -> None:
+    """Checks that no link in a model's directory leads out of it.
+
+    A stranger's model could otherwise make its user publish a private file, such as a token. In the
+    cache of the Hugging Face Hub, files are links to blobs, which may be anywhere in the folder of
+    the repository.
+
+    Raises:
+        ValueError: an entry of `directory`, or of a folder in it, is a link to a place outside.
+    """
+    root = directory.resolve()
+    for parent in root.parents:
+        if parent.name == "snapshots" and "--" in parent.parent.name:
+            root = parent.parent
+    for entry in (*directory.glob("*"), *directory.glob("*/*")):
+        if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+            raise ValueError(
+                f"{entry} is a link to {entry.resolve()}, which is outside of {root}: links that "
+                "leave a model's directory are not followed, since they could expose private "
+                "files. If the file belongs to the model, replace the link by a copy of it."
+            )
+
+
 def set_aside(path: Path, name: str | None = None) -> Path:
     """Copies a damaged file to `NAME.damaged-N` with the first unused N; returns the copy's path.
 

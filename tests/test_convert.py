@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import bertjax
 from bertjax import convert
 from bertjax.model import HEADS, BertConfig
+from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of, with_pad_token
 
@@ -251,6 +253,40 @@ def test_damaged_sources_are_explained_and_write_nothing(
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "model.safetensors", "task.json", "tokenizer_config.json", "README.md"]
+    + ["config_sentence_transformers.json", "1_Pooling", "1_Pooling/config.json"],
+)
+def test_a_link_that_leaves_the_directory_of_a_model_is_refused(name, one_layer, tmp_path, capsys):
+    source = shutil.copytree(one_layer, tmp_path / "model")
+    (tmp_path / "private").write_text('{"token": "secret"}')
+    link = source / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "private")
+    assert run(source, tmp_path / "new") == 1
+    assert f"{link} is a link to {tmp_path / 'private'}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    for read in (load_tokenizer, bertjax.load_pretrained):
+        with pytest.raises(ValueError, match="outside of .*replace the link by a copy"):
+            read(source)
+
+
+def test_links_within_a_model_and_within_the_cache_of_the_hub_are_followed(one_layer, tmp_path):
+    inside = shutil.copytree(one_layer, tmp_path / "a")
+    (inside / "model.safetensors").rename(inside / "weights")
+    (inside / "model.safetensors").symlink_to("weights")
+    blobs = shutil.copytree(one_layer, tmp_path / "hub" / "models--me--model" / "blobs")
+    cached = tmp_path / "hub" / "models--me--model" / "snapshots" / "a1b2"
+    cached.mkdir(parents=True)
+    for blob in blobs.iterdir():
+        (cached / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    (tmp_path / "linked").symlink_to(cached)
+    for number, source in enumerate((inside, cached, tmp_path / "linked")):
+        assert run(source, tmp_path / f"new{number}") == 0
 
 
 def test_a_full_disk_leaves_the_old_directory_whole(

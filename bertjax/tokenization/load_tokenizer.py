@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.cloud.copies import local_copy
-from bertjax.files import brief, explained, read_json
+from bertjax.files import brief, explained, read_json, refuse_links_outside
 from bertjax.shipped import shipped_model
 from bertjax.tokenization.base import Tokenizer
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer
@@ -122,7 +122,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         FileNotFoundError: there is no vocabulary at `path` or on the hub, or, without a
             tokenizer.json, only one of vocab.json and merges.txt exists.
         ValueError: the tokenizer is not supported or lacks special tokens, the files contradict
-            each other, or `do_lower_case` is True for a tokenizer that keeps capital letters.
+            each other, a link leads out of the directory, or `do_lower_case` is True for a
+            tokenizer that keeps capital letters.
     """
     path = shipped_model(path) or local_copy(path)
     if may_be_hub_name(path) and Path(path).suffix not in (".txt", ".json", ".model"):
@@ -134,6 +135,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
 
 
 def _find(path: Path) -> _Source:
+    if path.is_dir():
+        refuse_links_outside(path)
     directory = path if path.is_dir() else path.parent
     names = [name for name in _KIND_OF_FILE if (directory / name).is_file()]
     as_json, bare = directory / "tokenizer.json", directory / names[0] if names else None

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.checkpoint_files import CHECKPOINTS, damaged_steps, without_older_checkpoints
 from bertjax.cloud.copies import local_copy
 from bertjax.config import model_at
-from bertjax.files import brief, is_remote, read_json
+from bertjax.files import brief, is_remote, read_json, refuse_links_outside
 from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.run_file import holds_run, read_run
 from bertjax.shipped import shipped_model
@@ -58,7 +58,7 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     Raises:
         FileNotFoundError: there is no model at `path`, neither locally nor on the hub, or the
             model has no tokenizer although one is required.
-        ValueError: a file of the model is damaged.
+        ValueError: a file of the model is damaged, or a link to a place outside of its directory.
     """
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise ValueError(
@@ -105,6 +105,7 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
             f"{directory} has no config.json, which describes the architecture of {weights}: copy "
             "it there."
         )
+    refuse_links_outside(directory)
     check_files(directory)
     config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
@@ -131,6 +132,7 @@ def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> So
     file = directory / "bert_config.json"
     if not file.is_file():
         raise FileNotFoundError(f"{directory} has no bert_config.json: copy it there.")
+    refuse_links_outside(directory)
     config = read_json(file)
     tokenizer = _open_tokenizer(directory, tokenizer_required)
     return Source("tf1", checkpoint, config, open_tf1(checkpoint), tokenizer)
