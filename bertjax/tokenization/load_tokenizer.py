@@ -19,7 +19,12 @@ from bertjax.tokenization.tokenizer_files import (
     read_vocab_txt,
 )
 from bertjax.tokenization.unigram import LAYOUTS, UnigramTokenizer, read_sentencepiece
-from bertjax.tokenization.wordpiece import WordPieceTokenizer, looks_cased
+from bertjax.tokenization.wordpiece import (
+    MAX_CHARACTERS_PER_WORD,
+    SPECIAL_TOKENS,
+    WordPieceTokenizer,
+    looks_cased,
+)
 
 _KIND_OF_FILE = {
     "vocab.txt": "WordPiece",
@@ -203,8 +208,15 @@ def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTok
                 f"{source.json.file} preprocesses text by {brief(steps)}: only BertNormalizer and "
                 "BertPreTokenizer, as in BERT, are supported for WordPiece."
             )
+        limit = source.json.model.get("max_input_chars_per_word", MAX_CHARACTERS_PER_WORD)
+        more = {t: x for t, x in source.json.added_tokens.items() if t not in SPECIAL_TOKENS}
+        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        settings = {
+            "max_input_chars_per_word": limit,
+            "added_tokens": {t: {name: x[name] for name in names} for t, x in more.items()},
+        }
         if normalizer := source.json.normalizer("BertNormalizer"):
-            settings = {
+            settings |= {
                 "do_lower_case": normalizer["lowercase"],
                 "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
                 "strip_accents": normalizer["strip_accents"],

@@ -1,17 +1,25 @@
 """The WordPiece tokenizer of BERT, which splits text into words, and each word into subword tokens.
 
 A word is split from left to right into the longest tokens of the vocabulary (Wu et al. 2016, 4.1).
-As in transformers, a word longer than 100 characters becomes [UNK]; in google-research/bert, the
-limit is 200 characters.
+As in transformers, a word longer than 100 characters becomes [UNK], unless tokenizer.json has
+another limit; in google-research/bert, the limit is 200 characters.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from bertjax import progress
 from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
@@ -32,6 +40,10 @@ class WordPieceTokenizer(Tokenizer):
         do_lower_case: whether to lower-case the text.
         tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
+        max_input_chars_per_word: the length above which a word becomes [UNK], in characters.
+        added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab`, besides the
+            special tokens of BERT, that are matched anywhere in a text before it is split into
+            words.
         model_max_length: the maximum input length of the model, in tokens.
         model_input_names: names of the arrays that the transformers tokenizer returns; None:
             input_ids, token_type_ids and attention_mask.
@@ -50,11 +62,15 @@ class WordPieceTokenizer(Tokenizer):
         do_lower_case: bool,
         tokenize_chinese_chars: bool = True,
         strip_accents: bool | None = None,
+        max_input_chars_per_word: int = MAX_CHARACTERS_PER_WORD,
+        added_tokens: Mapping[str, Mapping[str, Any]] | None = None,
         model_max_length: int = 512,
         model_input_names: Sequence[str] | None = None,
     ):
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
+        self.max_input_chars_per_word = max_input_chars_per_word
+        self.added_tokens = added_tokens or {}
         super().__init__(
             vocab,
             Layout(special_tokens=SPECIAL_TOKENS),
@@ -70,11 +86,24 @@ class WordPieceTokenizer(Tokenizer):
             )
 
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
+        backend = self._make_backend()
+        backend.add_tokens([AddedToken(t, **x) for t, x in self.added_tokens.items()])
+        return backend
+
+    def _make_text_backend(self) -> tokenizers.Tokenizer:
+        backend = self._make_backend()
+        # Special or not, they are matched in the text of a corpus, in which "[MASK]" is not.
+        added = {t: {**x, "special": False} for t, x in self.added_tokens.items()}
+        backend.add_tokens([AddedToken(t, **x) for t, x in added.items()])
+        backend.encode_special_tokens = True
+        return backend
+
+    def _make_backend(self) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(
             models.WordPiece(
                 self.vocab,
                 unk_token="[UNK]",
-                max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
+                max_input_chars_per_word=self.max_input_chars_per_word,
             )
         )
         backend.normalizer = _normalizer(
@@ -104,7 +133,11 @@ class WordPieceTokenizer(Tokenizer):
 
     def _identity(self) -> Any:
         settings = (self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents)
-        return [self.tokens, settings]
+        # Left out where they are as usual, so that prepared data keeps its fingerprint.
+        others = [self.max_input_chars_per_word] * (
+            self.max_input_chars_per_word != MAX_CHARACTERS_PER_WORD
+        )
+        return [self.tokens, settings, *others, *([self.added_tokens] if self.added_tokens else [])]
 
     def _settings(self) -> dict[str, Any]:
         return {

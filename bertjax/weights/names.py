@@ -150,21 +150,28 @@ _PATTERNS = [
 _BY_PATH = {rule.path: rule for rule in RULES}
 
 _BIAS, _DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+# With tied embeddings, each of these tensors equals another one.
+_TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    _DECODER_BIAS: _BIAS,
+}
 
 
 def normalized(stored: Iterable[str], config: BertConfig) -> dict[str, str]:
     """Converts the tensor names `stored` of the config's family to {stored name: name in BERT}.
 
     Redundant tensors are left out. The tensor `position_ids` is always redundant. With tied
-    embeddings, the weight and the bias of the decoder are redundant, because these equal the word
-    embedding and `cls.predictions.bias`. Without tied embeddings, PyTorch uses the bias of the
-    decoder, so `cls.predictions.bias` is redundant in files that hold both biases.
+    embeddings, the weight and the bias of the decoder equal the word embedding and
+    `cls.predictions.bias`; of each pair, a file may hold both, or only one, as `save_model` of
+    safetensors writes it. Without tied embeddings, PyTorch uses the bias of the decoder, so
+    `cls.predictions.bias` is redundant in files that hold both biases.
     """
     found = {name: as_bert(name, config) for name in stored}
     redundant: set[str] = set()
     renamed: dict[str, str] = {}
     if config.tie_word_embeddings:
-        redundant = {"cls.predictions.decoder.weight", _DECODER_BIAS}
+        present, renamed = set(found.values()), _TIED
+        redundant = {name for name, twin in _TIED.items() if twin in present}
     elif family_of(config).decoder_bias and _DECODER_BIAS in found.values():
         redundant, renamed = {_BIAS}, {_DECODER_BIAS: _BIAS}
     return {

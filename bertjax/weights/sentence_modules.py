@@ -44,8 +44,9 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
 
     Raises:
         OSError: a file is missing or cannot be read.
-        ValueError: a file is damaged, or the directory has modules other than a transformer, a
-            pooling by mean or [CLS], and a normalisation.
+        ValueError: a file is damaged, the directory has modules other than a transformer, a
+            pooling by mean or [CLS], and a normalisation, or sentence-transformers would change the
+            texts: by a default prompt, or by lower-casing that the tokenizer does not do anyway.
     """
     if not (directory / MODULES).is_file():
         return None
@@ -62,11 +63,27 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     length = content.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise ValueError(f"{settings}: max_seq_length is {brief(length, 40)}; correct it.")
-    tokenizer = directory / _TOKENIZER
-    if length is None and tokenizer.is_file():
+    file = directory / _TOKENIZER
+    tokenizer = read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
+    if length is None:
         # As version 6 of sentence-transformers writes it; 1e30 means that there is no limit.
-        found = read_json(tokenizer, REMEDY, MAX_BYTES).get("model_max_length")
+        found = tokenizer.get("model_max_length")
         length = found if type(found) is int and found > 0 else None
+    if content.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        raise ValueError(
+            f"{settings} says do_lower_case, so sentence-transformers lower-cases each text, which "
+            "bertjax does not: lower-case your texts, and give --pooling to embed them as they are."
+        )
+    file = directory / _MODEL
+    model = read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
+    prompts, name = model.get("prompts"), model.get("default_prompt_name")
+    prompt = prompts.get(str(name), name) if isinstance(prompts, dict) else name
+    if prompt not in (None, ""):
+        raise ValueError(
+            f"{file} says default_prompt_name={brief(repr(name), 40)}, so sentence-transformers "
+            f"puts {brief(repr(prompt), 60)} before each text, which bertjax does not: put it "
+            "there yourself, and give --pooling to embed your texts as they are."
+        )
     path = str(modules[1].get("path") or "1_Pooling")
     file = directory / path / "config.json"
     if ".." in Path(path).parts or Path(path).is_absolute() or len(path) > 60 or "\0" in path:

@@ -12,6 +12,7 @@ import bertjax
 from bertjax import convert, predict
 from bertjax.inference.embed import Embedder
 from bertjax.inference.embed_files import embed_file
+from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
 from bertjax.weights import load_model, save_hf
 
 
@@ -251,6 +252,46 @@ def test_other_modules_are_refused_unless_a_pooling_is_given(
     with pytest.raises(ValueError, match=message):
         bert.embed(["a"])
     assert bert.embed(["a"], pooling="mean").shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("sentence_bert_config.json", {"do_lower_case": True}, "lower-case your texts"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "query: ", "document": "passage: "}}
+            | {"default_prompt_name": "document"},
+            "puts 'passage: ' before each text.*put it there yourself",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {}, "default_prompt_name": "query"},
+            "default_prompt_name='query'",
+        ),
+    ],
+)
+def test_changes_of_the_text_by_sentence_transformers_are_refused(
+    folder, tmp_path, file, content, message
+):
+    model = with_modules(folder, tmp_path / "m", MODULES, {"pooling_mode": "mean"})
+    (model / file).write_text(json.dumps(content))
+    options = load_tokenizer(folder).options() | {"do_lower_case": False}
+    WordPieceTokenizer(load_tokenizer(folder).vocab, **options).save(model)
+    bert = bertjax.load_pretrained(model, None)
+    with pytest.raises(ValueError, match=message):
+        bert.embed(["Text"])
+    assert bert.embed(["Text"], pooling="mean").shape == (1, 32)
+
+
+@pytest.mark.parametrize("default", [None, "plain"])
+def test_what_changes_no_text_is_not_refused(folder, tmp_path, default):
+    model = with_modules(folder, tmp_path / "m", MODULES, {"pooling_mode": "mean"})
+    # The tokenizer lower-cases texts as well.
+    (model / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    prompts = {"prompts": {"plain": "", "query": "query: "}, "default_prompt_name": default}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    assert bertjax.load_pretrained(model, None).embed(["Text"]).shape == (1, 32)
 
 
 def test_truncated_texts_are_counted_and_two_columns_of_texts_refused(loaded, tmp_path, capsys):

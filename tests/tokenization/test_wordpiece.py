@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tokenizers
 
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
@@ -59,6 +60,78 @@ def test_a_word_of_more_than_100_characters_is_unknown():
     tokenizer = WordPieceTokenizer(vocab_of("a", "##a"), do_lower_case=True)
     assert len(tokenizer.encode(["a" * 100])[0]) == 100
     assert tokenizer.encode(["a" * 101]) == [[tokenizer.unk_token_id]]
+
+
+TEXT = "See <URL> now: x<url>y [E1] covid-19 covidien [unused1] [MASK] <url>s foobar foo café"
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """The tokenizer.json of another program, with added tokens and a limit of 5 characters."""
+    words = [
+        "see",
+        "now",
+        "x",
+        "y",
+        *"<>[]:-",
+        "url",
+        "##s",
+        "19",
+        "e1",
+        "cov",
+        "##id",
+        "[unused1]",
+    ]
+    vocab = vocab_of(*words, "foo", "##bar", "cafe", "ien", "unused", "##1", "mask")
+    backend = WordPieceTokenizer(vocab, do_lower_case=True)._prompt_backend
+    backend.model.max_input_chars_per_word = 5
+    backend.add_tokens(["covid", tokenizers.AddedToken("<url>", normalized=False), "café"])
+    backend.add_special_tokens(["[E1]", "[unused1]"])
+    folder = tmp_path_factory.mktemp("foreign")
+    backend.save(str(folder / "tokenizer.json"))
+    return folder, backend
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["itself", "a copy"])
+def test_added_tokens_and_the_longest_word_are_those_of_the_file(foreign, tmp_path, copied):
+    folder, backend = foreign
+    tokenizer = load_tokenizer(folder)
+    if copied:
+        tokenizer.save(tmp_path)
+        tokenizer = load_tokenizer(tmp_path)
+        backend = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    expected = backend.encode(TEXT, add_special_tokens=False)
+    assert {"<url>", "covid", "[E1]", "[unused1]"} <= set(expected.tokens)
+    ids, _ = tokenizer.encode_prompt(TEXT)
+    assert ids == tokenizer.join(expected.ids)[0]
+    # In the text of a corpus, only the special tokens of BERT are text.
+    (text,) = tokenizer.encode([TEXT])
+    at = expected.tokens.index("[MASK]")
+    mask = [tokenizer.vocab[token] for token in ("[", "mask", "]")]
+    assert text == [*expected.ids[:at], *mask, *expected.ids[at + 1 :]]
+    assert tokenizer.fingerprint == load_tokenizer(folder).fingerprint
+    places = [TEXT[a:b] for a, b in tokenizer.encode_with_offsets(TEXT)[1]]
+    assert {"<url>", "[E1]", "covid"} <= set(places)
+
+
+@pytest.mark.parity
+def test_transformers_reads_added_tokens_from_a_copy(foreign, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = load_tokenizer(foreign[0])
+    tokenizer.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "see <url> now [E1] covid-19"  # transformers' own class has the limit of 100 characters
+    assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)[0]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["01_added_token", "05_max_chars"])
+def test_strangers_tokenizers_give_their_ids(shared, name):
+    folder = shared / "strangers"
+    expected = json.loads((folder / "expected.json").read_text())[name]
+    tokenizer = load_tokenizer(folder / name)
+    assert tokenizer.encode([expected["text"]]) == [expected["ids"]]
+    assert tokenizer.encode_prompt(expected["text"])[0][1:-1] == expected["ids"]
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])

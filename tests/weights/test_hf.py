@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bertjax.inference.pretrained import load_pretrained
 from bertjax.model import HEADS, BertForPreTraining
 from bertjax.model.linear import Linear
 from bertjax.model.pretraining_heads import BertForMaskedLM
@@ -52,6 +53,38 @@ def test_an_untied_decoder_is_kept(tmp_path, tiny_config, tokenizer):
     tensors[biases[0]] = tensors.pop(biases[1])
     save_file(tensors, tmp_path / "model" / "model.safetensors")
     assert_same_params(load_model(tmp_path / "model").params, params)
+
+
+def test_tied_tensors_may_stand_under_either_name(saved, tiny):
+    """`save_model` of safetensors writes RoBERTa's embedding under the name of the decoder only."""
+    twins = {
+        "bert.embeddings.word_embeddings.weight": "cls.predictions.decoder.weight",
+        "cls.predictions.bias": "cls.predictions.decoder.bias",
+    }
+    rewrite(saved, lambda tensors: {twins.get(name, name): x for name, x in tensors.items()})
+    assert_same_params(load_model(saved).params, tiny[1])
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("family", ["roberta", "modernbert"])
+def test_what_save_model_of_safetensors_writes_is_read(family, tmp_path, tiny_family, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_model
+
+    config, model = tiny_family(family), HEADS["masked_lm"](tiny_family(family))
+    params = jax.device_get(init_params(model, 0))
+    save_hf(tmp_path, params, config, tokenizer, head="masked_lm")
+    (tmp_path / "checksums.json").unlink()
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    save_model(theirs, str(tmp_path / "model.safetensors"), metadata={"format": "pt"})
+    written = load_file(tmp_path / "model.safetensors")
+    assert not any("word_emb" in name or "tok_emb" in name for name in written)
+    ids = np.array([[5, 6, 7, 8]])
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(ids)).logits.numpy()
+    found = load_pretrained(tmp_path, "masked_lm")(input_ids=ids)["logits"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_fine_tuned_choice_keeps_its_classifier(tmp_path, tiny_config, tokenizer):
