@@ -56,41 +56,6 @@ class Row:
     labels: tuple[int, ...]
 
 
-def encode_row(row: Row) -> bytes:
-    """Encodes a row as the bytes of a record.
-
-    Raises:
-        ValueError: `row` has no sequence, or different numbers of lengths, a_lengths and labels;
-            the lengths do not add up to the number of token ids; `row` has more than MAX_ROW_LENGTH
-            token ids; a token id is negative or at least 2^31; an a_length (number of tokens of a
-            sequence with token type 0) is negative or above the length of the sequence; or a label
-            is not an int16.
-    """
-    ids = np.asarray(row.input_ids)
-    if not len(row.lengths) == len(row.a_lengths) == len(row.labels) > 0:
-        raise ValueError(
-            "Each sequence of a row needs a length, an a_length (number of tokens with token type "
-            f"0) and a label, got {row.lengths}, {row.a_lengths} and {row.labels}."
-        )
-    if sum(row.lengths) != ids.size or ids.size > MAX_ROW_LENGTH:
-        raise ValueError(
-            f"The sequence lengths {row.lengths} must add up to the number of token ids, "
-            f"{ids.size}, which may be at most {MAX_ROW_LENGTH}."
-        )
-    if ids.size and (ids.min() < 0 or ids.max() >= 1 << 31):
-        raise ValueError(f"Token ids {ids.min()}..{ids.max()} are not from 0 to 2^31 - 1.")
-    for length, a_length, label in zip(row.lengths, row.a_lengths, row.labels, strict=True):
-        if not 0 <= a_length <= length or not -(1 << 15) <= label < 1 << 15:
-            raise ValueError(
-                f"A sequence of {length} tokens has a_length {a_length} and label {label}: "
-                f"a_length, its number of tokens with token type 0, must be from 0 to {length}, "
-                "and label a 16-bit integer."
-            )
-    width = 2 if ids.size == 0 or ids.max() < 1 << 16 else 4
-    sequences = list(zip(row.lengths, row.a_lengths, row.labels, strict=True))
-    return row_head(width, sequences) + ids.astype(f"<u{width}").tobytes()
-
-
 def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
     """Encodes the header of a record, the bytes that precede the token ids.
 
@@ -104,7 +69,7 @@ def row_head(width: int, sequences: Sequence[tuple[int, int, int]]) -> bytes:
 
 
 def decode_row(record: bytes) -> Row:
-    """Decodes a record that `encode_row` encoded.
+    """Decodes a record, which consists of `row_head` and of little-endian token ids.
 
     Raises:
         ValueError: `record` is not a complete record in the format of this module.

@@ -5,8 +5,9 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
 from bertjax.data.metadata import open_prepared
-from bertjax.data.records import Row, count_records, decode_row, encode_row, row_head, write_shard
+from bertjax.data.records import Row, count_records, decode_row, write_shard
 from tests.reliability import seeds
+from tests.rows import encode_row
 
 
 @pytest.mark.parametrize("largest", [255, 65_535, 65_536, 119_546])
@@ -25,17 +26,6 @@ def test_a_row_survives_the_way_to_disk_and_back(largest, sequences):
     )
 
 
-def test_ids_take_two_bytes_where_they_fit():
-    small = encode_row(Row(np.full(100, 65_535), (100,), (100,), (-1,)))
-    large = encode_row(Row(np.full(100, 65_536), (100,), (100,), (-1,)))
-    assert len(large) - len(small) == 200
-
-
-def test_the_head_of_a_single_row_is_the_same_in_both_ways_of_writing():
-    row = Row(np.array([7, 8, 9]), (3,), (2,), (1,))
-    assert encode_row(row) == row_head(2, [(3, 2, 1)]) + np.array([7, 8, 9], "<u2").tobytes()
-
-
 @pytest.mark.parametrize(
     "garbage",
     [b"", b"\x01", b"\x02" * 40, b"\x01\x02\x01\x00\x05\x00\x02\x00\x00\x00\x01", b"x" * 99],
@@ -50,17 +40,6 @@ def test_a_cut_row_is_refused():
     for size in range(len(record)):
         with pytest.raises(ValueError):
             decode_row(record[:size])
-
-
-def test_lengths_that_do_not_add_up_are_refused():
-    with pytest.raises(ValueError, match="add up"):
-        encode_row(Row(np.arange(10), (9,), (5,), (0,)))
-    for wrong in (-1, 1 << 31):
-        with pytest.raises(ValueError, match="not from 0 to"):
-            encode_row(Row(np.array([wrong]), (1,), (1,), (0,)))
-    for a_length, label in ((2, 0), (-1, 0), (1, 1 << 15)):
-        with pytest.raises(ValueError, match=f"a_length {a_length} and label {label}"):
-            encode_row(Row(np.array([7]), (1,), (a_length,), (label,)))
 
 
 def test_a_shard_holds_its_records_in_order(tmp_path):

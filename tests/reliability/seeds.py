@@ -22,6 +22,7 @@ import zstandard
 from bertjax.data import records
 from bertjax.data.metadata import LengthSummary, Metadata, Shard, SplitSummary
 from bertjax.tokenization import load_tokenizer, train_bpe, train_unigram
+from tests.rows import encode_row
 from tests.weights import test_torch_bin as bins
 
 TINY_BERT = Path(__file__).parents[1] / "golden" / "tiny_bert"
@@ -250,7 +251,7 @@ def row_bytes() -> list[bytes]:
         ids = rng.integers(0, high, sum(lengths))
         ends = tuple(max(n - 1, 0) for n in lengths)
         labels = (1,) * len(lengths)
-        made.append(records.encode_row(records.Row(ids, lengths, ends, labels)))
+        made.append(encode_row(records.Row(ids, lengths, ends, labels)))
     return made
 
 

@@ -11,8 +11,9 @@ from bertjax.config import OptimizerConfig, Phase, PretrainConfig
 from bertjax.data.batches.masking import Masking
 from bertjax.data.batches.pretraining_batches import RowFormat
 from bertjax.data.metadata import RowSource, unigram_entropy
-from bertjax.data.records import Row, encode_row, write_shard
+from bertjax.data.records import Row, write_shard
 from bertjax.training.source_evaluation import HeldOutSources, source_labels
+from tests.rows import encode_row
 
 MASKING = Masking(
     probability=0.15, max_predictions=5, vocab_size=200, mask_token_id=4, never_masked=(2, 3)

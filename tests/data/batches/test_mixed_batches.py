@@ -18,7 +18,8 @@ from bertjax.data.mixture import (
     rows_of_sources,
     source_of_row,
 )
-from bertjax.data.records import Row, encode_row, write_shard
+from bertjax.data.records import Row, write_shard
+from tests.rows import encode_row
 
 MASKING = Masking(
     probability=0.15, max_predictions=5, vocab_size=200, mask_token_id=4, never_masked=(2, 3)

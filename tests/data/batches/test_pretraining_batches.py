@@ -14,7 +14,8 @@ from bertjax.data.batches.pretraining_batches import (
 )
 from bertjax.data.batches.random_bits import random_bits
 from bertjax.data.metadata import RowSource, unigram_entropy
-from bertjax.data.records import Row, encode_row, write_shard
+from bertjax.data.records import Row, write_shard
+from tests.rows import encode_row
 
 LENGTH, VOCAB = 24, 200
 MASKING = Masking(

@@ -15,7 +15,8 @@ from bertjax.data.batches.shard_source import Rows
 from bertjax.data.metadata import Shard, open_prepared, shard_paths
 from bertjax.data.preparation import join, prepared_dir
 from bertjax.data.preparation.join import MAX_SHARDS, _groups, _least, join_shards
-from bertjax.data.records import Row, encode_row, read_shard, write_shard
+from bertjax.data.records import Row, read_shard, write_shard
+from tests.rows import encode_row
 
 
 @pytest.fixture
