@@ -229,9 +229,14 @@ def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
     """
     try:
         features = json.loads(metadata or b"{}")["info"]["features"]
-        # A column of lists of class ids has the class names one level deeper.
-        inner = {key: feature.get("feature", feature) for key, feature in features.items()}
-        return {key: x["names"] for key, x in inner.items() if x.get("_type") == "ClassLabel"}
+        names = {}
+        for key, feature in features.items():
+            # Columns of lists describe their elements: {"feature": ...}, or [...] before version 4.
+            while (isinstance(feature, list) and feature) or "feature" in feature:
+                feature = feature[0] if isinstance(feature, list) else feature["feature"]
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+                names[key] = feature["names"]
+        return names
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}  # no such metadata
 

@@ -13,9 +13,11 @@ import pytest
 import zstandard
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.rows_in_memory import as_file, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.table_files import Table
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},
@@ -87,6 +89,36 @@ def test_parquet_has_the_names_of_classes_that_datasets_wrote(tmp_path):
     table = pyarrow.Table.from_pylist(words).replace_schema_metadata(metadata)
     pyarrow.parquet.write_table(table, path)
     assert found(path, "tag") == [("", ("B-ORG", "O"))]
+
+
+OTHER_FEATURES = [
+    [{"dtype": "string", "_type": "Value"}],  # as datasets before version 4 writes a list
+    [],
+    {"feature": [{"dtype": "string", "_type": "Value"}], "length": -1, "_type": "Sequence"},
+    {"feature": {"a": {"dtype": "string", "_type": "Value"}}, "_type": "List"},
+    {"feature": [{"dtype": "int64"}], "_type": {"dtype": "string"}},  # a column of dictionaries
+]
+
+
+@pytest.mark.parametrize("other", OTHER_FEATURES)
+def test_the_names_of_classes_are_read_beside_columns_of_lists_and_dictionaries(tmp_path, other):
+    rows = [{**ROWS[0], "label": 1, "other": [], "tags": [[0], [1]]}]
+    classes = {"names": ["no", "yes"], "_type": "ClassLabel"}
+    features = {"other": other, "label": classes, "tags": [[classes]]}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    ((_, row),) = Table(tmp_path / "a.parquet").rows()
+    assert (row["label"], row["tags"]) == ("yes", [["no"], ["yes"]])
+
+
+@pytest.mark.real
+def test_parquet_of_datasets_3_has_the_names_of_its_classes(shared):
+    folder = shared / "strangers"
+    expected = json.loads((folder / "expected.json").read_text())["26_datasets3.parquet"]
+    path = folder / "26_datasets3.parquet"
+    source = CustomSource("classify", train=path, columns=Columns(text="text", label="label"))
+    assert [example.label for example in source.examples("train")] == expected["labels"]
 
 
 def test_a_folder_has_the_rows_of_its_files(tmp_path):
