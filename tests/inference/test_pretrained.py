@@ -10,6 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import bertjax
+from bertjax import convert
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.inference_params import for_inference
 from bertjax.inference.model_outputs import compiled_program
@@ -540,3 +541,32 @@ def test_a_model_of_several_labels_keeps_its_task_without_its_directory(shared, 
     expected = expected["sb_task_json"]["right"]
     assert found["labels"] == expected["labels"]
     assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+
+
+def test_a_model_with_two_classes_of_one_name_computes_logits_but_no_predictions(
+    tmp_path, one_layer_config, tokenizer, written
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    expected = bertjax.load_pretrained(folder)(["ab"])["logits"]
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "no", "1": "no", "2": "yes"}
+    (folder / "config.json").write_text(json.dumps(config))
+    bert = bertjax.load_pretrained(folder)
+    np.testing.assert_array_equal(bert(["ab"])["logits"], expected)
+    with pytest.raises(ValueError, match=f"{folder}: id2label in config.json has no more than"):
+        bert.predict(["ab"])
+    convert.main([str(folder), str(tmp_path / "converted")])
+    again = bertjax.load_pretrained(tmp_path / "converted")
+    np.testing.assert_array_equal(again(["ab"])["logits"], expected)
+    assert again.labels == ["no", "no", "yes"]
+
+
+@pytest.mark.real
+def test_probabilities_of_classes_of_one_name_are_not_lost_in_silence(shared):
+    folder = shared / "strangers" / "19_duplicate_labels"
+    expected = json.loads((folder.parent / "expected.json").read_text())[folder.name]
+    bert = bertjax.load_pretrained(folder)
+    logits = bert([expected["text"]])["logits"]
+    np.testing.assert_allclose(jax.nn.softmax(logits), expected["softmax"], atol=1e-5)
+    with pytest.raises(ValueError, match="has neg more than once"):
+        bert.predict([expected["text"]])
