@@ -33,8 +33,7 @@ MAX_BYTES = 1 << 30
 SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 # Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
-_IS_IMPOSSIBLE = {"true": True, "yes": True, "1": True}
-_IS_IMPOSSIBLE |= {"false": False, "no": False, "0": False, "": False}
+_TRUTH = dict.fromkeys(("", "false", "no", "0"), False) | dict.fromkeys(("true", "yes", "1"), True)
 
 
 class SquadSource(OwnFiles):
@@ -200,12 +199,12 @@ class SquadSource(OwnFiles):
         asked = Example(id=str(name), where=where, text=text, pair=context)
         impossible = question.get("is_impossible")
         meaning = "" if impossible is None else str(impossible).strip().lower().removesuffix(".0")
-        if meaning not in _IS_IMPOSSIBLE:
+        if meaning not in _TRUTH:
             raise ValueError(
                 f"{where}: is_impossible is {brief(repr(impossible), 60)}: write true if the "
                 "passage does not answer the question, and else false."
             )
-        if _IS_IMPOSSIBLE[meaning]:
+        if _TRUTH[meaning]:
             return dataclasses.replace(asked, label=IMPOSSIBLE)
         if split in ("train", "dev") and "answer" in question and "answers" not in question:
             raise ValueError(
