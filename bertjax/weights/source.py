@@ -43,7 +43,7 @@ class Usage(NamedTuple):
     description: Future[dict[str, Any]]
     modules: Future[sentence_modules.SentenceModules | None]
     sentence_files: Future[dict[str, str]]
-    tagger: Future[hf.SafetensorsFiles | None]
+    tagger: Future[dict[str, np.ndarray] | None]
 
 
 def usage_of(directory: Path) -> Usage:
@@ -54,7 +54,7 @@ def usage_of(directory: Path) -> Usage:
             pool.submit(lambda: read_json(task) if task.is_file() else {}),
             pool.submit(sentence_modules.read_sentence_modules, directory),
             pool.submit(sentence_modules.sentence_files, directory),
-            pool.submit(lambda: hf.SafetensorsFiles([tagger]) if tagger.is_file() else None),
+            pool.submit(lambda: dict(hf.SafetensorsFiles([tagger])) if tagger.is_file() else None),
         )
 
 
