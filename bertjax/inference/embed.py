@@ -16,7 +16,7 @@ from bertjax.inference.partial_output import file_identity
 from bertjax.model import BertWithHead
 from bertjax.model.pooling import pooled, unit
 from bertjax.weights import LoadedModel
-from bertjax.weights.sentence_modules import SentenceModules, read_sentence_modules
+from bertjax.weights.sentence_modules import SentenceModules
 
 
 class Embedder:
@@ -77,7 +77,7 @@ class Embedder:
             )
         modules = SentenceModules()
         if pooling is None:
-            modules = read_sentence_modules(loaded.source.where) or modules
+            modules = loaded.source.usage.modules.result() or modules
         pooling = pooling or modules.pooling
         normalize = modules.normalize if normalize is None else normalize
         self.max_length = max_length or min(modules.max_length or longest, longest)

@@ -25,7 +25,6 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.card import model_card
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.load_model import with_masked_lm
-from bertjax.weights.sentence_modules import sentence_files
 
 Text = str | tuple[str, str]
 
@@ -293,7 +292,7 @@ class Pretrained:
             self.tokenizer,
             head=self.head,
             extra=extra,
-            files={**sentence_files(self._loaded.source.where), **task_files(self._loaded)},
+            files={**self._loaded.source.usage.sentence_files.result(), **task_files(self._loaded)},
             card=model_card(
                 Path(directory).name,
                 self.head,

@@ -1,6 +1,7 @@
 """Restores a fine-tuned model together with the task that it was fine-tuned on."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,17 +11,14 @@ import jax
 from bertjax.config import MeshConfig
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices import sharding
-from bertjax.files import explained, read_json
+from bertjax.files import explained
 from bertjax.inference.inference_params import for_inference, inference_params
 from bertjax.inference.predictor import Groups, Predictor
 from bertjax.progress import progress
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.saved import KINDS, saved_task
 from bertjax.weights import LoadedModel, load_model
-from bertjax.weights.sentence_modules import read_sentence_modules
 from bertjax.weights.tagger_weights import with_saved_tagger
-
-DESCRIPTION = "task.json"
 
 
 def load_with_task(model: str) -> tuple[LoadedModel, Task, dict[str, Any]]:
@@ -39,14 +37,11 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     Raises:
         ValueError: no task uses the head of the model.
     """
-    file = loaded.source.where / DESCRIPTION
-    # If the directory lacks parts of the loaded head, its task.json describes another head.
-    has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
-    description = read_json(file) if file.is_file() and has_head else {}
+    where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
     longest = loaded.config.max_length
-    if not description and (modules := read_sentence_modules(loaded.source.where)):
+    if not description and (modules := usage.modules.result()):
         longest = min(modules.max_length or longest, longest)  # as for embeddings
-    with explained(file if description else loaded.source.where):
+    with explained(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)
         task = saved_task(
             loaded.head,
@@ -65,13 +60,18 @@ def task_files(loaded: LoadedModel) -> dict[str, str]:
     The head is kept if it is that of the directory from which the model was loaded. A
     `FeatureTagger` is no head of the model, so its `task.json` is not returned.
     """
-    file = loaded.source.where / DESCRIPTION
-    if not file.is_file() or not set(loaded.absent).isdisjoint(loaded.model.parts):
-        return {}
-    kind = read_json(file).get("label_kind")
+    description = _description(loaded)
+    kind = description.get("label_kind")
     if loaded.head not in {task.head for task in KINDS if task.label_kind == kind}:
         return {}
-    return {DESCRIPTION: file.read_text(encoding="utf-8").rstrip("\n")}
+    return {"task.json": json.dumps(description, indent=2)}
+
+
+def _description(loaded: LoadedModel) -> dict[str, Any]:
+    """Returns the content of `task.json`; {} if it describes another head than the loaded one."""
+    # If the directory lacks parts of the loaded head, its task.json describes another head.
+    has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
+    return loaded.source.usage.description.result() if has_head else {}
 
 
 class TaskModel:

@@ -59,8 +59,8 @@ def saved_task(
         longest: maximum input length of the model, in tokens.
 
     Raises:
-        ValueError: no task uses the head `head`, or an entry of task.json has a wrong type or
-            value.
+        ValueError: no task uses the head `head`, an entry of task.json has a wrong type or value,
+            or two classes whose probabilities are predicted have the same name.
     """
     _check(description)
     kind = _kind_of(head, num_labels, config, description)
@@ -88,6 +88,12 @@ def saved_task(
     names = tuple(labels or (f"LABEL_{i}" for i in range(num_labels)))
     if kind is TagTask:
         return TagTask.of_labels(names, **fields)
+    if len(set(names)) < len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(
+            f"id2label in config.json has {brief(', '.join(repeated), 80)} more than once, so that "
+            "predictions would not tell the classes apart: give each id a name of its own there."
+        )
     definition = TASKS.get(fields["name"])
     if definition is not None and definition.metric is not None and kind in definition.kinds:
         fields["metric"] = definition.metric

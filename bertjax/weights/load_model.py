@@ -17,7 +17,7 @@ from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
 from bertjax.weights.families import architecture, config_from_hf, heads_of
 from bertjax.weights.fill import fill, param_shapes, resize_vocabulary
-from bertjax.weights.sentence_modules import usable_modules, with_head_fields
+from bertjax.weights.sentence_modules import with_head_fields
 from bertjax.weights.source import Source, open_source
 
 # The value of `head` that keeps the head of a fine-tuned model only.
@@ -177,7 +177,8 @@ def find_head(source: Source) -> str:
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
-    if "sentence_embedding" in fitting and usable_modules(source.where):
+    modules = source.usage.modules
+    if "sentence_embedding" in fitting and not modules.exception() and modules.result():
         return "sentence_embedding"
     return next((head for head in fitting if architecture(config, head) == named), fitting[0])
 

@@ -181,11 +181,3 @@ def with_head_fields(
         modules = read_sentence_modules(directory) or SentenceModules()
         model = model.clone(pooling=modules.pooling, normalize=modules.normalize)
     return model.clone(**fields) if fields else model
-
-
-def usable_modules(directory: Path) -> SentenceModules | None:
-    """Returns the modules in a directory; None if there are none, or others than bertjax has."""
-    try:
-        return read_sentence_modules(directory)
-    except (OSError, ValueError):
-        return None

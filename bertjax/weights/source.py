@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,15 +19,43 @@ from bertjax.run_file import holds_run, read_run
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.hub import fetch, may_be_hub_name
-from bertjax.weights import names
+from bertjax.weights import hf, names, sentence_modules
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
 from bertjax.weights.fused_tensors import SplitTensors
-from bertjax.weights.hf import WEIGHT_SUFFIXES, check_files, has_weights, open_hf, open_weights
-from bertjax.weights.sentence_modules import SENTENCE_FILES
 from bertjax.weights.tf1 import open_tf1
 
-_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *SENTENCE_FILES]
+_SMALL_FILES = ["config.json", "task.json", *TOKENIZER_FILES, *sentence_modules.SENTENCE_FILES]
+
+
+class Usage(NamedTuple):
+    """How a model is used, according to files beside its weights, which are read when it is opened.
+
+    If a file is damaged, `result()` raises the error, so that the rest of the model can be used.
+
+    Attributes:
+        description: the content of `task.json`; {} if there is none.
+        modules: the modules of sentence-transformers; None if there are none.
+        sentence_files: {file name: text} of the files of sentence-transformers.
+        tagger: {PyTorch name: tensor} in `tagger.safetensors`; None if there is none.
+    """
+
+    description: Future[dict[str, Any]]
+    modules: Future[sentence_modules.SentenceModules | None]
+    sentence_files: Future[dict[str, str]]
+    tagger: Future[dict[str, np.ndarray] | None]
+
+
+def usage_of(directory: Path) -> Usage:
+    """Reads the files in a model directory that say how the model is used."""
+    task, tagger = directory / "task.json", directory / hf.TAGGER
+    with ThreadPoolExecutor() as pool:
+        return Usage(
+            pool.submit(lambda: read_json(task) if task.is_file() else {}),
+            pool.submit(sentence_modules.read_sentence_modules, directory),
+            pool.submit(sentence_modules.sentence_files, directory),
+            pool.submit(lambda: dict(hf.SafetensorsFiles([tagger])) if tagger.is_file() else None),
+        )
 
 
 class Source(NamedTuple):
@@ -39,6 +68,7 @@ class Source(NamedTuple):
         tensors: {PyTorch name: tensor} of the parameters.
         tokenizer: the model's tokenizer; None if the model has no tokenizer and the caller of
             `open_source` does not require one.
+        usage: how the model is used, according to the files beside its weights.
     """
 
     kind: str
@@ -46,6 +76,7 @@ class Source(NamedTuple):
     config: dict[str, Any]
     tensors: Mapping[str, np.ndarray]
     tokenizer: Tokenizer
+    usage: Usage
 
 
 def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
@@ -73,13 +104,13 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
     if place.is_dir():
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
-        if (place / "config.json").is_file() and has_weights(place):
+        if (place / "config.json").is_file() and hf.has_weights(place):
             return _open_hf(place, None, tokenizer_required)
         if (place / "bert_config.json").is_file():
             return _open_tf1(place, place, tokenizer_required)
         if (place / "model" / "config.json").is_file():
             return open_source(place / "model", tokenizer_required=tokenizer_required)
-    elif place.is_file() and place.suffix in WEIGHT_SUFFIXES:
+    elif place.is_file() and place.suffix in hf.WEIGHT_SUFFIXES:
         return _open_hf(place.parent, place, tokenizer_required)
     elif Path(f"{path}.index").is_file():
         return _open_tf1(place, place.parent, tokenizer_required)
@@ -106,11 +137,11 @@ def _open_hf(directory: Path, weights: Path | None, tokenizer_required: bool) ->
             "it there."
         )
     refuse_links_outside(directory)
-    check_files(directory)
+    hf.check_files(directory)
     config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
-    tensors = open_hf(directory) if weights is None else open_weights(weights)
-    return Source("hf", directory, config, _split(tensors, config), tokenizer)
+    tensors = hf.open_hf(directory) if weights is None else hf.open_weights(weights)
+    return Source("hf", directory, config, _split(tensors, config), tokenizer, usage_of(directory))
 
 
 def _split(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SplitTensors:
@@ -135,7 +166,7 @@ def _open_tf1(checkpoint: Path, directory: Path, tokenizer_required: bool) -> So
     refuse_links_outside(directory)
     config = read_json(file)
     tokenizer = _open_tokenizer(directory, tokenizer_required)
-    return Source("tf1", checkpoint, config, open_tf1(checkpoint), tokenizer)
+    return Source("tf1", checkpoint, config, open_tf1(checkpoint), tokenizer, usage_of(checkpoint))
 
 
 def _is_fine_tuned(workdir: Path) -> bool:
@@ -188,7 +219,7 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
     config = model_at(model.config, run.get("phases") or (), step).to_dict()
     config |= {"step": step, "architectures": [architecture(model.config, head)]}
     tokenizer = _open_tokenizer(workdir / "tokenizer", tokenizer_required)
-    return Source("run", workdir, config, _split(tensors, config), tokenizer)
+    return Source("run", workdir, config, _split(tensors, config), tokenizer, usage_of(workdir))
 
 
 def _restored_params(manager: ocp.CheckpointManager, step: int, model: BertWithHead) -> Any:
@@ -213,6 +244,6 @@ def _fetch(name: str) -> Path:
     """Downloads a model from the hub, unless it is cached, and returns its local directory."""
     for weights in (["*.safetensors", "*.safetensors.index.json"], ["pytorch_model.bin"]):
         folder = fetch(name, _SMALL_FILES + weights)
-        if has_weights(folder):
+        if hf.has_weights(folder):
             break
     return folder

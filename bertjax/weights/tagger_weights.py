@@ -17,7 +17,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.files import brief, listed
 from bertjax.model import FeatureTagger, TaggerConfig
 from bertjax.weights.fill import fill
-from bertjax.weights.hf import TAGGER, SafetensorsFiles
+from bertjax.weights.hf import TAGGER
 from bertjax.weights.load_model import LoadedModel
 
 # Maximum number of units of a saved BiLSTM; the memory grows with the square of this number.
@@ -55,7 +55,8 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
     """
     where = Path(encoder.source.where)
     file, described = where / TAGGER, description.get("tagger")
-    if described is None and not file.is_file():
+    tensors = encoder.source.usage.tagger.result()
+    if described is None and tensors is None:
         return encoder
     try:
         tagger = TaggerConfig(**{**described, "layers": tuple(described["layers"])})  # type: ignore
@@ -66,13 +67,13 @@ def with_saved_tagger(encoder: LoadedModel, description: Mapping[str, Any]) -> L
             f"{brief(described, 80)} is invalid ({brief(error, 80)}): copy the model directory "
             "again."
         ) from error
-    if not file.is_file():
+    if tensors is None:
         raise FileNotFoundError(
             f"{where} lacks {TAGGER}, the tagger that its task.json describes: copy the model "
             "directory again."
         )
     count = len(encoder.labels or ()) or encoder.model.num_labels
-    loaded = _with_tagger(encoder, tagger, count, SafetensorsFiles([file]), str(file), seed=0)
+    loaded = _with_tagger(encoder, tagger, count, tensors, str(file), seed=0)
     if loaded.absent or loaded.unused:
         raise ValueError(
             f"{file} is not the {tagger.kind} tagger that task.json describes. Missing: "

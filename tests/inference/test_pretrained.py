@@ -1,18 +1,24 @@
 """`load_pretrained`: equality with PyTorch, buckets, texts and arrays, and its methods."""
 
 import dataclasses
+import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import bertjax
+from bertjax import convert
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.inference_params import for_inference
 from bertjax.inference.model_outputs import compiled_program
-from bertjax.model import HEADS, BertConfig, named_config
-from bertjax.weights import load_model
+from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
+from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
+from bertjax.weights.hf import write_safetensors
+from bertjax.weights.tagger_weights import with_new_tagger
 
 
 def in_transformers(head):
@@ -455,3 +461,115 @@ def test_results_do_not_depend_on_the_batch_size(pretraining, sentences):
 def test_what_is_no_path_of_a_model_is_named(path):
     with pytest.raises(ValueError, match="give a directory, a checkpoint, or the name"):
         bertjax.load_pretrained(path)
+
+
+MODULES = {
+    "modules.json": [{"type": f"models.{kind}"} for kind in ("Transformer", "Pooling")],
+    "1_Pooling/config.json": {"pooling_mode_cls_token": True},
+    "sentence_bert_config.json": {"max_seq_length": 4},
+}
+TAGGER = {"layers": [0, 1], "kind": "linear", "size": 8}
+USES = {
+    "labels": ("sequence_classification", {"task.json": {"label_kind": "multi_label"}}),
+    "temperature": (
+        "sequence_classification",
+        {"task.json": {"label_kind": "classes", "temperature": 9.0, "max_length": 5}},
+    ),
+    "threshold": (
+        "question_answering",
+        {"task.json": {"label_kind": "span", "with_impossible": True, "null_threshold": -99.0}},
+    ),
+    "tagger": ("encoder", {"task.json": {"label_kind": "tokens", "tagger": TAGGER}}),
+    "pooling": ("encoder", MODULES),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_loaded_model_does_not_read_its_directory_again(
+    tmp_path, one_layer_config, tokenizer, written, sentences, use, replaced
+):
+    head, files = USES[use]
+    folder = written(tmp_path / "lost" / "m", one_layer_config, head, tokenizer)
+    if use == "tagger":
+        tagger = TaggerConfig(**TAGGER | {"layers": (0, 1)})
+        with_tagger = with_new_tagger(load_model(folder, head), tagger, 2, seed=0)
+        flat = {key: x for key, x in with_tagger.params.items() if key != "bert"}
+        write_safetensors(folder / hf.TAGGER, flatten_dict(flat, sep="/"), one_layer_config)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+
+    def results(bert):
+        texts = [(sentences[0], sentences[1])] if use == "threshold" else sentences[:3]
+        predicted = None if use == "pooling" else bert.predict(texts)
+        return predicted, bert.embed(sentences[:3]).tolist()
+
+    expected = results(bertjax.load_pretrained(folder))
+    bert = bertjax.load_pretrained(folder)
+    for name in (hf.TAGGER, *files):
+        if (folder / name).is_file():  # even a file that is overwritten in place is not read again
+            (folder / name).write_bytes(bytes((folder / name).stat().st_size))
+    shutil.rmtree(folder.parent)
+    if replaced:  # by a model without these files
+        written(folder, one_layer_config, "sequence_classification", tokenizer, seed=1)
+    assert results(bert) == expected
+    if use != "tagger":  # which is not saved with its encoder
+        bert.save(tmp_path / "saved")
+        assert results(bertjax.load_pretrained(tmp_path / "saved")) == expected
+        saved = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in files}
+        assert saved == files
+
+
+@pytest.mark.parametrize("name", ["task.json", "modules.json", "tagger.safetensors"])
+def test_a_damaged_file_beside_the_weights_matters_only_if_it_is_used(
+    tmp_path, one_layer_config, tokenizer, written, name
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    (folder / name).write_text("{")
+    bert = bertjax.load_pretrained(folder)
+    assert bert(["ab"])["logits"].shape == (1, 3)
+    assert bert.embed(["ab"], pooling="mean").shape == (1, 32)
+    with pytest.raises(ValueError, match=name.partition(".")[0]):
+        bert.embed(["ab"]) if name == "modules.json" else bert.predict(["ab"])
+
+
+@pytest.mark.real
+def test_a_model_of_several_labels_keeps_its_task_without_its_directory(shared, tmp_path):
+    folder = shutil.copytree(shared / "strangers" / "sb_task_json", tmp_path / "m")
+    bert = bertjax.load_pretrained(folder)
+    shutil.rmtree(folder)
+    (found,) = bert.predict(["one text here"])
+    expected = json.loads((shared / "strangers" / "expected.json").read_text())
+    expected = expected["sb_task_json"]["right"]
+    assert found["labels"] == expected["labels"]
+    assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+
+
+def test_a_model_with_two_classes_of_one_name_computes_logits_but_no_predictions(
+    tmp_path, one_layer_config, tokenizer, written
+):
+    folder = written(tmp_path / "m", one_layer_config, "sequence_classification", tokenizer)
+    expected = bertjax.load_pretrained(folder)(["ab"])["logits"]
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "no", "1": "no", "2": "yes"}
+    (folder / "config.json").write_text(json.dumps(config))
+    bert = bertjax.load_pretrained(folder)
+    np.testing.assert_array_equal(bert(["ab"])["logits"], expected)
+    with pytest.raises(ValueError, match=f"{folder}: id2label in config.json has no more than"):
+        bert.predict(["ab"])
+    convert.main([str(folder), str(tmp_path / "converted")])
+    again = bertjax.load_pretrained(tmp_path / "converted")
+    np.testing.assert_array_equal(again(["ab"])["logits"], expected)
+    assert again.labels == ["no", "no", "yes"]
+
+
+@pytest.mark.real
+def test_probabilities_of_classes_of_one_name_are_not_lost_in_silence(shared):
+    folder = shared / "strangers" / "19_duplicate_labels"
+    expected = json.loads((folder.parent / "expected.json").read_text())[folder.name]
+    bert = bertjax.load_pretrained(folder)
+    logits = bert([expected["text"]])["logits"]
+    np.testing.assert_allclose(jax.nn.softmax(logits), expected["softmax"], atol=1e-5)
+    with pytest.raises(ValueError, match="has neg more than once"):
+        bert.predict([expected["text"]])

@@ -31,6 +31,7 @@ from bertjax.weights import sentence_modules
 from bertjax.weights.hf import SafetensorsFiles, open_hf
 from bertjax.weights.load_model import load_model
 from bertjax.weights.sentence_modules import read_sentence_modules
+from bertjax.weights.source import usage_of
 from bertjax.weights.tf1 import find_tf1, open_tf1
 from bertjax.weights.torch_bin import open_bin
 from tests.reliability import seeds
@@ -154,7 +155,8 @@ def _read_task(path: Path) -> None:
     global _loaded
     if _loaded is None or _loaded.source.where != path.parent:
         _loaded = load_model(path.parent, "token_classification")._replace(absent=[])
-    with_task(_loaded)
+    source = _loaded.source._replace(usage=usage_of(path.parent))
+    with_task(_loaded._replace(source=source))
 
 
 _loaded: Any = None

@@ -51,6 +51,12 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
             assert isinstance(saved(kind.head, ["O", "B-X"]), kind)
     with pytest.raises(ValueError, match="the head masked_lm, which no task uses"):
         saved("masked_lm", ["a"])
+    # Words are tagged with names alone, and no probability of a class is lost.
+    assert saved("token_classification", ["O", "B-X", "O"]).labels == ("O", "B-X", "O")
+    for kind in ("classes", "multi_label"):
+        message = r"id2label in config.json has neg, pos more than once, .* give each id a name"
+        with pytest.raises(ValueError, match=message):
+            saved(head, ["pos", "neg", "neg", "so-so", "pos"], label_kind=kind)
 
 
 def test_no_message_recommends_a_flag_that_its_task_refuses(tmp_path):

@@ -22,8 +22,6 @@ from bertjax.tasks.sources.table_files import (
     suffix_of,
 )
 
-# Columns whose values are no texts or numbers, so that CSV and TSV do not hold them.
-_NOT_IN_CSV = {"answers", "is_impossible"}
 _TEXT_COLUMNS = ("answer", "answer_text")
 
 
@@ -36,7 +34,7 @@ def is_question_table(path: Path) -> bool:
     """
     suffix = suffix_of(path)
     if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
-        if not _NOT_IN_CSV & {*Table(path).columns}:
+        if "answers" not in Table(path).columns:
             return True
         raise ValueError(
             f"{path}: a {suffix} file cannot hold lists of answers. Write one answer per row in "
@@ -81,8 +79,8 @@ def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
     With `to_train`, a row is malformed if the place of its answer is not known. To score
     predictions, the text of the answer is enough.
 
-    A question with an empty list of answers gets `is_impossible=True`, unless the row has the
-    column is_impossible.
+    A question with an empty list of answers gets `is_impossible=True`, unless the row has a value
+    in the column is_impossible.
 
     Raises:
         ValueError: a CSV, TSV or Parquet file lacks the column of the questions or of the passages.
@@ -124,7 +122,9 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
             )
         pairs = zip(texts, starts, strict=True)
         answers = [{"text": text, "answer_start": start} for text, start in pairs]
-    return {"is_impossible": not answers, **row, "answers": answers}
+    if row.get("is_impossible") in (None, ""):
+        row["is_impossible"] = not answers
+    return {**row, "answers": answers}
 
 
 def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:

@@ -7,6 +7,7 @@ may be compressed: gz, bz2, xz or zst.
 """
 
 import codecs
+import contextlib
 import csv
 import io
 import itertools
@@ -29,8 +30,9 @@ MAX_LINE = 1 << 24
 # Characters that are read at once from a JSON array, and what may stand between its elements.
 _BLOCK = 1 << 16
 _SEPARATOR = re.compile(r"[\s,]*")
-# Signs that separate the fields of CSV.
+# Signs that separate the fields of CSV, and the number of lines that tell which of them it is.
 DELIMITERS = (",", ";", "\t", "|")
+_FIRST_LINES = 20
 # Spreadsheets write the separator of a CSV file in a line before the names of the columns.
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 Rows = Iterator[tuple[int, dict[str, Any] | ValueError]]
@@ -67,8 +69,9 @@ def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank row of CSV; quoted fields may span lines.
 
-    Fields are separated by the first of `DELIMITERS` that occurs in the first line. A first line
-    such as "sep=;" names the separator instead, and is not yielded.
+    Fields are separated by the one of `DELIMITERS` that divides the first lines into rows of
+    equally many fields. A first line such as "sep=;" names the separator instead, and is not
+    yielded.
 
     Raises:
         ValueError: a row is not UTF-8, has misplaced quotes, or exceeds `MAX_LINE` characters.
@@ -78,12 +81,12 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     number = 0
     with open_text(path, newline="") as file:
         lines = _bounded(file, path)
-        header = next(lines, "")
-        if named := _SEPARATOR_LINE.fullmatch(header):
+        start = list(itertools.islice(lines, _FIRST_LINES))
+        if named := _SEPARATOR_LINE.fullmatch("".join(start[:1])):
             first, delimiter = 2, named[1]
         else:
-            first, delimiter = 1, next((sign for sign in DELIMITERS if sign in header), ",")
-            lines = itertools.chain([header], lines)
+            first, delimiter = 1, _delimiter(start)
+        lines = itertools.chain(start[first - 1 :], lines)
         try:
             rows = csv.reader(lines, delimiter=delimiter, strict=True)
             for number, fields in enumerate(rows, first):
@@ -96,6 +99,24 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                 f"{place(path, number + 1)} is not a row of CSV ({error}): a field that contains a "
                 'quote must be in quotes, with its own quotes doubled ("").'
             ) from error
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Returns the one of `DELIMITERS` that best divides `lines` into rows of equally many fields.
+
+    Rows with quotes in a field count less, because a wrong sign may have divided a quoted field.
+    """
+
+    def fit(delimiter: str) -> int:
+        total = width = 0
+        with contextlib.suppress(csv.Error):  # the last row may continue after `lines`
+            for fields in csv.reader(lines, delimiter=delimiter, strict=True):
+                width = width or len(fields)
+                if len(fields) == width > 1:
+                    total += 1 + all('"' not in field for field in fields)
+        return total
+
+    return max(DELIMITERS, key=fit)
 
 
 def read_json_rows(path: Path) -> Rows:
@@ -208,9 +229,14 @@ def _class_names(metadata: bytes | None) -> dict[str, list[str]]:
     """
     try:
         features = json.loads(metadata or b"{}")["info"]["features"]
-        # A column of lists of class ids has the class names one level deeper.
-        inner = {key: feature.get("feature", feature) for key, feature in features.items()}
-        return {key: x["names"] for key, x in inner.items() if x.get("_type") == "ClassLabel"}
+        names = {}
+        for key, feature in features.items():
+            # Columns of lists describe their elements: {"feature": ...}, or [...] before version 4.
+            while (isinstance(feature, list) and feature) or "feature" in feature:
+                feature = feature[0] if isinstance(feature, list) else feature["feature"]
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+                names[key] = feature["names"]
+        return names
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}  # no such metadata
 

@@ -32,6 +32,8 @@ Version = Literal["1.1", "2.0"]
 MAX_BYTES = 1 << 30
 SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
+# Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
+_TRUTH = dict.fromkeys(("", "false", "no", "0"), False) | dict.fromkeys(("true", "yes", "1"), True)
 
 
 class SquadSource(OwnFiles):
@@ -195,7 +197,14 @@ class SquadSource(OwnFiles):
             if not content.strip():
                 raise ValueError(f"{where}: the {what} is empty; fill it or remove the row.")
         asked = Example(id=str(name), where=where, text=text, pair=context)
-        if question.get("is_impossible"):
+        impossible = question.get("is_impossible")
+        meaning = "" if impossible is None else str(impossible).strip().lower().removesuffix(".0")
+        if meaning not in _TRUTH:
+            raise ValueError(
+                f"{where}: is_impossible is {brief(repr(impossible), 60)}: write true if the "
+                "passage does not answer the question, and else false."
+            )
+        if _TRUTH[meaning]:
             return dataclasses.replace(asked, label=IMPOSSIBLE)
         if split in ("train", "dev") and "answer" in question and "answers" not in question:
             raise ValueError(

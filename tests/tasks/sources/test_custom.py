@@ -8,6 +8,7 @@ from bertjax.tasks import TaskOptions, make_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.custom_tasks import learn_labels
+from bertjax.tasks.sources.table_files import Table
 
 
 @pytest.fixture
@@ -465,6 +466,35 @@ def test_other_separators_of_csv_are_found(write, sign):
     source = CustomSource("classify", train=write("a.csv", content))
     examples = [(example.text, example.label) for example in source.examples("train")]
     assert examples == [("a good, long film", "yes"), ("bad", "no")]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ('id;"text, cleaned";label\n1;"a; b";x\n2;c;x\n', ["id", "text, cleaned", "label"]),
+        ('\ufeffid;"text, or so";label\r\n1;"a, b";x\r\n', ["id", "text, or so", "label"]),
+        ('id\t"text, a; b"\tlabel\n1\ta, b\tx\n2\tc, d\tx\n', ["id", "text, a; b", "label"]),
+        ('id|"a ""text""; b, c"|label\n1|a|x\n', ["id", 'a "text"; b, c', "label"]),
+        ('id,"text; cleaned|long",label\n1,a;b,x\n', ["id", "text; cleaned|long", "label"]),
+        ('"text; of\ntwo, lines";label\n"a, b; c";x\n', ["text; of\ntwo, lines", "label"]),
+        ('"text, cleaned"\n"a, b"\n"c; d, e"\n', ["text, cleaned"]),
+        ('"text; cleaned"\n"a; b"\n', ["text; cleaned"]),
+        # As pandas writes it, without quotes: the rows tell the separator.
+        ("id;text, cleaned;label\n1;a, b, c;x\n2;d;x\n", ["id", "text, cleaned", "label"]),
+        ("\n\nid;text;label\n1;a, b;x\n", ["id", "text", "label"]),
+    ],
+)
+def test_a_sign_in_the_name_of_a_column_separates_nothing(write, content, columns):
+    table = Table(write("a.csv", content))
+    assert list(table.columns) == columns
+    assert all(row.get("label", "x") == "x" for _, row in table.rows())
+
+
+@pytest.mark.real
+def test_csv_with_semicolons_and_a_comma_in_a_name_has_its_rows(shared):
+    folder = shared / "strangers"
+    expected = json.loads((folder / "expected.json").read_text())["25_semicolon.csv"]["rows"]
+    assert [[e.text, e.label] for e in read(folder / "25_semicolon.csv")] == expected
 
 
 def test_the_separator_may_be_named_in_a_line_of_its_own(write):

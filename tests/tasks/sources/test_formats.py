@@ -13,9 +13,11 @@ import pytest
 import zstandard
 
 from bertjax.tasks import TaskOptions, make_task
+from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.custom import CustomSource
 from bertjax.tasks.sources.rows_in_memory import as_file, rows_as_files
 from bertjax.tasks.sources.squad import SquadSource
+from bertjax.tasks.sources.table_files import Table
 
 ROWS = [
     {"text": "a good, long film", "label": "yes"},
@@ -87,6 +89,36 @@ def test_parquet_has_the_names_of_classes_that_datasets_wrote(tmp_path):
     table = pyarrow.Table.from_pylist(words).replace_schema_metadata(metadata)
     pyarrow.parquet.write_table(table, path)
     assert found(path, "tag") == [("", ("B-ORG", "O"))]
+
+
+OTHER_FEATURES = [
+    [{"dtype": "string", "_type": "Value"}],  # as datasets before version 4 writes a list
+    [],
+    {"feature": [{"dtype": "string", "_type": "Value"}], "length": -1, "_type": "Sequence"},
+    {"feature": {"a": {"dtype": "string", "_type": "Value"}}, "_type": "List"},
+    {"feature": [{"dtype": "int64"}], "_type": {"dtype": "string"}},  # a column of dictionaries
+]
+
+
+@pytest.mark.parametrize("other", OTHER_FEATURES)
+def test_the_names_of_classes_are_read_beside_columns_of_lists_and_dictionaries(tmp_path, other):
+    rows = [{**ROWS[0], "label": 1, "other": [], "tags": [[0], [1]]}]
+    classes = {"names": ["no", "yes"], "_type": "ClassLabel"}
+    features = {"other": other, "label": classes, "tags": [[classes]]}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    ((_, row),) = Table(tmp_path / "a.parquet").rows()
+    assert (row["label"], row["tags"]) == ("yes", [["no"], ["yes"]])
+
+
+@pytest.mark.real
+def test_parquet_of_datasets_3_has_the_names_of_its_classes(shared):
+    folder = shared / "strangers"
+    expected = json.loads((folder / "expected.json").read_text())["26_datasets3.parquet"]
+    path = folder / "26_datasets3.parquet"
+    source = CustomSource("classify", train=path, columns=Columns(text="text", label="label"))
+    assert [example.label for example in source.examples("train")] == expected["labels"]
 
 
 def test_a_folder_has_the_rows_of_its_files(tmp_path):
@@ -174,10 +206,9 @@ def test_csv_holds_questions_without_answers(tmp_path):
     (example,) = SquadSource({"test": path}).examples("test")
     assert (example.id, example.text, example.pair) == ("q7", "Who, then?", "Anna left.")
     assert example.answers == () and example.label is None
-    for column in ("answers", "is_impossible"):
-        path.write_text(f"question,context,{column}\n")
-        with pytest.raises(ValueError, match="cannot hold lists of answers"):
-            list(SquadSource({"train": path}).examples("train"))
+    path.write_text("question,context,answers\n")
+    with pytest.raises(ValueError, match="cannot hold lists of answers"):
+        list(SquadSource({"train": path}).examples("train"))
 
 
 def test_csv_holds_one_answer_per_question(tmp_path):
@@ -190,6 +221,50 @@ def test_csv_holds_one_answer_per_question(tmp_path):
         second, only, none = SquadSource({"train": path}).examples("train")
         assert second.answers == (("Anna", 10),) and only.answers == (("Bonn", 3),)
         assert none.label == "impossible"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv"])
+def test_is_impossible_is_read_by_its_meaning(tmp_path, suffix):
+    answerable: list = ["False", "no", "0", "0.0", " false ", ""]
+    impossible: list = ["True", "YES", "1", "1.0"]
+    if suffix == "jsonl":
+        answerable += [False, 0, None]
+        impossible += [True, 1]
+    row = {"question": "Who?", "context": "Anna left.", "answer": "Anna"}
+    rows = [{**row, "is_impossible": value} for value in (*answerable, *impossible)]
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(content(suffix, rows))
+    examples = [*SquadSource({"train": path}).examples("train")]
+    for example in examples[: len(answerable)]:
+        assert (example.label, example.answers) == (None, (("Anna", 0),))
+    assert [x.label for x in examples[len(answerable) :]] == ["impossible"] * len(impossible)
+    for value in ("maybe", "2", "none"):
+        path.write_bytes(content(suffix, [{**row, "is_impossible": value}]))
+        message = f"row [12], .* is_impossible is '{value}': write true if"
+        with pytest.raises(ValueError, match=message):
+            list(SquadSource({"train": path}).examples("train"))
+
+
+def test_a_blank_is_impossible_is_as_good_as_none(tmp_path):
+    rows = [{**row, "is_impossible": None} for row in QUESTIONS]
+    (tmp_path / "a.jsonl").write_bytes(content("jsonl", rows))
+    (tmp_path / "a.csv").write_text(
+        "question,context,answer,is_impossible\nWho?,Anna left.,Anna,\nWhen?,Anna left.,,\n"
+    )
+    for name in ("a.jsonl", "a.csv"):
+        examples = SquadSource({"train": tmp_path / name}).examples("train")
+        assert [example.label for example in examples] == [None, "impossible"]
+
+
+@pytest.mark.real
+def test_the_text_false_in_is_impossible_keeps_the_answers(shared):
+    folder = shared / "strangers"
+    expected = json.loads((folder / "expected.json").read_text())["29_string_truth.jsonl"]
+    path = folder / "29_string_truth.jsonl"
+    examples = [*SquadSource({"train": path}).examples("train")]
+    assert len(examples) == 6
+    for example in examples:
+        assert [[*answer] for answer in example.answers] == expected["answers"]
 
 
 @pytest.mark.parametrize(
