@@ -41,6 +41,9 @@ def signals_raise(*names: str) -> Iterator[None]:
     callbacks of the garbage collector and in `__del__`: the signal is sent again. If other code
     catches an `Interrupted`, it is raised again at the end of the context. The context has no
     effect if a thread other than the main thread enters it.
+
+    Raises:
+        Interrupted: a signal arrived.
     """
     process, received, hook = os.getpid(), list[int](), sys.unraisablehook
 

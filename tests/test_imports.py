@@ -47,7 +47,7 @@ ALLOWED = {
     | MODEL_SIDE,
     "planning": {"training", "devices", "weights", "model", "progress"} | MODEL_SIDE,
     "__init__": {"inference"},  # and the commands, whose functions are the Python API
-    "__main__": {"files"},
+    "__main__": {"files", "exit_status"},
 }
 
 

@@ -24,11 +24,8 @@ def written_locally(path: Any) -> Iterator[Path]:
     if not is_remote(path):
         yield Path(path)
         return
-    with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
-        local = Path(folder) / place(path).name
-        yield local
-        if local.is_file():
-            place(path).write_bytes(local.read_bytes())
+    with folder_written_locally(place(path).parent) as folder:
+        yield folder / place(path).name
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
+from tokenizers import processors
 
 from bertjax.files import brief, write_bytes
 
@@ -117,6 +118,17 @@ class Tokenizer(abc.ABC):
         backend = self._make_prompt_backend()
         backend.encode_special_tokens = True
         return backend
+
+    def _template(self) -> processors.TemplateProcessing:
+        """Returns the post-processor that adds the special tokens of the layout."""
+        cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
+        between = f"{sep}:0 " * self.layout.separators
+        second = self.layout.second_type
+        return processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {between}$B:{second} {sep}:{second}",
+            special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
+        )
 
     @property
     @abc.abstractmethod
@@ -326,6 +338,12 @@ class Tokenizer(abc.ABC):
                 f"{'pair' if pair else 'text'}: increase it."
             )
         return max_length - needed
+
+
+def settings_of_added(added: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, bool]]:
+    """Returns {added token: its settings}, without its id and text, from a tokenizer.json."""
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return {t: {flag: bool(x.get(flag, False)) for flag in flags} for t, x in added.items()}
 
 
 def _cut(

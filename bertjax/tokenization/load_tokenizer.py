@@ -21,7 +21,6 @@ from bertjax.tokenization.tokenizer_files import (
 from bertjax.tokenization.unigram import LAYOUTS, UnigramTokenizer, read_sentencepiece
 from bertjax.tokenization.wordpiece import (
     MAX_CHARACTERS_PER_WORD,
-    SPECIAL_TOKENS,
     WordPieceTokenizer,
     looks_cased,
 )
@@ -209,12 +208,8 @@ def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTok
                 "BertPreTokenizer, as in BERT, are supported for WordPiece."
             )
         limit = source.json.model.get("max_input_chars_per_word", MAX_CHARACTERS_PER_WORD)
-        more = {t: x for t, x in source.json.added_tokens.items() if t not in SPECIAL_TOKENS}
-        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        settings = {
-            "max_input_chars_per_word": limit,
-            "added_tokens": {t: {name: x[name] for name in names} for t, x in more.items()},
-        }
+        added = source.json.added_tokens
+        settings = {"max_input_chars_per_word": limit, "added_tokens": added}
         if normalizer := source.json.normalizer("BertNormalizer"):
             settings |= {
                 "do_lower_case": normalizer["lowercase"],

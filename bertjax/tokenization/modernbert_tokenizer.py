@@ -12,19 +12,14 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, normalizers, processors
 
-from bertjax.tokenization.base import Layout, SpecialTokens
+from bertjax.tokenization.base import Layout, SpecialTokens, settings_of_added
 from bertjax.tokenization.bpe import ByteLevelBPETokenizer, learn_bpe
 from bertjax.tokenization.counting import Report
 from bertjax.tokenization.tokenizer_files import TokenizerJson
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The settings of an added token in a tokenizer.json, besides its id and text.
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # [MASK] includes the space before it.
-_SPECIAL = {
-    token: dict(zip(_FLAGS, (False, token == "[MASK]", False, False, True), strict=True))
-    for token in SPECIAL_TOKENS
-}
+_SPECIAL = {token: {"lstrip": token == "[MASK]", "special": True} for token in SPECIAL_TOKENS}
 
 
 class ModernBertTokenizer(ByteLevelBPETokenizer):
@@ -63,10 +58,7 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
         model_max_length: int = 8192,
         model_input_names: Sequence[str] | None = None,
     ):
-        self.added = {
-            token: {flag: bool(settings.get(flag, False)) for flag in _FLAGS}
-            for token, settings in (_SPECIAL if added is None else added).items()
-        }
+        self.added = settings_of_added(_SPECIAL if added is None else added)
         self.nfc = nfc
         super().__init__(
             vocab,
@@ -93,12 +85,7 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
         backend = super()._make_prompt_backend()
         if self.nfc:
             backend.normalizer = normalizers.NFC()
-        cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} $B {sep}",
-            special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
-        )
+        backend.post_processor = self._template()
         return backend
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from bertjax import progress
 from bertjax.files import MAX_JSON_BYTES, brief, read_bytes
@@ -114,14 +114,7 @@ class UnigramTokenizer(Tokenizer):
 
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
         backend = self._make_bare_backend(self.pieces)
-        cls, sep = self.layout.special_tokens.cls, self.layout.special_tokens.sep
-        between = f"{sep}:0 " * self.layout.separators
-        second = self.layout.second_type
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {between}$B:{second} {sep}:{second}",
-            special_tokens=[(cls, self.cls_token_id), (sep, self.sep_token_id)],
-        )
+        backend.post_processor = self._template()
         # As in the released models, the mask token includes the space before it.
         backend.add_special_tokens(
             [

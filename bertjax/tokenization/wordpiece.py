@@ -17,12 +17,11 @@ from tokenizers import (
     models,
     normalizers,
     pre_tokenizers,
-    processors,
     trainers,
 )
 
 from bertjax import progress
-from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer
+from bertjax.tokenization.base import Layout, SpecialTokens, Tokenizer, settings_of_added
 from bertjax.tokenization.counting import Report, count_words, repeated
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -41,9 +40,8 @@ class WordPieceTokenizer(Tokenizer):
         tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
         max_input_chars_per_word: the length above which a word becomes [UNK], in characters.
-        added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab`, besides the
-            special tokens of BERT, that are matched anywhere in a text before it is split into
-            words.
+        added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab` that are
+            matched anywhere in a text before it is split into words; those of BERT are left out.
         model_max_length: the maximum input length of the model, in tokens.
         model_input_names: names of the arrays that the transformers tokenizer returns; None:
             input_ids, token_type_ids and attention_mask.
@@ -70,7 +68,8 @@ class WordPieceTokenizer(Tokenizer):
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
         self.max_input_chars_per_word = max_input_chars_per_word
-        self.added_tokens = added_tokens or {}
+        added = settings_of_added(added_tokens or {})
+        self.added_tokens = {token: x for token, x in added.items() if token not in SPECIAL_TOKENS}
         super().__init__(
             vocab,
             Layout(special_tokens=SPECIAL_TOKENS),
@@ -86,19 +85,15 @@ class WordPieceTokenizer(Tokenizer):
             )
 
     def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        backend = self._make_backend()
-        backend.add_tokens([AddedToken(t, **x) for t, x in self.added_tokens.items()])
-        return backend
+        return self._make_backend({})
 
     def _make_text_backend(self) -> tokenizers.Tokenizer:
-        backend = self._make_backend()
-        # Special or not, they are matched in the text of a corpus, in which "[MASK]" is not.
-        added = {t: {**x, "special": False} for t, x in self.added_tokens.items()}
-        backend.add_tokens([AddedToken(t, **x) for t, x in added.items()])
+        # Special or not, added tokens are matched in the text of a corpus; "[MASK]" is not.
+        backend = self._make_backend({"special": False})
         backend.encode_special_tokens = True
         return backend
 
-    def _make_backend(self) -> tokenizers.Tokenizer:
+    def _make_backend(self, changes: Mapping[str, bool]) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(
             models.WordPiece(
                 self.vocab,
@@ -111,12 +106,10 @@ class WordPieceTokenizer(Tokenizer):
         )
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix="##")
-        backend.post_processor = processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0",
-            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-            special_tokens=[(t, self.vocab[t]) for t in ("[CLS]", "[SEP]")],
-        )
+        backend.post_processor = self._template()
         backend.add_special_tokens(list(SPECIAL_TOKENS))
+        added = {token: {**settings, **changes} for token, settings in self.added_tokens.items()}
+        backend.add_tokens([AddedToken(token, **settings) for token, settings in added.items()])
         return backend
 
     def split(self, word: str) -> list[int]:
@@ -133,11 +126,10 @@ class WordPieceTokenizer(Tokenizer):
 
     def _identity(self) -> Any:
         settings = (self.do_lower_case, self.tokenize_chinese_chars, self.strip_accents)
-        # Left out where they are as usual, so that prepared data keeps its fingerprint.
-        others = [self.max_input_chars_per_word] * (
-            self.max_input_chars_per_word != MAX_CHARACTERS_PER_WORD
-        )
-        return [self.tokens, settings, *others, *([self.added_tokens] if self.added_tokens else [])]
+        # Left out if they are as usual, so that prepared data keeps its fingerprint.
+        others = [self.max_input_chars_per_word, self.added_tokens]
+        usual = others == [MAX_CHARACTERS_PER_WORD, {}]
+        return [self.tokens, settings, *([] if usual else others)]
 
     def _settings(self) -> dict[str, Any]:
         return {
