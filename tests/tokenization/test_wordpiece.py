@@ -1,10 +1,12 @@
 """WordPiece: the ids that BERT's own tokenizer gives, and vocabularies that cannot work refused."""
 
 import json
+from array import array
 
 import pytest
 import tokenizers
 
+from bertjax.data.preparation.encode import SentenceEncoder
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
@@ -109,6 +111,8 @@ def test_added_tokens_and_the_longest_word_are_those_of_the_file(foreign, tmp_pa
     at = expected.tokens.index("[MASK]")
     mask = [tokenizer.vocab[token] for token in ("[", "mask", "]")]
     assert text == [*expected.ids[:at], *mask, *expected.ids[at + 1 :]]
+    encoder = SentenceEncoder(tokenizer)  # which prepares corpora
+    assert array(encoder.typecode, encoder.encode([TEXT])[0]).tolist() == text
     assert tokenizer.fingerprint == load_tokenizer(folder).fingerprint
     places = [TEXT[a:b] for a, b in tokenizer.encode_with_offsets(TEXT)[1]]
     assert {"<url>", "[E1]", "covid"} <= set(places)

@@ -2,7 +2,8 @@
 
 BERT's WordPiece splits text at spaces and ASCII punctuation marks, so the token ids of a sentence
 are the concatenated token ids of its words. About 98 % of the words of a text are already in the
-cache when they are needed. Other tokenizers encode whole sentences, without the cache.
+cache when they are needed. Other tokenizers, and a WordPiece with added tokens, which may hold
+spaces and punctuation marks, encode whole sentences, without the cache.
 """
 
 import re
@@ -44,7 +45,7 @@ class SentenceEncoder:
                 byte-level BPE encodes with the sentence's first word; None: False for all
                 sentences.
         """
-        if not isinstance(self._tokenizer, WordPieceTokenizer):
+        if not isinstance(self._tokenizer, WordPieceTokenizer) or self._tokenizer.added_tokens:
             # Pieces of other tokenizers contain the space before a word: encode whole sentences.
             return self._encode_whole(sentences, following or [False] * len(sentences))
         if self._tokenizer.do_lower_case:
