@@ -52,7 +52,8 @@ class TrainTokenizerConfig:
     prose has one document per file, which is split into sentences; auto detects the layout from the
     beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
     sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout."""
+    pydocs ignore the layout. Text is split at the marks that end sentences in its script: give
+    languages without them, such as Thai, as lines."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
@@ -147,7 +148,8 @@ class PrepareConfig:
     prose has one document per file, which is split into sentences; auto detects the layout from the
     beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
     sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout."""
+    pydocs ignore the layout. Text is split at the marks that end sentences in its script: give
+    languages without them, such as Thai, as lines."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
     Hugging Face Hub has no column text, its usual name is guessed and printed."""
