@@ -34,8 +34,9 @@ class TrainTokenizerConfig:
     vocab_size: int = 30522
     """Maximum vocabulary size, special tokens included; a small corpus may yield fewer tokens."""
     do_lower_case: bool = True
-    """Lower-case the text and strip accents; has no effect on bpe and modernbert, which keep case
-    and accents."""
+    """Lower-case the text and strip accents and other marks, such as the vowel signs of Hindi;
+    --no_do_lower_case keeps case and marks. Has no effect on bpe and modernbert, which keep
+    both."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
     no effect on unigram) or, with --extend, that a word must occur to be added (all kinds)."""
