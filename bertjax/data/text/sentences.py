@@ -102,8 +102,8 @@ def _boundaries(paragraph: str) -> list[int]:
         if _ends_sentence(paragraph, match)
     ]
     if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
-        others = _OTHER_END.finditer(paragraph)
-        ends = sorted({*ends, *(m.start(1) for m in others if not _is_lower(m[2] or ""))})
+        ends += [m.start(1) for m in _OTHER_END.finditer(paragraph) if not _is_lower(m[2] or "")]
+        return sorted(set(ends))
     return ends
 
 
