@@ -39,15 +39,17 @@ class TrainTokenizerConfig:
     both."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
-    no effect on unigram) or, with --extend, that a word must occur to be added (all kinds)."""
+    no effect on unigram) or, with --extend, that a character or word must occur to be added (all
+    kinds)."""
     model_max_length: int = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     extend: str | None = None
-    """Model whose vocabulary is extended by those words of the text that save the most tokens; all
-    old ids keep their tokens. A model directory, a vocabulary file, the workdir of a run, a hub
-    name or bertjax:tiny; None: a new vocabulary is learnt."""
+    """Model whose vocabulary is extended by the characters of the text that it lacks, and then by
+    those words that save the most tokens; all old ids keep their tokens. A model directory, a
+    vocabulary file, the workdir of a run, a hub name or bertjax:tiny; None: a new vocabulary is
+    learnt."""
     add: int = 5_000
-    """Largest number of entries that --extend adds to the vocabulary."""
+    """Largest number of entries, characters and words, that --extend adds to the vocabulary."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
     prose has one document per file, which is split into sentences; auto detects the layout from the
