@@ -110,7 +110,16 @@ def _extend(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
     )
     if len(entries) < config.add:
         print(f"No other word of the text occurs {config.min_frequency} times in several pieces.")
-    print(f"The first of them: {', '.join(map(old.readable, entries[:10]))}")
+    words = entries[extension.characters :] or entries
+    print(f"The first of them: {', '.join(map(old.readable, words[:10]))}")
+    if extension.characters:
+        # Tokens cannot be compared, because an unknown word of any length is one token.
+        shares = " before, ".join(f"{number / extension.words:.1%}" for number in extension.unknown)
+        print(
+            f"{extension.characters:,} others are characters that the vocabulary lacked. Words of "
+            f"the text with an unknown piece: {shares} now; {after:,} tokens now."
+        )
+        return extension.tokenizer
     fewest = f"; one token per word would be {1 - extension.words / before:.1%} fewer"
     print(
         f"Tokens of the text: {before:,} before, {after:,} now, {1 - after / before:.1%} fewer"

@@ -129,6 +129,7 @@ def test_a_tokenizer_is_trained_from_python(text, tmp_path):
 def test_the_vocabulary_of_a_model_is_extended_and_the_tokens_saved_are_said(
     text, tmp_path, capsys, encoder, tokenizer
 ):
+    text.write_text(text.read_text().translate(str.maketrans("klmnop", "abcdef")))
     flags = ["--extend", str(encoder), "--add", "25", "--input", str(text)]
     assert train_tokenizer.main([*flags, "--output", str(tmp_path / "one")]) == 0
     new = load_tokenizer(tmp_path / "one")
@@ -147,6 +148,16 @@ def test_the_vocabulary_of_a_model_is_extended_and_the_tokens_saved_are_said(
             input=(str(text),), extend=str(model), add=25, output=str(tmp_path / model.name / "new")
         )
         assert again.fingerprint == new.fingerprint
+
+
+def test_the_characters_that_a_vocabulary_lacked_are_said(tmp_path, capsys, encoder):
+    (tmp_path / "a.txt").write_text("ძაღლი დიდია. კატა პატარაა.\n" * 9, encoding="utf-8")
+    flags = [f"--extend={encoder}", "--add=40", f"--input={tmp_path / 'a.txt'}"]
+    assert train_tokenizer.main([*flags, f"--output={tmp_path / 'new'}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "15 entries added" in said and "The first of them: პატარაა" in said
+    assert "11 others are characters that the vocabulary lacked." in said
+    assert "unknown piece: 66.7% before, 0.0% now; 54 tokens now." in said
 
 
 def test_settings_without_effect_are_refused():

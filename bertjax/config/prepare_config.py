@@ -34,25 +34,29 @@ class TrainTokenizerConfig:
     vocab_size: int = 30522
     """Maximum vocabulary size, special tokens included; a small corpus may yield fewer tokens."""
     do_lower_case: bool = True
-    """Lower-case the text and strip accents; has no effect on bpe and modernbert, which keep case
-    and accents."""
+    """Lower-case the text and strip accents and other marks, such as the vowel signs of Hindi;
+    --no_do_lower_case keeps case and marks. Has no effect on bpe and modernbert, which keep
+    both."""
     min_frequency: int = 2
     """Number of times that a pair of tokens must occur to be merged (wordpiece, bpe and modernbert;
-    no effect on unigram) or, with --extend, that a word must occur to be added (all kinds)."""
+    no effect on unigram) or, with --extend, that a character or word must occur to be added (all
+    kinds)."""
     model_max_length: int = 512
     """Maximum input length, in tokens, of the models that will use the tokenizer."""
     extend: str | None = None
-    """Model whose vocabulary is extended by those words of the text that save the most tokens; all
-    old ids keep their tokens. A model directory, a vocabulary file, the workdir of a run, a hub
-    name or bertjax:tiny; None: a new vocabulary is learnt."""
+    """Model whose vocabulary is extended by the characters of the text that it lacks, and then by
+    those words that save the most tokens; all old ids keep their tokens. A model directory, a
+    vocabulary file, the workdir of a run, a hub name or bertjax:tiny; None: a new vocabulary is
+    learnt."""
     add: int = 5_000
-    """Largest number of entries that --extend adds to the vocabulary."""
+    """Largest number of entries, characters and words, that --extend adds to the vocabulary."""
     text_format: Literal["auto", "lines", "prose"] = "auto"
     """Layout of text files: lines has one sentence per line and blank lines between documents;
     prose has one document per file, which is split into sentences; auto detects the layout from the
     beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
     sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout."""
+    pydocs ignore the layout. Text is split at the marks that end sentences in its script: give
+    languages without them, such as Thai, as lines."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS."""
     errors: Literal["strict", "replace"] = "strict"
@@ -147,7 +151,8 @@ class PrepareConfig:
     prose has one document per file, which is split into sentences; auto detects the layout from the
     beginning of each file. A record of JSON lines, Parquet or TFDS is one document: lines has one
     sentence per line of it, auto and prose split it into sentences. WikiExtractor's files and
-    pydocs ignore the layout."""
+    pydocs ignore the layout. Text is split at the marks that end sentences in its script: give
+    languages without them, such as Thai, as lines."""
     text_field: str = "text"
     """Field or column that holds the text in JSON lines, Parquet and TFDS; if a dataset of the
     Hugging Face Hub has no column text, its usual name is guessed and printed."""

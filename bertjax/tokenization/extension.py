@@ -1,14 +1,16 @@
 """Extends the vocabulary of a tokenizer by words of a new domain; all old ids keep their tokens.
 
-Each new entry saves tokens of the text that it was chosen from, and other words are split as
-before. How this is achieved depends on the kind of tokenizer:
+First come the characters that the vocabulary lacks, so that words of a new script are known. Each
+further entry saves tokens of the text that it was chosen from, and other words are split as before.
+How this is achieved depends on the kind of tokenizer:
 
 - WordPiece takes the longest matching entry first. Whole words are added, and other words that
   begin with an added word must become shorter, too (`word_choice`).
 - Byte-level BPE gets merges that are learnt from the text and applied after all old ones, so that
   they join pieces of the old vocabulary and change nothing else.
 - The score of a new unigram piece is the sum of the scores of its old pieces, and little more, so
-  that it replaces them wherever they were the most probable split.
+  that it replaces them wherever they were the most probable split. The score of a new character is
+  that of an unknown one, so that it replaces the unknown token alone.
 """
 
 import itertools
@@ -33,6 +35,9 @@ from bertjax.tokenization.wordpiece import WordPieceTokenizer, longest_matches
 # The log probability by which a new unigram piece exceeds the sum of its old pieces, for each token
 # that it saves: above the rounding of float32, and far below the differences between splits.
 BONUS = 1e-3
+# The log probability of an unknown character is that of the rarest piece less this number, in the
+# libraries sentencepiece and tokenizers.
+_UNKNOWN_PENALTY = 10.0
 # Old pieces are characters from here on when new merges are learnt.
 _FIRST_CHARACTER = 0x10000
 
@@ -43,6 +48,9 @@ class Extension(NamedTuple):
     Attributes:
         tokenizer: the tokenizer; its new entries follow the old ones.
         entries: the new entries, in the order of their ids.
+        characters: the number of the first entries that are characters which the vocabulary lacked.
+        unknown: the numbers of words of the text with an unknown piece, with the old vocabulary and
+            with the new entries.
         tokens_before: the number of tokens of the text with the old vocabulary.
         tokens_after: the number of tokens of the text with the new entries.
         words: the number of words of the text, the fewest tokens that any new entries can lead to.
@@ -50,6 +58,8 @@ class Extension(NamedTuple):
 
     tokenizer: Tokenizer
     entries: list[str]
+    characters: int
+    unknown: tuple[int, int]
     tokens_before: int
     tokens_after: int
     words: int
@@ -65,51 +75,88 @@ def extend(
 ) -> Extension:
     """Adds up to `add` entries to the vocabulary of `tokenizer`, which is left unchanged.
 
-    The entries are those that save the most tokens of the texts. They do not depend on the order of
-    the texts, unless `counting.count_words` drops rare words to bound memory; `report` is then
-    called with a message.
+    The entries are first the characters that the vocabulary lacks, in order of frequency, and then
+    the words that save the most tokens of the texts. They do not depend on the order of the texts,
+    unless `counting.count_words` drops rare words to bound memory; `report` is then called with a
+    message.
 
     Args:
         tokenizer: the old tokenizer.
         texts: text of the new domain.
         add: the maximum number of new entries.
-        min_frequency: how often a word must occur to be added.
+        min_frequency: how often a character or word must occur to be added.
         report: is called with messages; None: nothing is reported.
 
     Raises:
-        ValueError: the texts contain no word that another entry would shorten.
+        ValueError: the texts contain no unknown character and no word that another entry would
+            shorten.
     """
     counts = count_words(map(tokenizer.words, texts), report)
     with progress.progress("choosing new entries"):
-        extended = _extended(tokenizer, counts, add, min_frequency)
+        known = _with_characters(tokenizer, counts, add, min_frequency)
+        characters = known.vocab_size - tokenizer.vocab_size
+        extended = _extended(known, counts, add - characters, min_frequency)
     entries = extended.tokens[tokenizer.vocab_size :]
     if not entries:
         raise ValueError(
             f"The text has no words to add: none of its {len(counts):,} different words occurs at "
-            f"least {min_frequency} times and has several pieces in the vocabulary of "
-            f"{tokenizer.vocab_size:,} entries. Give more text, or keep the vocabulary."
+            f"least {min_frequency} times and has several pieces or an unknown one in the "
+            f"vocabulary of {tokenizer.vocab_size:,} entries. Give more text, or keep the "
+            "vocabulary."
         )
-    before, after = (
-        sum(count * len(kind.split(word)) for word, count in counts.items())
-        for kind in (tokenizer, extended)
-    )
-    return Extension(extended, entries, before, after, counts.total())
+    (before, unknown), (after, left) = (_count_tokens(t, counts) for t in (tokenizer, extended))
+    return Extension(extended, entries, characters, (unknown, left), before, after, counts.total())
+
+
+def _count_tokens(tokenizer: Tokenizer, counts: Counter[str]) -> tuple[int, int]:
+    """Returns the number of tokens of the text, and that of its words with an unknown piece."""
+    tokens = unknown = 0
+    for word, count in counts.items():
+        ids = tokenizer.split(word)
+        tokens += count * len(ids)
+        unknown += count * (tokenizer.unk_token_id in ids)
+    return tokens, unknown
+
+
+def _with_characters(
+    tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> Tokenizer:
+    """Adds up to `add` characters without which words are unknown, the most frequent ones first."""
+    if isinstance(tokenizer, ByteLevelBPETokenizer):
+        return tokenizer  # bytes stand for all characters
+    unknown = {word: count for word, count in counts.items() if not _pieces(tokenizer, word)}
+    inside = "##" if isinstance(tokenizer, WordPieceTokenizer) else ""
+    lacking = {inside * (i > 0) + character for word in unknown for i, character in enumerate(word)}
+    everything = _with_entries(tokenizer, sorted(lacking - tokenizer.vocab.keys()))
+    needed: Counter[str] = Counter()
+    for word, count in unknown.items():
+        for index in everything.split(word):
+            needed[everything.tokens[index]] += count
+    order = sorted(needed.keys() - tokenizer.vocab.keys(), key=lambda e: (-needed[e], e))
+    return _with_entries(tokenizer, [e for e in order if needed[e] >= min_frequency][:add])
+
+
+def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
+    if isinstance(tokenizer, UnigramTokenizer):
+        score = float(np.float32(min(s for _, s in tokenizer.pieces) - _UNKNOWN_PENALTY))
+        return with_pieces(tokenizer, [(entry, score) for entry in entries])
+    assert isinstance(tokenizer, WordPieceTokenizer)
+    return type(tokenizer)(_numbered([*tokenizer.tokens, *entries]), **tokenizer.options())
 
 
 def _extended(
     tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Tokenizer:
-    if isinstance(tokenizer, WordPieceTokenizer):
-        return _extended_wordpiece(tokenizer, counts, add, min_frequency)
     if isinstance(tokenizer, ByteLevelBPETokenizer):
         return _extended_bpe(tokenizer, counts, add, min_frequency)
-    assert isinstance(tokenizer, UnigramTokenizer)
-    return _extended_unigram(tokenizer, counts, add, min_frequency)
+    if isinstance(tokenizer, UnigramTokenizer):
+        return _extended_unigram(tokenizer, counts, add, min_frequency)
+    return _extended_wordpiece(tokenizer, counts, add, min_frequency)
 
 
 def _extended_wordpiece(
-    tokenizer: WordPieceTokenizer, counts: Counter[str], add: int, min_frequency: int
-) -> WordPieceTokenizer:
+    tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
+) -> Tokenizer:
     vocab = tokenizer.vocab
 
     def resplit(word: str, before: Split, new: str) -> Split:
@@ -121,8 +168,7 @@ def _extended_wordpiece(
     # An entry that begins with "##" would be read as the rest of a word.
     words = {word: count for word, count in counts.items() if not word.startswith("#")}
     splits = {word: _pieces(tokenizer, word) for word in words}
-    entries = WordChoice(words, splits, resplit).choose(add, min_frequency)
-    return type(tokenizer)(_numbered([*tokenizer.tokens, *entries]), **tokenizer.options())
+    return _with_entries(tokenizer, WordChoice(words, splits, resplit).choose(add, min_frequency))
 
 
 def _extended_bpe(

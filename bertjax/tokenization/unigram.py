@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 import tokenizers
@@ -55,7 +56,8 @@ class UnigramTokenizer(Tokenizer):
         tokenizer_class: AlbertTokenizer, XLMRobertaTokenizer or CamembertTokenizer.
         charsmap: the precompiled normalization table of a SentencePiece file; b"": no table.
         do_lower_case: whether to lower-case the text; must be False except for ALBERT.
-        keep_accents: whether to keep accents; must be True except for ALBERT.
+        keep_accents: whether to keep the marks of all scripts, such as accents; must be True except
+            for ALBERT.
         model_file: the content of the SentencePiece file that `save` writes; None: `save` writes no
             SentencePiece file.
         model_max_length: the maximum input length of the model, in tokens.
@@ -152,12 +154,12 @@ class UnigramTokenizer(Tokenizer):
     def word_starts(self) -> np.ndarray:
         """Whether each piece of the vocabulary starts a word, bool [vocab_size].
 
-        A piece whose first character is a letter or digit continues the previous word. All other
+        A piece whose first character is a letter, mark or digit continues the previous word. Other
         pieces start a word: special tokens, pieces that begin with a space, and punctuation marks,
         which are separate words as in google-research/albert.
         """
         special = set(self.layout.special_tokens)
-        return np.array([t in special or not t[0].isalnum() for t in self.tokens])
+        return np.array([t in special or category(t[0])[0] not in "LMN" for t in self.tokens])
 
     def readable(self, token: str) -> str:
         """Returns a token with "␣" for each space, which is "▁" in the vocabulary."""
@@ -318,8 +320,9 @@ def train_unigram(
 
     The vocabulary does not depend on the order of the texts, unless `counting.count_words` drops
     rare words to bound memory; `report` is then called with a message. `do_lower_case` tells
-    whether texts are lower-cased, here and later; `model_max_length`, the maximum number of tokens
-    of the model, is stored in the tokenizer.
+    whether texts are lower-cased and lose the accents and other marks of all scripts, here and
+    later; `model_max_length`, the maximum number of tokens of the model, is stored in the
+    tokenizer.
 
     Raises:
         ValueError: the texts are empty, or contain more distinct characters than `vocab_size`
@@ -327,7 +330,8 @@ def train_unigram(
     """
     import sentencepiece  # imported here, because only training needs it
 
-    normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents=False))
+    keep_accents = not do_lower_case
+    normalizer = normalizers.Sequence(_steps_of_albert(do_lower_case, keep_accents))
     # The trainer gets words with their counts, because it would keep whole texts in memory.
     words = count_words((normalizer.normalize_str(text).split() for text in texts), report)
     written = io.BytesIO()
@@ -366,6 +370,7 @@ def train_unigram(
         tokenizer_class="AlbertTokenizer",
         charsmap=charsmap,
         do_lower_case=do_lower_case,
+        keep_accents=keep_accents,
         model_file=model_file,
         model_max_length=model_max_length,
     )

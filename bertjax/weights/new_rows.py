@@ -28,9 +28,11 @@ def with_new_words(loaded: LoadedModel, tokenizer: Tokenizer, seed: int) -> Load
 
     The rows of each new id are the mean of the rows of the pieces into which the model's own
     tokenizer splits the new entry: in the word embedding, in the output bias and, if it is not
-    tied, in the output matrix of the masked LM head. If the embedding has too few rows, it gets as
-    many as the new tokenizer has entries, rounded up to a multiple of 64; the rows without an entry
-    are initialised at random from `seed`.
+    tied, in the output matrix of the masked LM head. A character that the old vocabulary lacked,
+    and a word of such characters, have the unknown token as their only old piece: they all start
+    from its row, and differ only after training. If the embedding has too few rows, it gets as many
+    as the new tokenizer has entries, rounded up to a multiple of 64; the rows without an entry are
+    initialised at random from `seed`.
 
     Args:
         loaded: the model and its old tokenizer.

@@ -128,6 +128,70 @@ def test_a_word_that_its_beginning_would_make_unknown_becomes_an_entry_as_well()
     assert extension.tokenizer.unk_token_id not in extension.tokenizer.encode(["ab abc"])[0]
 
 
+# Short texts in scripts that a Latin vocabulary lacks.
+SCRIPTS = {
+    "Khmer": ["ខ្ញុំ ទៅ ផ្ទះ។ គាត់ ទៅ សាលារៀន។", "ឆ្កែ ធំ ហើយ ឆ្មា តូច។ ខ្ញុំ ស្រឡាញ់ ឆ្កែ។"],
+    "Amharic": ["ቤቱ ትልቅ ነው። ውሻው ትንሽ ነው።", "ልጁ ወደ ቤት መጣ። ድመቷ ወተት ጠጣች።"],
+    "Georgian": ["სახლი დიდია. ძაღლი პატარაა.", "ბავშვი სახლში მოვიდა და რძე დალია."],
+    "Thai": ["แมวกินปลา หมาวิ่งเล่น", "เด็กไปโรงเรียน แม่อยู่บ้าน"],
+}
+
+
+def unknown_share(tokenizer, texts) -> float:
+    ids = [i for text in tokenizer.encode(texts) for i in text]
+    return ids.count(tokenizer.unk_token_id) / len(ids)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("name", ["wordpiece", "albert", "xlm-roberta"])
+def test_a_script_that_the_vocabulary_lacks_becomes_known(kinds, texts, domain, name, script):
+    old, own = kinds[name], SCRIPTS[script] * 5
+    added = extend(old, own + domain[:40], 120)
+    new = added.tokenizer
+    assert unknown_share(old, own) > 0.4 and unknown_share(new, own) == 0
+    assert added.unknown[0] >= 20 and added.unknown[1] == 0
+    # First the characters, the most frequent ones first, then words of these characters.
+    characters = [entry.removeprefix("##") for entry in added.entries[: added.characters]]
+    assert set(map(len, characters)) == {1} and added.characters < len(added.entries) <= 120
+    words = "".join(added.entries[added.characters :])
+    assert set(words) & set(characters)
+    # Old ids stay, and so does text of the old script, but for the words of the domain.
+    assert new.tokens[: old.vocab_size] == old.tokens and not new.difference_from(old)
+    changed = [(a, b) for a, b in zip(old.encode(texts), new.encode(texts), strict=True) if a != b]
+    assert all(len(b) < len(a) for a, b in changed)
+    # The order of the texts does not matter, and little room is for the most frequent characters.
+    assert extend(old, (own + domain[:40])[::-1], 120).tokenizer.fingerprint == new.fingerprint
+    few = extend(old, own, 3)
+    assert few.entries == added.entries[:3] and few.characters == 3
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "albert"])
+def test_rare_characters_stay_unknown_and_known_words_stay_whole(kinds, texts, name):
+    old = kinds[name]
+    text = f"{texts[0]} ა ა ბ"
+    added = extend(old, [text], 50, min_frequency=2)
+    assert added.characters and "ა" in "".join(added.entries)
+    assert "ბ" not in "".join(added.entries) and added.unknown == (3, 1)
+    only = extend(old, ["ა ა"], 1).tokenizer
+    assert only.encode(texts) == old.encode(texts)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["wordpiece", "albert", "xlm-roberta"])
+def test_transformers_gives_the_ids_of_new_characters(kinds, tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    own = [text for texts in SCRIPTS.values() for text in texts]
+    new = extend(kinds[name], own * 3, 300).tokenizer
+    new.save(tmp_path)
+    assert load_tokenizer(tmp_path).fingerprint == new.fingerprint
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*own, "abc დედა жук", own[0] + own[2]]:
+        assert theirs(text)["input_ids"] == new.encode_prompt(text)[0], text
+    if name != "xlm-roberta":  # whose extension has no file of SentencePiece
+        (tmp_path / "tokenizer.json").unlink()
+        assert load_tokenizer(tmp_path).fingerprint == new.fingerprint
+
+
 def test_merges_follow_the_old_ones_in_order_of_frequency(kinds):
     old = kinds["bpe"]
     new = extend(old, ["zq zqx " * 4], 2).tokenizer

@@ -1,6 +1,7 @@
 """Byte-level BPE and unigram: layouts, files that are found out or refused, vocabularies learnt."""
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bertjax.tokenization import (
     ByteLevelBPETokenizer,
     WordPieceTokenizer,
+    extend,
     load_tokenizer,
     train_bpe,
     train_unigram,
@@ -101,6 +103,56 @@ def test_words_start_at_spaces(kinds):
         assert tokenizer.word_starts.shape == (tokenizer.vocab_size,)
         assert tokenizer.word_starts[list(tokenizer.special_ids)].all()
     assert not kinds["bpe"].word_starts[kinds["bpe"].vocab[","]]
+
+
+MARKED = [
+    "Größe über Wälder",
+    "हिन्दी में लिखा है",
+    "がぎぐ と かきく",
+    "Tiếng Việt có dấu",
+    "بِسْمِ اللَّهِ",
+    "ตีน้ำ",
+]
+
+
+@pytest.fixture(scope="module")
+def cased_unigram():
+    return train_unigram(MARKED * 9, vocab_size=150, do_lower_case=False)
+
+
+def test_a_cased_unigram_keeps_the_marks_of_all_scripts(cased_unigram, tmp_path):
+    for text in MARKED:
+        (ids,) = cased_unigram.encode([text])
+        # SentencePiece normalises to NFKC.
+        assert cased_unigram.decode(ids) == unicodedata.normalize("NFKC", text)
+    cased_unigram.save(tmp_path)
+    more = extend(load_tokenizer(tmp_path), [f"{MARKED[1]} {MARKED[0]}"] * 9, 3)
+    for tokenizer in (load_tokenizer(tmp_path), more.tokenizer):
+        (ids,) = tokenizer.encode([MARKED[1]])
+        assert tokenizer.decode(ids) == MARKED[1]
+    lower = train_unigram(MARKED * 9, vocab_size=150)
+    assert lower.decode(lower.encode(MARKED[:1])[0]) == "große uber walder"
+
+
+def test_a_mark_of_a_unigram_does_not_start_a_word():
+    tokenizer = train_unigram(["क की को के कि"] * 9, vocab_size=30, do_lower_case=False)
+    (ids,) = tokenizer.encode(["की को"])
+    assert tokenizer.decode(ids) == "की को" and len(ids) > 2
+    starts = [tokenizer.tokens[i] for i in ids if tokenizer.word_starts[i]]
+    assert all(token.startswith("▁") for token in starts) and len(starts) == 2
+
+
+@pytest.mark.parity
+def test_transformers_gives_the_ids_of_a_cased_unigram(cased_unigram, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    cased_unigram.save(tmp_path)
+    for name in ("tokenizer.json", "spiece.model"):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        for text in MARKED:
+            ids, _ = cased_unigram.encode_prompt(text)
+            assert theirs(text)["input_ids"] == ids
+            assert theirs.decode(ids[1:-1]) == unicodedata.normalize("NFKC", text)
+        (tmp_path / name).unlink()
 
 
 def test_a_byte_level_bpe_knows_every_text(kinds):

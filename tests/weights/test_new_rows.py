@@ -62,6 +62,17 @@ def test_rows_of_new_words_are_the_mean_of_their_pieces_and_old_rows_stay(loaded
     np.testing.assert_array_equal(at(model.params, *POSITIONS), at(grown.params, *POSITIONS))
 
 
+def test_rows_of_a_new_script_start_from_the_unknown_token(loaded, tokenizer):
+    more = extend(tokenizer, ["ძაღლი კატა"] * 5, 30).tokenizer
+    model = loaded("encoder")
+    grown = with_new_words(model, more, seed=0)
+    place = ("bert", "embeddings", WORDS, "embedding")
+    unknown = at(model.params, *place)[tokenizer.unk_token_id]
+    new = at(grown.params, *place)[tokenizer.vocab_size : more.vocab_size]
+    assert len(new) > 5
+    np.testing.assert_array_equal(new, np.broadcast_to(unknown, new.shape))
+
+
 def test_an_output_matrix_of_its_own_gets_columns_and_the_size_a_multiple_of_64(
     loaded, tokenizer, more
 ):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
+import regex
+
 from bertjax.cloud.copies import local_copy
 from bertjax.cloud.hub_files import HubDataset, download, is_hub_dataset, open_dataset
 from bertjax.data.text import pydocs, sources, tables
@@ -28,7 +30,7 @@ _WIKI_BEGIN = re.compile(rb"\s*<doc [^>]*>")
 _WIKI_TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*>)')
 _JSON_BEGIN = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 _JSON_NAME = re.compile(r"\.(jsonl?|ndjson)(\.\w+)?$", re.IGNORECASE)
-_ENDS_LIKE_SENTENCE = re.compile(r"""[.!?…。！？:;]["'”’»)\]]*\s*$""")
+_ENDS_LIKE_SENTENCE = regex.compile(r"""[\p{Sentence_Terminal}…:;།༎]["'”’»)\]]*\s*$""")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,16 @@
-"""Rule-based sentence splitting for English, and for Chinese and Japanese by their punctuation.
+"""Rule-based sentence splitting for English, and for other languages by their punctuation.
+
+The marks that end sentences are those of Unicode's property Sentence_Terminal, such as the
+Devanagari danda, with the exceptions stated below. Text of languages that do not mark the ends of
+sentences, such as Thai, is not split.
 
 Rules suit pretraining better than a learned sentence splitter: rules need no download and process
 tens of MB/s, and rare mistakes do not matter to a language model.
 """
 
 import re
+
+import regex  # for Unicode's property Sentence_Terminal
 
 from bertjax.data.text.lines import cut_at_spaces
 
@@ -38,8 +44,29 @@ _STARTERS = frozenset(
 _LATIN_END = re.compile(
     r"""(?<![.!?…])[.!?…]++["'”’»)\]]*+(?:\[\d+\])?(\s++)(?=["'“‘«(\[¿¡—–-]*+([^\W_a-z]))"""
 )
-_CJK_END = re.compile(r"[。！？｡]+[”’」』）)\"']*()")
-_HAS_CJK_END = re.compile(r"[。！？｡]")
+# Marks that end a sentence without white space after them: Sentence_Terminal, less the marks of the
+# other patterns, the Burmese comma, and full stops of other widths than "."; and Tibetan shads. In
+# Chinese and Japanese, such full stops also stand in names and numbers.
+_MARK = r"[[\p{Sentence_Terminal}།༎]--[\x00-\x7f\u203c-\u2e7f。！？｡၊․﹒．]]"
+_SIGN = r"[\p{Sentence_Terminal}&&[\u203c-\u2e7f]]"  # those of no script, such as "‼"
+# What ends a sentence besides the first pattern in text of other scripts than Latin:
+# - the marks of Chinese and Japanese;
+# - marks not between two digits, two Ethiopic word separators, which are typed for a full stop, and
+#   the full-width full stop after hiragana; other marks may follow;
+# - before white space, as in the first pattern: marks of no script, the Greek question mark, which
+#   is typed as a semicolon, and the Armenian full stop, which is often typed as a colon.
+# The look-ahead at the beginning makes the search faster.
+_OTHER_END = regex.compile(
+    rf"""(?V1)(?=[\p{{Sentence_Terminal}}།༎፡:;\u037e])(?|[。！？｡]+[”’」』）)"']*()
+    |(?:(?:(?<!\d)|(?!.\d)){_MARK}|፡፡|(?<=\p{{Hiragana}})．)(?:\s*+{_MARK}|[.!?…])*+
+     [”’」』）)»\]"']*+()
+    |(?:(?<!{_SIGN}){_SIGN}++
+       |(?<=\p{{Greek}}{{2}})[;\u037e](?=\W+\p{{Greek}})|(?<=\p{{Armenian}}):(?=\W+\p{{Armenian}}))
+     [”’»)\]"']*+(\s++)(?=["'“‘«(\[¿¡—–-]*+([^\W_])))""",
+    regex.VERBOSE,
+)
+# That pattern needs characters other than Latin, Cyrillic and their usual punctuation.
+_HAS_OTHER = re.compile(r"[^\x00-\u036f\u0400-\u052f\u2000-\u203b]")
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«/—–-]*$")
 _NEXT_WORD = re.compile(r"[\"'“‘«(\[¿¡—–-]*([\w'’]+)")
 
@@ -74,14 +101,15 @@ def _boundaries(paragraph: str) -> list[int]:
         for match in _LATIN_END.finditer(paragraph)
         if _ends_sentence(paragraph, match)
     ]
-    if not paragraph.isascii() and _HAS_CJK_END.search(paragraph):
-        ends = sorted({*ends, *(match.end() for match in _CJK_END.finditer(paragraph))})
+    if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
+        ends += [m.start(1) for m in _OTHER_END.finditer(paragraph) if not _is_lower(m[2] or "")]
+        return sorted(set(ends))
     return ends
 
 
 def _ends_sentence(paragraph: str, match: re.Match) -> bool:
     after = match[2]
-    if after.islower():  # non-ASCII letters, which the pattern does not exclude
+    if after.islower() and _is_lower(after):  # non-ASCII letters, which the pattern allows
         return False
     stop = match.start()
     if paragraph[stop] != "." or paragraph[stop + 1 : stop + 2] == ".":
@@ -89,7 +117,7 @@ def _ends_sentence(paragraph: str, match: re.Match) -> bool:
     before = paragraph[max(0, stop - 24) : stop]
     match_before = _LAST_WORD.search(before)
     word = match_before[0] if match_before else ""
-    if len(word) == 1 and word.isupper() and word != "I":
+    if len(word) == 1 and (word.isupper() or word.upper() != word == word.title()) and word != "I":
         return False  # an initial
     lower = word.lower()
     if lower in _TITLES:
@@ -100,3 +128,8 @@ def _ends_sentence(paragraph: str, match: re.Match) -> bool:
         following = _NEXT_WORD.match(paragraph, match.end())
         return following is not None and following[1].lower() in _STARTERS
     return True
+
+
+def _is_lower(letter: str) -> bool:
+    # Georgian letters count as lower case, but begin sentences as well.
+    return letter.islower() and letter.title() != letter

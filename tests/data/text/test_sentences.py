@@ -31,15 +31,55 @@ def test_chinese_and_japanese_sentences_need_no_spaces():
     ]
 
 
+# Short sentences, and the string between two of them.
+_BY_LANGUAGE = {
+    "Hindi": (" ", ["मैं घर जाता हूँ।", "क्या वह आई?", "हाँ, वह आई॥", "अब वह खेलती है।"]),
+    "Hindi, without spaces": ("", ["मैं घर जाता हूँ।", "वह घर पर है।", "“वह आई।”", "हाँ।"]),
+    "Urdu": (" ", ["میں گھر جاتا ہوں۔", "کیا آپ ٹھیک ہیں؟", "قیمت ۳۔۵ ہے۔", "ہاں۔"]),
+    "Arabic": (" ", ["هل أنت بخير؟", "نعم، أنا بخير.", "من جاء؟!", "جاء الولد."]),
+    "Amharic": (" ", ["ቤቱ ትልቅ ነው።", "ማን መጣ፧", "ልጁ መጣ፡፡", "ደህና ነው።"]),
+    "Armenian": (" ", ["Տունը մեծ է։", "Ժամը 12։30 է։", "Շունը փոքր է:", "Ո՞վ եկավ։"]),
+    "Khmer": (" ", ["ខ្ញុំទៅផ្ទះ។", "គាត់ទៅសាលារៀន។", "ពួកគេលេង៕", "យើងញ៉ាំបាយ។"]),
+    "Burmese": ("", ["ကျွန်တော် အိမ်ပြန်တယ်။", "သူ၊ သူမ ကစားကြတယ်။", "မိုးရွာတယ်။"]),
+    "Georgian": (" ", ["სახლი დიდია.", "ვინ მოვიდა?", "1921 წ. ი. აბაშიძე მოვიდა.", "კარგია!"]),
+    "Greek": (
+        " ",
+        ["Ποιος ήρθε;", "Ήρθε το παιδί.", "«Τι ώρα είναι\u037e»", "Δεν ξέρω, έχω ένα; όχι."],
+    ),
+    "Tibetan": (" ", ["ང་ཁང་པར་འགྲོ།", "ཁོ་སློབ་གྲྭར་འགྲོ། །", "བོད་ཡིག་ཡག་པོ་ཡིན༎"]),
+    "Japanese": ("", ["これは例である．", "円周率は３．１４である．"]),
+    "English": (
+        " ",
+        ["Really‼", "It costs 3.5 rupees (रुपये), e.g. at Mr. Rao's; the α; β too.", "Yes."],
+    ),
+}
+
+
+@pytest.mark.parametrize("language", _BY_LANGUAGE)
+def test_sentences_of_many_scripts_are_found_again(language):
+    between, sentences = _BY_LANGUAGE[language]
+    assert split_sentences(between.join(sentences)) == sentences
+
+
+def test_marks_that_only_resemble_ends_of_sentences_leave_chinese_and_thai_whole():
+    for text in ("图１．哈利．波特", "版本３．１４", "แมวกินปลา หมาวิ่งเล่น", "在Ａ．Ｂ．公司"):
+        assert split_sentences(text) == [text]
+
+
 def test_no_word_is_lost_or_changed():
     rng = random.Random(0)
     pieces = ["Mr.", "a", "B.", "end.", "!", "?", "...", "。", '"', "(", ")", "x" * 50, "\n", "\t"]
+    pieces += ["।", "؟", "‼", "αβ;", "է:", "፡፡", "1", "ა."]
     for _ in range(500):
         text = " ".join(rng.choices(pieces, k=rng.randrange(120)))
         assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
 
 
-@pytest.mark.parametrize("text", [". " * 50_000, "." * 100_000, "x" * 100_000, "a b " * 50_000])
+@pytest.mark.parametrize(
+    "text",
+    [". " * 50_000, "." * 100_000, "x" * 100_000, "a b " * 50_000]
+    + ["।" * 100_000, "। " * 50_000, "।" + " " * 100_000, "‼" * 100_000, "αβ;" + "(" * 100_000],
+)
 def test_text_without_sentences_comes_in_bounded_pieces_and_soon(text):
     pieces = split_sentences(text)
     assert max(map(len, pieces)) <= MAX_SENTENCE_CHARACTERS
