@@ -89,7 +89,7 @@ def test_a_signal_while_orbax_writes_is_raised_after_it(tmp_path, monkeypatch, c
     checkpointer = Checkpointer(tmp_path)
     checkpointer.save(1, state_of(1.0), {})
     monkeypatch.setattr(ocp.CheckpointManager, "wait_until_finished", wait)
-    with signals_raise(), pytest.raises(Interrupted):
+    with pytest.raises(Interrupted), signals_raise():
         checkpointer.close()
     assert [p.name for p in tmp_path.iterdir() if p.name.isdigit()] == ["1"]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
