@@ -9,10 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from bertjax.interruption import STOPPED, Interrupted, signals_raise
+from bertjax.interruption import STOPPED, Interrupted, signals_raise, stop_signals
 
-# The exit status of a command that Ctrl-C ended: 128 + SIGINT, as in shells.
-INTERRUPTED = 130
 # What `pretrain` and `benchmark` advise if the memory does not suffice.
 MEMORY_REMEDY = (
     "Pretraining needs less memory with a larger --phases.0.accumulation_steps (the results are "
@@ -63,7 +61,7 @@ def run_reporting_errors(
         resumes = isinstance(interrupt, Interrupted)
         advice = "run the same command again" + (" to resume" if resumes else "")
         print(f"{str(interrupt) or 'interrupted'}; {advice}", file=sys.stderr)
-        return STOPPED if resumes else INTERRUPTED
+        return STOPPED if resumes else 128 + signal.SIGINT
     return 0
 
 
@@ -71,9 +69,11 @@ def leave(status: int) -> NoReturn:
     """Ends the process with the exit status of a command.
 
     An interrupted process ends without Python's shutdown, in which threads of XLA, Orbax and Grain
-    that are still at work would crash.
+    that are still at work would crash. Signals that arrive from now on change nothing.
     """
-    if status in (STOPPED, INTERRUPTED):
+    for number in stop_signals():
+        signal.signal(number, signal.SIG_IGN)
+    if status in (STOPPED, 128 + signal.SIGINT):
         with contextlib.suppress(OSError):  # the readers of the output may have ended
             sys.stdout.flush()
         os._exit(status)

@@ -225,13 +225,14 @@ def refuse_links_outside(directory: Path) -> None:
         ValueError: an entry of `directory`, or of a folder in it, is a link to a place outside.
     """
     root = directory.resolve()
-    for parent in root.parents:
+    for parent in (*directory.absolute().parents, *root.parents):
         if parent.name == "snapshots" and "--" in parent.parent.name:
-            root = parent.parent
-    for entry in (*directory.glob("*"), *directory.glob("*/*")):
-        if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+            root = parent.parent.resolve()
+    for entry in directory.rglob("*"):
+        target = Path(os.path.realpath(entry))  # unlike `resolve`, not an error for a loop of links
+        if entry.is_symlink() and not target.is_relative_to(root):
             raise ValueError(
-                f"{entry} is a link to {entry.resolve()}, which is outside of {root}: links that "
+                f"{entry} is a link to {target}, which is outside of {root}: links that "
                 "leave a model's directory are not followed, since they could expose private "
                 "files. If the file belongs to the model, replace the link by a copy of it."
             )

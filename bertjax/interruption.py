@@ -59,9 +59,8 @@ def signals_raise(*names: str) -> Iterator[None]:
         if not isinstance(dropped.exc_value, KeyboardInterrupt):
             return hook(dropped)
         number = received[-1] if received else signal.SIGINT
-        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        main = threading.main_thread().ident  # which wakes up if it sleeps
+        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
 
     numbers = stop_signals("SIGTERM", "SIGHUP", *names)
     before = {number: signal.signal(number, receive) for number in numbers}

@@ -110,16 +110,14 @@ def _extend(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
     )
     if len(entries) < config.add:
         print(f"No other word of the text occurs {config.min_frequency} times in several pieces.")
-    words = entries[extension.characters :] or entries
-    print(f"The first of them: {', '.join(map(old.readable, words[:10]))}")
     if extension.characters:
-        # Tokens cannot be compared, because an unknown word of any length is one token.
         shares = " before, ".join(f"{number / extension.words:.1%}" for number in extension.unknown)
         print(
-            f"{extension.characters:,} others are characters that the vocabulary lacked. Words of "
-            f"the text with an unknown piece: {shares} now; {after:,} tokens now."
+            f"{extension.characters:,} of them are characters that the vocabulary lacked. Words of "
+            f"the text with an unknown piece, which may be one token of any length: {shares} now."
         )
-        return extension.tokenizer
+    words = entries[extension.characters :] or entries
+    print(f"Among them: {', '.join(map(old.readable, words[:10]))}")
     fewest = f"; one token per word would be {1 - extension.words / before:.1%} fewer"
     print(
         f"Tokens of the text: {before:,} before, {after:,} now, {1 - after / before:.1%} fewer"

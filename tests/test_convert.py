@@ -258,13 +258,13 @@ def test_damaged_sources_are_explained_and_write_nothing(
 @pytest.mark.parametrize(
     "name",
     ["config.json", "model.safetensors", "task.json", "tokenizer_config.json", "README.md"]
-    + ["config_sentence_transformers.json", "1_Pooling", "1_Pooling/config.json"],
+    + ["config_sentence_transformers.json", "1_Pooling", "1_Pooling/config.json", "a/b/c.json"],
 )
 def test_a_link_that_leaves_the_directory_of_a_model_is_refused(name, one_layer, tmp_path, capsys):
     source = shutil.copytree(one_layer, tmp_path / "model")
     (tmp_path / "private").write_text('{"token": "secret"}')
     link = source / name
-    link.parent.mkdir(exist_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "private")
     assert run(source, tmp_path / "new") == 1
@@ -279,6 +279,7 @@ def test_links_within_a_model_and_within_the_cache_of_the_hub_are_followed(one_l
     inside = shutil.copytree(one_layer, tmp_path / "a")
     (inside / "model.safetensors").rename(inside / "weights")
     (inside / "model.safetensors").symlink_to("weights")
+    (inside / "loop").symlink_to("loop")
     blobs = shutil.copytree(one_layer, tmp_path / "hub" / "models--me--model" / "blobs")
     cached = tmp_path / "hub" / "models--me--model" / "snapshots" / "a1b2"
     cached.mkdir(parents=True)
@@ -287,6 +288,10 @@ def test_links_within_a_model_and_within_the_cache_of_the_hub_are_followed(one_l
     (tmp_path / "linked").symlink_to(cached)
     for number, source in enumerate((inside, cached, tmp_path / "linked")):
         assert run(source, tmp_path / f"new{number}") == 0
+    # The folder of the repository may itself be a link to another disk.
+    (tmp_path / "hub" / "models--me--model").rename(tmp_path / "disk")
+    (tmp_path / "hub" / "models--me--model").symlink_to(tmp_path / "disk")
+    assert run(cached, tmp_path / "new") == 0
 
 
 def test_a_full_disk_leaves_the_old_directory_whole(

@@ -3,10 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bertjax.files import brief, did_you_mean, explained, read_json
+from bertjax.files import brief, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 DROPOUT_FIELDS = (
@@ -260,17 +259,6 @@ class BertConfig:
                 known = " or ".join(_JSON_NAMES[kind] for kind in kinds)
                 raise ValueError(f"{field.name}={brief(repr(value))}: it must be {known}.")
         return cls(**{field.name: values[field.name] for field in fields})
-
-    @classmethod
-    def from_json_file(cls, path: str | Path) -> "BertConfig":
-        """Reads a config from a `config.json` of Hugging Face or a `bert_config.json` of Google.
-
-        Raises:
-            ValueError: the file is not JSON, or `from_dict` rejects its content; the message names
-                the file.
-        """
-        with explained(path, "correct it, or copy or download it again"):
-            return cls.from_dict(read_json(Path(path)))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dictionary for `config.json`."""

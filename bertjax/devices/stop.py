@@ -18,8 +18,8 @@ from bertjax.interruption import STOPPED, Interrupted, signal_name, stop_signals
 # The number of calls of `StopSignal` after which the result of a call is read. By then the device
 # has computed the result, so that no host waits for it.
 READ_AFTER = 2
-# The run looks at a signal within this time, unless the main thread is in the compiler.
-GRACE_SECONDS = 3.0
+# The run looks at a signal within this time, unless it starts or compiles, and Python handles one.
+GRACE_SECONDS = 2.0
 
 
 class StopSignal:
@@ -34,8 +34,8 @@ class StopSignal:
         received: whether this process got a signal.
         agreed: whether all hosts have agreed to stop.
         nothing_to_lose: whether all finished training steps are saved in a checkpoint. If
-            `nothing_to_lose` is True, a signal ends the process within `GRACE_SECONDS`, even during
-            compilation; the run may end before by itself.
+            `nothing_to_lose` is True, a signal ends the run within seconds: by itself, or by
+            `Interrupted` after `GRACE_SECONDS`; during compilation, the process ends later.
         saved_step: the step of the checkpoint that holds all finished training steps while
             `nothing_to_lose` is True; 0: no step has been done.
     """
@@ -45,7 +45,7 @@ class StopSignal:
         self.nothing_to_lose = True
         self.saved_step = 0
         self._unread: list[jax.Array] = []
-        self._over = threading.Event()
+        self._over, self._is_overdue = threading.Event(), False
 
     def __call__(self, step: int = 0) -> bool:
         """Returns whether to stop now; `step`, the number of the update, is not used.
@@ -73,6 +73,11 @@ class StopSignal:
         # A first signal sets a flag and raises nothing: Python would drop an exception that is
         # raised in a callback, and threads of XLA, Orbax and Grain would not survive others.
         del frame
+        if self._is_overdue:  # `_watch` has sent the signal again
+            self._is_overdue = False
+            if self.nothing_to_lose:
+                raise Interrupted(self._stopped_by(number))
+            return
         name = signal_name(number)
         if self.received:
             raise Interrupted(f"stopped by a second signal ({name}) without saving a checkpoint")
@@ -89,16 +94,23 @@ class StopSignal:
         return f"stopped by {signal_name(number)} ({saved})"
 
     def _watch(self, pipe: int) -> None:
-        """Ends the process if a signal arrives while `nothing_to_lose` is True.
+        """Ends the run if a signal arrives while `nothing_to_lose` is True.
 
-        This method runs in a thread, so it ends the process even during compilation. `pipe` is the
-        file descriptor from which the thread reads the numbers of signals.
+        If the run goes on, the signal is sent again, to be raised as `Interrupted`; if the main
+        thread does not handle that either, since it compiles, the process is ended. This method
+        runs in a thread. `pipe` is the file descriptor from which it reads the numbers of signals.
         """
         while not self._over.is_set():
             number = os.read(pipe, 1)
             if not number or self._over.wait(GRACE_SECONDS):
                 break
-            if self.nothing_to_lose and number[0] in self._before:
+            if not self.nothing_to_lose or number[0] not in self._before:
+                continue
+            if jax.process_count() == 1 and not self._is_overdue:
+                self._is_overdue = True
+                # To the main thread, which wakes up if it sleeps.
+                signal.pthread_kill(threading.main_thread().ident or 0, number[0])
+            else:
                 text = self._stopped_by(number[0])
                 host_watch.announce(text)
                 os.write(2, f"{text}; run the same command again to resume\n".encode())

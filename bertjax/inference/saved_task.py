@@ -39,7 +39,8 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     """
     where, usage, description = loaded.source.where, loaded.source.usage, _description(loaded)
     longest = loaded.config.max_length
-    if not description and (modules := usage.modules.result()):
+    modules = None if description or usage.modules.exception() else usage.modules.result()
+    if modules:
         longest = min(modules.max_length or longest, longest)  # as for embeddings
     with explained(where / "task.json" if description else where):
         loaded = with_saved_tagger(loaded, description)

@@ -18,7 +18,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -38,6 +38,8 @@ BONUS = 1e-3
 # The log probability of an unknown character is that of the rarest piece less this number, in the
 # libraries sentencepiece and tokenizers.
 _UNKNOWN_PENALTY = 10.0
+# Characters are added as long as those that the vocabulary lacks exceed this share of the words.
+_RARE = 0.005
 # Old pieces are characters from here on when new merges are learnt.
 _FIRST_CHARACTER = 0x10000
 
@@ -75,10 +77,10 @@ def extend(
 ) -> Extension:
     """Adds up to `add` entries to the vocabulary of `tokenizer`, which is left unchanged.
 
-    The entries are first the characters that the vocabulary lacks, in order of frequency, and then
-    the words that save the most tokens of the texts. They do not depend on the order of the texts,
-    unless `counting.count_words` drops rare words to bound memory; `report` is then called with a
-    message.
+    The entries are first the characters that the vocabulary lacks, in order of frequency and unless
+    they are rare, and then the words that save the most tokens of the texts. They do not depend on
+    the order of the texts, unless `counting.count_words` drops rare words to bound memory; `report`
+    is then called with a message.
 
     Args:
         tokenizer: the old tokenizer.
@@ -121,7 +123,10 @@ def _count_tokens(tokenizer: Tokenizer, counts: Counter[str]) -> tuple[int, int]
 def _with_characters(
     tokenizer: Tokenizer, counts: Counter[str], add: int, min_frequency: int
 ) -> Tokenizer:
-    """Adds up to `add` characters without which words are unknown, the most frequent ones first."""
+    """Adds up to `add` characters without which words are unknown, the most frequent ones first.
+
+    Rare characters, such as symbols, are left out: further words save more.
+    """
     if isinstance(tokenizer, ByteLevelBPETokenizer):
         return tokenizer  # bytes stand for all characters
     unknown = {word: count for word, count in counts.items() if not _pieces(tokenizer, word)}
@@ -133,7 +138,10 @@ def _with_characters(
         for index in everything.split(word):
             needed[everything.tokens[index]] += count
     order = sorted(needed.keys() - tokenizer.vocab.keys(), key=lambda e: (-needed[e], e))
-    return _with_entries(tokenizer, [e for e in order if needed[e] >= min_frequency][:add])
+    wanted = sum(needed[e] for e in order) - _RARE * counts.total()
+    sums = zip(order, itertools.accumulate((needed[e] for e in order), initial=0), strict=False)
+    kept = [e for e, before in sums if before < wanted and needed[e] >= min_frequency]
+    return _with_entries(tokenizer, kept[:add])
 
 
 def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
@@ -141,7 +149,8 @@ def _with_entries(tokenizer: Tokenizer, entries: list[str]) -> Tokenizer:
         score = float(np.float32(min(s for _, s in tokenizer.pieces) - _UNKNOWN_PENALTY))
         return with_pieces(tokenizer, [(entry, score) for entry in entries])
     assert isinstance(tokenizer, WordPieceTokenizer)
-    return type(tokenizer)(_numbered([*tokenizer.tokens, *entries]), **tokenizer.options())
+    options: dict[str, Any] = {**tokenizer.options(), "num_words": None}
+    return type(tokenizer)(_numbered([*tokenizer.tokens, *entries]), **options)
 
 
 def _extended(
@@ -233,7 +242,8 @@ def _extended_unigram(
     words: Counter[str] = Counter()
     for word, count in counts.items():
         words[word[:1] + "".join(itertools.takewhile(_is_letter, word[1:]))] += count
-    splits = {word: _pieces(tokenizer, word) for word in words}
+    known = tokenizer.vocab  # an old piece of low score may be split into others
+    splits = {word: (word,) if word in known else _pieces(tokenizer, word) for word in words}
     entries = WordChoice(words, splits, resplit).choose(add, min_frequency)
     scores = dict(tokenizer.pieces)
     pieces = [

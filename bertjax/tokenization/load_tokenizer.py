@@ -21,6 +21,7 @@ from bertjax.tokenization.tokenizer_files import (
 from bertjax.tokenization.unigram import LAYOUTS, UnigramTokenizer, read_sentencepiece
 from bertjax.tokenization.wordpiece import (
     MAX_CHARACTERS_PER_WORD,
+    SPECIAL_TOKENS,
     WordPieceTokenizer,
     looks_cased,
 )
@@ -199,6 +200,9 @@ def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTok
     settings: dict[str, Any] = {}
     if source.json:
         vocab = source.json.vocab()
+        # The other tokens follow, as in files of transformers, or are taken for pieces as well.
+        follow = max(vocab.values(), default=0) < len(vocab) and {*SPECIAL_TOKENS} <= vocab.keys()
+        num_words = len(vocab) if follow else None
         for token, added in source.json.added_tokens.items():
             vocab.setdefault(token, added["id"])
         steps = [step["type"] for step in (*source.json.normalizers, *source.json.pre_tokenizers)]
@@ -208,8 +212,8 @@ def _load_wordpiece(source: _Source, do_lower_case: bool | None) -> WordPieceTok
                 "BertPreTokenizer, as in BERT, are supported for WordPiece."
             )
         limit = source.json.model.get("max_input_chars_per_word", MAX_CHARACTERS_PER_WORD)
-        added = source.json.added_tokens
-        settings = {"max_input_chars_per_word": limit, "added_tokens": added}
+        settings = {"num_words": num_words, "added_tokens": source.json.added_tokens}
+        settings["max_input_chars_per_word"] = limit
         if normalizer := source.json.normalizer("BertNormalizer"):
             settings |= {
                 "do_lower_case": normalizer["lowercase"],

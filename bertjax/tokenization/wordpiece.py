@@ -39,6 +39,8 @@ class WordPieceTokenizer(Tokenizer):
         do_lower_case: whether to lower-case the text.
         tokenize_chinese_chars: whether to put spaces around CJK characters, so that each is a word.
         strip_accents: whether to strip accents; None means the value of `do_lower_case`.
+        num_words: the number of entries that pieces of words may be, the first ones; the others are
+            only added tokens. None: all.
         max_input_chars_per_word: the length above which a word becomes [UNK], in characters.
         added_tokens: {token: its settings in tokenizer.json} of the tokens of `vocab` that are
             matched anywhere in a text before it is split into words; those of BERT are left out.
@@ -60,6 +62,7 @@ class WordPieceTokenizer(Tokenizer):
         do_lower_case: bool,
         tokenize_chinese_chars: bool = True,
         strip_accents: bool | None = None,
+        num_words: int | None = None,
         max_input_chars_per_word: int = MAX_CHARACTERS_PER_WORD,
         added_tokens: Mapping[str, Mapping[str, Any]] | None = None,
         model_max_length: int = 512,
@@ -67,9 +70,12 @@ class WordPieceTokenizer(Tokenizer):
     ):
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
+        self.num_words = num_words
         self.max_input_chars_per_word = max_input_chars_per_word
         added = settings_of_added(added_tokens or {})
-        self.added_tokens = {token: x for token, x in added.items() if token not in SPECIAL_TOKENS}
+        added = {token: x for token, x in added.items() if token not in SPECIAL_TOKENS}
+        # In order of ids, which the tokenizers library numbers by itself.
+        self.added_tokens = dict(sorted(added.items(), key=lambda item: vocab[item[0]]))
         super().__init__(
             vocab,
             Layout(special_tokens=SPECIAL_TOKENS),
@@ -84,19 +90,16 @@ class WordPieceTokenizer(Tokenizer):
                 "use the uncased vocabulary."
             )
 
-    def _make_prompt_backend(self) -> tokenizers.Tokenizer:
-        return self._make_backend({})
-
     def _make_text_backend(self) -> tokenizers.Tokenizer:
         # Special or not, added tokens are matched in the text of a corpus; "[MASK]" is not.
-        backend = self._make_backend({"special": False})
+        backend = self._make_prompt_backend(special=False)
         backend.encode_special_tokens = True
         return backend
 
-    def _make_backend(self, changes: Mapping[str, bool]) -> tokenizers.Tokenizer:
+    def _make_prompt_backend(self, **changes: bool) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(
             models.WordPiece(
-                self.vocab,
+                {token: index for index, token in enumerate(self.tokens[: self.num_words])},
                 unk_token="[UNK]",
                 max_input_chars_per_word=self.max_input_chars_per_word,
             )
@@ -138,7 +141,7 @@ class WordPieceTokenizer(Tokenizer):
         }
 
     def _vocabulary_files(self) -> dict[str, str]:
-        return {"vocab.txt": "".join(token + "\n" for token in self.tokens)}
+        return {"vocab.txt": "".join(token + "\n" for token in self.tokens[: self.num_words])}
 
 
 def longest_matches(

@@ -267,15 +267,14 @@ class Run(abc.ABC):
             )
             with StopSignal() as self.stop:
                 state, step, is_complete = self._fit_phases(checkpointer, self.stop)
+                # A signal after the last step stops what follows, such as other folds.
+                is_complete = not self.stop.settle() and is_complete
             self.stop = None
             if not is_complete:
                 with activity.doing(activity.SAVING, "saving the last checkpoint"):
                     checkpointer.close()
-                message = (
-                    f"stopped after step {step} of {self.num_steps}, which is saved"
-                    if step
-                    else "stopped before the first step, so there was nothing to save"
-                )
+                saved = "which is saved" if step else "so that there was nothing to save"
+                message = f"stopped after step {step} of {self.num_steps}, {saved}"
                 raise Interrupted(message, on_all_hosts=True)
             return self.choose_state(checkpointer, state)
         except NotFinite as error:

@@ -137,13 +137,7 @@ def with_masked_lm(loaded: LoadedModel) -> LoadedModel:
     source = loaded.source
     tensors = {name: source.tensors[name] for name in _head_tensors(source, loaded.config)}
     filled = fill(tensors, model, str(source.where), known=encoder)
-    return loaded._replace(
-        model=model,
-        head="masked_lm",
-        params=filled.params,
-        absent=filled.absent,
-        unused=filled.unused,
-    )
+    return loaded._replace(model=model, head="masked_lm", **filled._asdict())
 
 
 def _task_head(source: Source) -> str:

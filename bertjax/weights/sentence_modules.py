@@ -69,20 +69,19 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         # As version 6 of sentence-transformers writes it; 1e30 means that there is no limit.
         found = tokenizer.get("model_max_length")
         length = found if type(found) is int and found > 0 else None
-    if content.get("do_lower_case") and not tokenizer.get("do_lower_case"):
-        raise ValueError(
-            f"{settings} says do_lower_case, so sentence-transformers lower-cases each text, which "
-            "bertjax does not: lower-case your texts, and give --pooling to embed them as they are."
-        )
+    lowers = content.get("do_lower_case") and not tokenizer.get("do_lower_case")
+    change = f"{settings} says that sentence-transformers lower-cases" if lowers else ""
     file = directory / _MODEL
     model = read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
     prompts, name = model.get("prompts"), model.get("default_prompt_name")
     prompt = prompts.get(str(name), name) if isinstance(prompts, dict) else name
     if prompt not in (None, ""):
+        change = f"{file} says by default_prompt_name={brief(repr(name), 40)} that "
+        change += f"sentence-transformers puts {brief(repr(prompt), 60)} before"
+    if change:
         raise ValueError(
-            f"{file} says default_prompt_name={brief(repr(name), 40)}, so sentence-transformers "
-            f"puts {brief(repr(prompt), 60)} before each text, which bertjax does not: put it "
-            "there yourself, and give --pooling to embed your texts as they are."
+            f"{change} each text, which bertjax does not do: change your texts so, and give "
+            "--pooling to use the model on them as they are."
         )
     path = str(modules[1].get("path") or "1_Pooling")
     file = directory / path / "config.json"

@@ -109,10 +109,4 @@ def _with_tagger(
     )
     known: Any = flatten_dict(encoder.params, sep="/")
     filled = fill(tensors, model, where, seed, known=known)
-    return encoder._replace(
-        model=model,
-        head="token_classification",
-        params=filled.params,
-        absent=filled.absent,
-        unused=filled.unused,
-    )
+    return encoder._replace(model=model, head="token_classification", **filled._asdict())

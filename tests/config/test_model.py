@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from bertjax.files import read_json
 from bertjax.model import BertConfig, BertForPreTraining, BertModel, named_config
 
 # Encoder with pooler, as published (Devlin et al. 2018; Turc et al. 2019).
@@ -45,7 +46,7 @@ def test_base_with_its_masked_lm_head_has_the_published_number_of_parameters():
 def test_config_survives_json(tmp_path):
     config = named_config("bert-mini", hidden_act="gelu_new", type_vocab_size=3)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    assert BertConfig.from_json_file(tmp_path / "config.json") == config
+    assert BertConfig.from_dict(read_json(tmp_path / "config.json")) == config
 
 
 def test_keys_that_do_not_concern_the_architecture_are_left():

@@ -257,12 +257,16 @@ def test_other_modules_are_refused_unless_a_pooling_is_given(
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("sentence_bert_config.json", {"do_lower_case": True}, "lower-case your texts"),
+        (
+            "sentence_bert_config.json",
+            {"do_lower_case": True},
+            "lower-cases each text, which bertjax",
+        ),
         (
             "config_sentence_transformers.json",
             {"prompts": {"query": "query: ", "document": "passage: "}}
             | {"default_prompt_name": "document"},
-            "puts 'passage: ' before each text.*put it there yourself",
+            "puts 'passage: ' before each text.*give --pooling",
         ),
         (
             "config_sentence_transformers.json",

@@ -17,6 +17,7 @@ from bertjax.data import records
 from bertjax.data.metadata import open_prepared, shard_paths
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
+from bertjax.files import explained, read_json
 from bertjax.inference.saved_task import with_task
 from bertjax.tasks.sources import custom, custom_tasks, squad_tasks
 from bertjax.tasks.sources.columns import CustomKind
@@ -151,6 +152,11 @@ def _read_model(path: Path) -> None:
     load_model(path.parent, None)
 
 
+def _read_config(path):
+    with explained(path):
+        return BertConfig.from_dict(read_json(path))
+
+
 def _read_task(path: Path) -> None:
     global _loaded
     if _loaded is None or _loaded.source.where != path.parent:
@@ -274,7 +280,7 @@ _ALL = (
            beside=_shard_of_model, folder_named=True,
            read=lambda path: _read_all(open_hf(path.parent))),
     Reader(name="bert_config.json", file="bert_config.json", seeds=seeds.configs, is_json=True,
-           read=BertConfig.from_json_file),
+           read=_read_config),
     Reader(name="task.json", file="task.json", seeds=seeds.task_descriptions, read=_read_task,
            is_json=True, beside=_tiny_model, folder_named=True, weight=3),
     Reader(name="bin-zip", file="a.bin", seeds=seeds.pickles, wrap=seeds.zip_bin,

@@ -64,31 +64,22 @@ def test_a_word_of_more_than_100_characters_is_unknown():
     assert tokenizer.encode(["a" * 101]) == [[tokenizer.unk_token_id]]
 
 
-TEXT = "See <URL> now: x<url>y [E1] covid-19 covidien [unused1] [MASK] <url>s foobar foo café"
+TEXT = (
+    "See <URL> now: x<url>y [E1] covid-19 covidien [unused1] [MASK] <url>s foobar foo café ACME "
+    "acme acmes xs xss mask masks"
+)
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
     """The tokenizer.json of another program, with added tokens and a limit of 5 characters."""
-    words = [
-        "see",
-        "now",
-        "x",
-        "y",
-        *"<>[]:-",
-        "url",
-        "##s",
-        "19",
-        "e1",
-        "cov",
-        "##id",
-        "[unused1]",
-    ]
-    vocab = vocab_of(*words, "foo", "##bar", "cafe", "ien", "unused", "##1", "mask")
+    words = "see now x y < > [ ] : - url ##s 19 e1 cov ##id [unused1] foo ##bar cafe ien ##1 mask"
+    vocab = vocab_of(*words.split(), "unused", "ac", "##me")
     backend = WordPieceTokenizer(vocab, do_lower_case=True)._prompt_backend
     backend.model.max_input_chars_per_word = 5
-    backend.add_tokens(["covid", tokenizers.AddedToken("<url>", normalized=False), "café"])
-    backend.add_special_tokens(["[E1]", "[unused1]"])
+    whole = [tokenizers.AddedToken(word, single_word=True) for word in ("xs", "mask")]
+    backend.add_tokens(["covid", tokenizers.AddedToken("<url>", normalized=False), "café", *whole])
+    backend.add_special_tokens(["[E1]", "[unused1]", "acme"])
     folder = tmp_path_factory.mktemp("foreign")
     backend.save(str(folder / "tokenizer.json"))
     return folder, backend

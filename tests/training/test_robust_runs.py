@@ -1,6 +1,5 @@
 """Robust runs: updates that are skipped, rollbacks, best checkpoints, and stop signals."""
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -249,9 +248,7 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
         replace(*args)
         replaced.append(args)
 
-    # After the last step there is nothing to stop: the run ends by itself.
-    ends = contextlib.nullcontext() if stop_at == 16 else pytest.raises(Interrupted)
-    with monkeypatch.context() as patch, ends:
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match=f"step {stop_at} of 16"):
         patch.setattr(Checkpointer, "replace", replace_with_signal)
         train(config, tmp_path / "run")
     assert len(replaced) == 1
@@ -261,16 +258,26 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 
 
 WAITING = """
-import sys, time
+import hashlib, sys, time
+from bertjax import exit_status
 from bertjax.devices import stop
-stop.GRACE_SECONDS = 0.2
-with stop.StopSignal() as signal:
-    signal.saved_step = int(sys.argv[1])
-    print("ready", flush=True)
-    time.sleep(60)  # as a compilation does, it looks at no signal
+
+def run():
+    with stop.StopSignal() as signal:
+        signal.saved_step = int(sys.argv[1])
+        print("ready", flush=True)
+        # Like a compilation, the first one handles no signal; like a program in Python, the second.
+        {work}
+
+stop.GRACE_SECONDS = 0.3
+status = exit_status.run_reporting_errors(run)
+print("returned", flush=True)
+exit_status.leave(status)
 """
+COMPILING, PYTHON = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "time.sleep(60)"
 
 
+@pytest.mark.parametrize("work", [COMPILING, PYTHON])
 @pytest.mark.parametrize(
     "number, step, text",
     [
@@ -278,15 +285,25 @@ with stop.StopSignal() as signal:
         (signal.SIGINT, 1034, "stopped by Ctrl-C (everything up to step 1,034 is saved"),
     ],
 )
-def test_a_signal_ends_a_compilation_while_nothing_is_to_be_saved(number, step, text):
-    command = [sys.executable, "-c", WAITING, str(step)]
+def test_a_signal_ends_what_looks_at_none_while_nothing_is_to_be_saved(work, number, step, text):
+    command = [sys.executable, "-c", WAITING.replace("{work}", work), str(step)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        errors = process.communicate(timeout=30)[1]
+        printed, errors = process.communicate(timeout=30)
     assert process.returncode == STOPPED
     assert text in errors and "Traceback" not in errors
+    # A program that calls the command goes on, unless only its end stops the compiler.
+    assert ("returned" in printed) == (work == PYTHON)
+
+
+def test_a_signal_at_the_end_of_the_process_does_not_change_its_status():
+    code = (
+        "import atexit, os, signal; from bertjax import exit_status;"
+        "atexit.register(os.kill, os.getpid(), signal.SIGTERM); exit_status.leave(0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_second_signal_ends_a_run_without_saving():

@@ -12,6 +12,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax import convert
+from bertjax.files import read_json
 from bertjax.model import BertConfig
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import names, tf1
@@ -293,7 +294,7 @@ def test_the_directory_holds_google_s_files(tmp_path):
         "intermediate_size max_position_embeddings num_attention_heads num_hidden_layers "
         "type_vocab_size vocab_size".split()
     )
-    assert BertConfig.from_json_file(tmp_path / "model" / "bert_config.json") == CONFIG
+    assert BertConfig.from_dict(read_json(tmp_path / "model" / "bert_config.json")) == CONFIG
     assert (tmp_path / "model" / "vocab.txt").read_bytes().decode().split("\n") == [*VOCAB, ""]
     assert not load_tokenizer(tmp_path / "model").do_lower_case
 
