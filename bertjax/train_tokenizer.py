@@ -113,7 +113,7 @@ def _extend(config: TrainTokenizerConfig, corpus: "Corpus") -> "Tokenizer":
     if extension.characters:
         shares = " before, ".join(f"{number / extension.words:.1%}" for number in extension.unknown)
         print(
-            f"Characters among them, which the vocabulary lacked: {extension.characters:,}. Words of "
+            f"Characters that the vocabulary lacked: {extension.characters:,}. Words of "
             f"the text with an unknown piece, which may be one token of any length: {shares} now."
         )
     words = entries[extension.characters :] or entries

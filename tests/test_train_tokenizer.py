@@ -156,7 +156,7 @@ def test_the_characters_that_a_vocabulary_lacked_are_said(tmp_path, capsys, enco
     assert train_tokenizer.main([*flags, f"--output={tmp_path / 'new'}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "15 entries added" in said and "Among them: პატარაა" in said
-    assert "Characters among them, which the vocabulary lacked: 11." in said
+    assert "Characters that the vocabulary lacked: 11." in said
     assert "unknown piece, which may be one token of any length: 66.7% before, 0.0% now." in said
 
 
