@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,6 +206,7 @@ def test_a_signal_while_the_first_evaluation_compiles_ends_the_run_and_loses_no_
     def compiling(self, params, split):
         steps.extend(int(path.name) for path in (workdir / "checkpoints").iterdir())
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)  # as long as the compiler looks at no signal
 
     with monkeypatch.context() as patch:
         patch.setattr(finetuning.FinetuningRun, "predict_split", compiling)
