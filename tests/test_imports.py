@@ -121,11 +121,6 @@ def test_workers_of_prepare_do_not_load_jax():
     assert done.stdout.strip() == "False"
 
 
-def test_no_two_modules_have_the_same_file_name():
-    names = [file.name for file in FILES if file.name != "__init__.py"]
-    assert not {name for name in names if names.count(name) > 1}
-
-
 def test_every_package_is_in_the_wheel():
     listed = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     packages = listed["tool"]["setuptools"]["packages"]

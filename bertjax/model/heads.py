@@ -127,7 +127,6 @@ class BertForQuestionAnswering(TokenHead):
 
     @property
     def present_parts(self) -> set[str]:
-        """The head's parameter keys, which depend on whether it has a prediction head."""
         return {"classifier", "head"} if self.config.prediction_head else {"qa_outputs"}
 
     def setup(self):

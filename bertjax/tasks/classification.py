@@ -59,7 +59,6 @@ class TextTask(Task):
 
     @property
     def reads_windows(self) -> bool:
-        """Whether long texts are read in windows, and not truncated."""
         return self.doc_stride is not None
 
     def features(self, example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
@@ -103,7 +102,6 @@ class TextTask(Task):
             )
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of a saved model's file task.json, with `pairs` and `doc_stride`."""
         settings = {"pairs": self.pairs, "doc_stride": self.doc_stride}
         return super().description(max_length) | settings
 
@@ -172,7 +170,6 @@ class ProbabilityTask(TextTask):
         return scores | {"loss": math.fsum(losses) / len(losses)} if losses else scores
 
     def metric_names(self) -> list[str]:
-        """Returns the names of the metrics that `score` computes."""
         return [*super().metric_names(), "loss"]
 
 
@@ -285,7 +282,6 @@ class RegressionTask(TextTask):
 
     @property
     def num_labels(self) -> int:
-        """The number of outputs of the model's head, which is 1 for regression."""
         return 1
 
     def encode_label(self, example: Example) -> np.ndarray:
@@ -300,5 +296,4 @@ class RegressionTask(TextTask):
         return {"score": float(mean_logits(outputs)[0]) * self.std + self.mean}
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the predicted number, which the metric compares with the label."""
         return prediction["score"]

@@ -58,7 +58,6 @@ class EmbeddingTask(Task):
 
     @property
     def head_fields(self) -> Mapping[str, Any]:
-        """The settings of the head that the user gives, {name of a field: value}."""
         fields = {
             "pooling": self.pooling,
             "normalize": self.normalize,
@@ -126,7 +125,6 @@ class EmbeddingTask(Task):
         return self.lowest + prediction["similarity"] * (self.highest - self.lowest)
 
     def metric_names(self) -> list[str]:
-        """Returns the names of the metrics that `score` computes of the dev split."""
         return ["pearson", "spearman", "pearson_spearman"]
 
     def description(self, max_length: int) -> dict[str, Any]:
@@ -169,7 +167,6 @@ class ContrastiveTask(EmbeddingTask):
 
     @property
     def head_fields(self) -> Mapping[str, Any]:
-        """The settings of the head that the user gives, {name of a field: value}."""
         temperature = {} if self.temperature is None else {"temperature": self.temperature}
         return {**super().head_fields, **temperature}
 
@@ -215,7 +212,6 @@ class ContrastiveTask(EmbeddingTask):
         return super().score(scored()) | retrieval.scores()
 
     def metric_names(self) -> list[str]:
-        """Returns the names of the metrics that `score` computes of the dev split."""
         if self.scored:
             return super().metric_names()
         return [*PAIR_METRICS, *([TRIPLET_METRIC] if self.num_texts > 2 else [])]

@@ -92,7 +92,6 @@ class SpanTask(Task):
     label_kind: ClassVar[LabelKind] = "span"
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of a saved model's task.json, with settings such as `doc_stride`."""
         return super().description(max_length) | {
             "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
@@ -247,13 +246,11 @@ class SpanTask(Task):
         return list(entries.values())
 
     def metric_names(self) -> list[str]:
-        """Returns the names of the metrics that `score` computes."""
         golds, answers = {"": ["a"]}, {"": "a"}
         odds = {"": 0.0}
         return [*(squad2(golds, answers, odds) if self.with_impossible else squad1(golds, answers))]
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        """Computes SQuAD's metrics, such as F1, of the labelled questions; {} if there are none."""
         golds, answers, null_odds = {}, {}, {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:

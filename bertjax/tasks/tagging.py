@@ -64,7 +64,6 @@ class TagTask(Task):
         check_stride(self.doc_stride)
 
     def description(self, max_length: int) -> dict[str, Any]:
-        """Returns the content of a saved model's file task.json, including `doc_stride`."""
         return {**super().description(max_length), "doc_stride": self.doc_stride}
 
     @property
@@ -164,7 +163,6 @@ class TagTask(Task):
         return marks_entities(self.labels)
 
     def predicted_label(self, prediction: Prediction) -> Any:
-        """Returns the predicted tags, one per word."""
         return prediction["labels"]
 
 

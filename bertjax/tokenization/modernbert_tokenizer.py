@@ -104,7 +104,6 @@ class ModernBertTokenizer(ByteLevelBPETokenizer):
         return super().word_starts | np.array([token in self.added for token in self.tokens])
 
     def readable(self, token: str) -> str:
-        """Returns the text of a token, with "␣" for a space and "↵" for a line break."""
         if token in self.added:
             return token.replace(" ", "␣")
         return super().readable(token)

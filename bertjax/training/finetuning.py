@@ -130,10 +130,6 @@ class FinetuningRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as stored in run.json, with a hash of the weights of the teacher, if any.
-
-        When a run resumes, this is compared with run.json.
-        """
         return identity_of(self.config, self.teacher)
 
     @property
@@ -158,10 +154,6 @@ class FinetuningRun(Run):
         return self.loaded.params
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields training batches on the devices of all hosts, from batch `first_batch` on.
-
-        Batches are counted from 0, through all epochs.
-        """
         del phase_index
         source = FeatureBatches(
             str(self.data.path),

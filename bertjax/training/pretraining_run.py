@@ -174,11 +174,6 @@ class PretrainingRun(Run):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The config as it is stored in run.json in the workdir.
-
-        The entry "distillation" also contains a hash of the teacher's weights; this entry is None
-        if there is no teacher.
-        """
         identity = identity_of(self.config, self.teacher)
         weights = identity.pop("teacher_weights", None)
         distillation = identity["distillation"] | {"teacher_weights": weights}
@@ -204,10 +199,6 @@ class PretrainingRun(Run):
         return with_training_parts(initial.params, self.program.model, self.config.seed)
 
     def batches(self, phase_index: int, first_batch: int) -> Iterator[Any]:
-        """Yields the global batches of a phase on the devices, from batch `first_batch` on.
-
-        The batches of a phase are counted from 0. All have the size of the batch `first_batch`.
-        """
         phase, first_row, _ = self.config.phases[phase_index].stage_of(first_batch)
         yield from self.read_rows(phase_index, phase, first_row, phase.batch_size)
 
@@ -288,7 +279,6 @@ class PretrainingRun(Run):
         self.copied_from = progress.get("copied_from", self.copied_from)
 
     def eval_and_save_every(self) -> tuple[int, int]:
-        """Returns (steps between evaluations, steps between checkpoints)."""
         return self.config.eval_every, self.config.save_every
 
     def refused_changes(self, changed: list[str], saved: dict[str, Any], step: int) -> list[str]:
@@ -339,7 +329,6 @@ class PretrainingRun(Run):
         return self.program.flops_per_row(phase, attended)
 
     def flops_per_step(self, phase: Phase) -> float:
-        """Returns the FLOP (floating-point operations) of one update, over all rows of a batch."""
         return self.flops_per_row(phase) * phase.batch_size
 
 

@@ -100,7 +100,6 @@ class SquadSource(OwnFiles):
         return "\n".join(filter(None, unread))
 
     def path(self, split: str) -> Path:
-        """Returns the path of the file of a split; raises ValueError if there is none."""
         return value_of_split("SQuAD", split, self.files)
 
     def read(self, split: str) -> Iterator[Example]:

@@ -92,7 +92,6 @@ class PairSource(OwnFiles):
         return part.columns.label is not None
 
     def all_bad_rows(self) -> list[tuple[str, str]]:
-        """Returns (split, problem) of each row that could not be read or encoded."""
         read = [entry for part in self._parts.values() for entry in part.all_bad_rows()]
         return read + super().all_bad_rows()
 
