@@ -200,10 +200,8 @@ def answer(config: PredictConfig) -> None:
     Raises:
         ValueError: the input cannot be read, or no row of it can be predicted.
     """
-    from bertjax.inference.answer_files import check_suffix
-    from bertjax.inference.answers import Answers, answer_lines
     from bertjax.inference.evaluation import task_of_file
-    from bertjax.inference.partial_output import check_output
+    from bertjax.inference.output_files import Answers, answer_lines, check_output, check_suffix
     from bertjax.inference.training_overlap import TrainingOverlap
     from bertjax.tasks.prediction_inputs import from_text
     from bertjax.tasks.sources.official_files import change_notes
@@ -301,10 +299,9 @@ def run(config: PredictConfig) -> None:
     """
     from bertjax.cloud.copies import local_copy
     from bertjax.devices.compilation_cache import use_compilation_cache
-    from bertjax.inference.embed import Embedder
-    from bertjax.inference.embed_files import embed_file
+    from bertjax.inference.embed import Embedder, embed_file
     from bertjax.inference.fill_mask import fill_mask
-    from bertjax.inference.standard_input import standard_input_as_file
+    from bertjax.inference.output_files import standard_input_as_file
     from bertjax.weights import load_model
 
     use_compilation_cache()

@@ -122,8 +122,7 @@ def _write_page(config: VisualizeConfig, model: "Pretrained") -> None:
 
 
 def _write_figure(config: VisualizeConfig, model: "Pretrained") -> None:
-    from bertjax.inference.attention_data import attention_of
-    from bertjax.inference.attention_figure import attention_figure, save_figure
+    from bertjax.inference.attention_data import attention_figure, attention_of, save_figure
 
     shown = attention_of(model, config.text, config.pair)
     figure = attention_figure(

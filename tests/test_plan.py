@@ -12,8 +12,7 @@ from bertjax import plan
 from bertjax.config import MeshConfig, OptimizerConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.model import BertConfig
-from bertjax.planning.chips import CHIPS, known_slices
-from bertjax.planning.hardware import get_topology
+from bertjax.planning.hardware import CHIPS, get_topology, known_slices
 from bertjax.training.pretraining_program import PretrainingProgram, batch_shapes
 from bertjax.training.pretraining_run import PretrainingRun
 

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from bertjax import score
-from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.sources.glue_files import read_glue_file
-from bertjax.tasks.submission import format_glue_predictions
+from bertjax.tasks.sources.glue import GLUE, format_glue_predictions, read_glue_file
 
 HEADERS = {"cola": None, "stsb": "index\tsentence1\tsentence2\tscore"}
 SQUAD = {

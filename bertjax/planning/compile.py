@@ -17,9 +17,8 @@ from bertjax.devices import sharding
 from bertjax.devices.compilation_cache import no_compilation_cache
 from bertjax.model import MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
-from bertjax.planning.collectives import Collective, collectives
-from bertjax.planning.topology import Topology
-from bertjax.planning.traffic import memory_traffic
+from bertjax.planning.hardware import Topology
+from bertjax.planning.traffic import Collective, collectives, memory_traffic
 from bertjax.training.objective import TEACHER
 from bertjax.training.pretraining_program import (
     PretrainingProgram,

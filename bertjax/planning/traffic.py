@@ -1,4 +1,7 @@
-"""Counts the bytes that a compiled program for GPUs reads from and writes to device memory.
+"""What a compiled program moves: bytes of device memory, and collectives between devices.
+
+Both are read from the HLO text of the program. Collectives in the body of a loop are counted once
+per iteration of the loop, whereas XLA's cost analysis counts a loop body only once.
 
 XLA gives no cost analysis of programs for GPUs that are not at hand, so the bytes are counted from
 the HLO text: each kernel reads its operands and writes its results once. Of an operand that a
@@ -7,11 +10,97 @@ kernels that read an operand several times, are not considered. The body of a lo
 iteration.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from bertjax.planning.hlo import Instruction, parse, sizes
+_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "c64": 8, "c128": 16}
+_COMMENT = re.compile(r"/\*.*?\*/")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|called_computations|branch_computations)="
+    r"(?:\{([^}]*)\}|(%?[\w.\-]+))"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_OPERAND = re.compile(r"%([\w.\-]+)")
+
+
+class Instruction(NamedTuple):
+    """An instruction of a computation.
+
+    Attributes:
+        name: its name, by which other instructions of the computation refer to it.
+        result: its result type, such as "bf16[8,128]{1,0}" or a tuple of types.
+        opcode: its operation, such as "fusion".
+        rest: the line after the opening parenthesis of the operands.
+    """
+
+    name: str
+    result: str
+    opcode: str
+    rest: str
+
+    @property
+    def called(self) -> list[str]:
+        """The names of the computations that the instruction calls."""
+        found = _CALLED.findall(self.rest)
+        names = [name for several, one in found for name in (several or one).split(", ")]
+        return [name.removeprefix("%") for name in names]
+
+    @property
+    def trips(self) -> int:
+        """The number of iterations of a loop ("while") if the compiler knows it, else 1."""
+        known = _TRIPS.search(self.rest) if self.opcode == "while" else None
+        return int(known[1]) if known else 1
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of the operands."""
+        depth = 1
+        for end, character in enumerate(self.rest):
+            depth += (character in "([{") - (character in ")]}")
+            if depth == 0:
+                return _OPERAND.findall(self.rest[:end])
+        return []
+
+
+def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    """Returns {name of a computation: its instructions}, and the name of the entry computation.
+
+    Raises:
+        ValueError: `text` is not the HLO text of a compiled program.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    entry = current = None
+    for line in _COMMENT.sub("", text).splitlines():
+        if (start := _COMPUTATION.match(line)) is not None:
+            current = start[2]
+            computations[current] = []
+            entry = current if start[1] else entry
+        elif current is not None and (found := _INSTRUCTION.match(line)) is not None:
+            computations[current].append(Instruction(*found.groups()))
+    if entry is None:
+        raise ValueError(
+            "The text has no ENTRY computation: pass the text of a compiled program, `as_text()`."
+        )
+    return computations, entry
+
+
+def sizes(result: str) -> list[int]:
+    """Returns the size in bytes of each array in an HLO result type, which may be a tuple."""
+    found = []
+    for dtype, shape in _ARRAY.findall(result):
+        width = _BYTES.get(dtype)
+        if width is None:
+            bits = re.search(r"\d+", dtype)
+            width = max(1, int(bits[0]) // 8) if bits else 1
+        found.append(math.prod(int(size) for size in shape.split(",") if size) * width)
+    return found
+
 
 MATRIX_MULTIPLICATIONS = "matrix multiplications"
 # Instructions that move no data.
@@ -121,3 +210,102 @@ def _kind(instruction: Instruction, computations: Mapping[str, list[Instruction]
     name = _OP_NAME.search(instruction.rest)
     path = name[1] if name else ""
     return next((kind for scope, kind in _SCOPES if scope in path), "optimizer and metrics")
+
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+# The context arrays of asynchronous operations.
+_SCALAR = re.compile(r"\b[us]32\[\]")
+_GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
+# Newer versions of XLA describe the groups by mesh axes, as in mesh['data'=2,'fsdp'=4] {'fsdp'},
+# or by parts of axes, as in 'x':(1)2.
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
+_AXIS_SIZE = re.compile(r"'([^']*)'=(\d+)")
+_AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
+
+
+class Collective(NamedTuple):
+    """All collectives of a compiled step that have the same kind and the same group size.
+
+    Attributes:
+        kind: XLA's name of the collective, such as "all-reduce".
+        group: the number of devices that take part in each collective.
+        times: the number of collectives of this kind and group size per step.
+        payload: the size of the operands (all-reduce, reduce-scatter) or of the results (other
+            kinds), in bytes per device and step.
+    """
+
+    kind: str
+    group: int
+    times: int
+    payload: int
+
+    @property
+    def sent(self) -> float:
+        """The minimum number of bytes that each device sends per step, with ring algorithms."""
+        share = (self.group - 1) / self.group if self.group > 1 else 0.0
+        if self.kind == "all-reduce":
+            return 2 * share * self.payload
+        return float(self.payload) if self.kind == "collective-permute" else share * self.payload
+
+
+def collectives(text: str, num_devices: int) -> list[Collective]:
+    """Returns the collectives in the HLO `text` of a program compiled for `num_devices` devices.
+
+    There is one `Collective` per kind and group size, sorted by kind and group size.
+
+    Raises:
+        ValueError: `text` is not the HLO text of a compiled program.
+    """
+    computations, entry = parse(text)
+    counts: Counter = Counter()
+    payloads: Counter = Counter()
+
+    def walk(name: str, times: int) -> None:
+        for instruction in computations.get(name, ()):
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in KINDS:
+                group = _group_size(instruction.rest, num_devices)
+                payload = _payload(kind, instruction.opcode, instruction.result, group)
+                counts[kind, group] += times
+                payloads[kind, group] += times * payload
+                continue
+            for inner in instruction.called:
+                walk(inner, times * instruction.trips)
+
+    walk(entry, 1)
+    return [
+        Collective(kind, group, counts[kind, group], payloads[kind, group])
+        for kind, group in sorted(counts)
+    ]
+
+
+def _payload(kind: str, opcode: str, result: str, group: int) -> int:
+    if opcode.endswith("-start") and kind != "all-reduce":
+        # The result type is (operands, results), and collective-permute adds two scalars. The
+        # payload is the size of the operands or of the results, whichever are larger.
+        arrays = sizes(_SCALAR.sub("", result))
+        half = len(arrays) // 2
+        return max(sum(arrays[:half]), sum(arrays[half:]))
+    total = sum(sizes(result))
+    return total * group if kind == "reduce-scatter" else total
+
+
+def _group_size(rest: str, num_devices: int) -> int:
+    if (mesh := _MESH_GROUPS.search(rest)) is not None:
+        sizes = dict(_AXIS_SIZE.findall(mesh[1]))
+        used = _AXIS_USED.findall(mesh[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in used)
+    found = _GROUPS.search(rest)
+    if found is None:
+        return num_devices
+    if found[2]:
+        return int(found[2])
+    return len(found[1].split(",")) if found[1] else num_devices

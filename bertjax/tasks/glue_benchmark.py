@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.sources.glue_files import GlueSource
+from bertjax.tasks.sources.glue import GLUE, GlueSource
 
 # The diagnostic set, which has no train split: models that were fine-tuned on MNLI are evaluated.
 DIAGNOSTIC = "ax"

@@ -8,7 +8,7 @@ from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.sources.conll import CONLL_TASK
 from bertjax.tasks.sources.custom_tasks import CUSTOM_TASKS
 from bertjax.tasks.sources.glue import GLUE_TASKS
-from bertjax.tasks.sources.squad_tasks import SQUAD_TASKS
+from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.sources.text_pairs import EMBED_TASK
 from bertjax.tasks.task import Task

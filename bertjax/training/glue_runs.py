@@ -31,8 +31,7 @@ from bertjax.tasks.glue_benchmark import (
     published_scores,
     tasks_in,
 )
-from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
+from bertjax.tasks.sources.glue import GLUE, SUBMISSION, add_to_submission_zip
 from bertjax.training import variants
 from bertjax.training.run_report import METRICS, report_page, run_data
 from bertjax.training.variants import FinetuneResult

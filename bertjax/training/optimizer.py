@@ -4,7 +4,9 @@ The Adam of google-research/bert does not correct the bias of the moments, so it
 three to seven times as large as AdamW's. LAMB multiplies the update of each tensor by a trust
 ratio; the trust ratio is 1 for parameters without weight decay. NVIDIA's LAMB corrects the bias of
 the moments; the LAMB of google-research/albert does not. StableAdamW is AdamW with AdaFactor's
-update clipping.
+update clipping (Wortsman et al. 2023): it divides a tensor's update by an RMS. LAMB's trust ratio
+scales it to the norm of the tensor (You et al. 2019). The parameters of all encoder layers are
+stacked along axis 0: each layer has its own trust ratio and RMS.
 """
 
 from typing import Any, NamedTuple
@@ -14,9 +16,79 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.lamb import scale_by_trust_ratio
 from bertjax.training.schedule import Schedule
-from bertjax.training.stable_adamw import divide_by_rms
+
+# Axis 0 of the parameters under this path indexes the encoder layers.
+STACK = ("encoder", "layers")
+
+
+def is_stacked(path: tuple[Any, ...]) -> bool:
+    """Whether axis 0 of the parameter at `path` indexes the encoder layers."""
+    keys = [getattr(key, "key", None) for key in path]
+    return any(
+        tuple(keys[at : at + len(STACK)]) == STACK for at in range(len(keys) - len(STACK) + 1)
+    )
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """Returns LAMB's multiplication of each update by norm(parameter) / norm(update).
+
+    This is the trust ratio of You et al. 2019, algorithm 2. If the norm of the parameter or of the
+    update is 0, the update is unchanged. Unlike in `optax.scale_by_trust_ratio`, the norms of a
+    stacked parameter are computed for each encoder layer separately.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None):
+        return jax.tree.map_with_path(_scaled, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _scaled(path: tuple[Any, ...], update: jax.Array, param: jax.Array) -> jax.Array:
+    axes = tuple(range(int(is_stacked(path)), param.ndim))
+    param_norm = jnp.sqrt(jnp.sum(jnp.square(param), axes, keepdims=True))
+    update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
+    usable = (param_norm > 0) & (update_norm > 0)
+    return update * jnp.where(usable, param_norm / jnp.where(usable, update_norm, 1.0), 1.0)
+
+
+def divide_by_rms(
+    adam: optax.GradientTransformation,
+    decay: optax.GradientTransformation,
+    *,
+    b2: float,
+    eps: float,
+) -> optax.GradientTransformation:
+    """Returns AdamW with the update clipping of AdaFactor (Shazeer and Stern 2018, 6).
+
+    The update of each tensor, weight decay included, is divided by max(1, RMS). The RMS is the root
+    of the mean of g^2 / max(v, eps^2), where g is the gradient and v the second moment after this
+    step with corrected bias (Wortsman et al. 2023, algorithm 2). It is above 1 if the gradient is
+    larger than those of the last steps. Each layer of a stacked parameter has its own RMS.
+
+    Args:
+        adam: `optax.scale_by_adam`, whose state has the second moments.
+        decay: the transformation that adds the weight decay to Adam's updates.
+        b2: the decay rate of the second moment.
+        eps: the epsilon of Adam.
+    """
+    adamw = optax.chain(adam, decay)
+
+    def update(updates: Any, state: Any, params: Any = None):
+        grads = updates
+        updates, state = adamw.update(grads, state, params)
+        moments: optax.ScaleByAdamState = state[0]
+        second = optax.tree.bias_correction(moments.nu, b2, moments.count)
+
+        def divided(path: Any, update: jax.Array, grad: jax.Array, v: jax.Array) -> jax.Array:
+            axes = tuple(range(int(is_stacked(path)), update.ndim))
+            ratio = jnp.square(grad) / jnp.maximum(v, eps**2)
+            rms = jnp.sqrt(jnp.mean(ratio, axes, keepdims=True))
+            return update / jnp.maximum(rms, 1.0)
+
+        return jax.tree.map_with_path(divided, updates, grads, second), state
+
+    return optax.GradientTransformation(adamw.init, update)
 
 
 def make_optimizer(

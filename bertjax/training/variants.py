@@ -25,10 +25,10 @@ from bertjax.tasks import Task, TaskOptions, check_task, make_task
 from bertjax.tasks.classification import RegressionTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sources.glue import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.sources.held_out import Fold
 from bertjax.tasks.sources.official_files import change_notes
 from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.submission import SUBMISSION, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
 from bertjax.training import goodput, report_writer
 from bertjax.training.bucket_workdir import connect, opened

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from figure import COLOURS, main
 
-from bertjax.planning.gpus import GPUS, MEMORY_FRACTION
+from bertjax.planning.hardware import GPUS, MEMORY_FRACTION
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/compiled_memory.jsonl"
 HEIGHT = 3.4  # inches

@@ -7,8 +7,7 @@ import pandas
 import pyarrow.parquet
 import pytest
 
-from bertjax.inference.answer_files import check_suffix, table_row, write_converted
-from bertjax.inference.partial_output import check_output
+from bertjax.inference.output_files import check_output, check_suffix, table_row, write_converted
 
 LINES = [
     {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax import visualize
-from bertjax.inference import attention_figure as module
-from bertjax.inference.attention_figure import LEAST_LINE, attention_figure, save_figure
+from bertjax.inference import attention_data as module
+from bertjax.inference.attention_data import LEAST_LINE, attention_figure, save_figure
 
 TOKENS = ["[CLS]", "a", "$5", "␣é", "[SEP]"]
 

@@ -10,8 +10,7 @@ import pytest
 
 import bertjax
 from bertjax import convert, predict
-from bertjax.inference.embed import Embedder
-from bertjax.inference.embed_files import embed_file
+from bertjax.inference.embed import Embedder, embed_file
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer
 from bertjax.weights import load_model, save_hf
 
@@ -59,7 +58,7 @@ def test_poolings_are_what_their_names_say(loaded, texts):
 
 
 def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW", 40)
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 40)
     source = tmp_path / "texts.txt"
     source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(texts).encode())
     embedder = Embedder(loaded)
@@ -75,8 +74,8 @@ def test_files_are_embedded_in_order_over_several_windows(loaded, texts, tmp_pat
 def test_windows_are_bounded_in_characters_and_lines_in_length(
     ending, loaded, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW_CHARACTERS", 300)
-    monkeypatch.setattr("bertjax.inference.embed_files.LINE_CHARACTERS", 200)
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW_CHARACTERS", 300)
+    monkeypatch.setattr("bertjax.inference.embed.LINE_CHARACTERS", 200)
     (tmp_path / "t.txt").write_text("a b " * 80 + "\n" + "c " * 100 + "\n\n" + "d " * 60)
     seen = []
 
@@ -114,7 +113,7 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertjax.inference.partial_output.PartialVectors.write", full)
+    monkeypatch.setattr("bertjax.inference.output_files.PartialVectors.write", full)
     with pytest.raises(OSError, match="Writing .*v.npy failed .*No space left"):
         embed_file(Embedder(loaded), source, output)
     assert output.read_text() == "old"
@@ -126,7 +125,7 @@ def test_what_cannot_be_read_or_written_is_explained_and_the_old_file_stays(
 def test_embeddings_go_on_after_an_interruption_and_give_the_same_bytes(
     ending, loaded, texts, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW", 20)
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 20)
     (tmp_path / "t.txt").write_text("\n".join(texts))
     whole, output = tmp_path / f"whole{ending}", tmp_path / f"v{ending}"
     embed_file(Embedder(loaded), tmp_path / "t.txt", whole)
@@ -188,7 +187,7 @@ def test_the_texts_of_a_table_are_embedded_without_its_header(loaded, tmp_path, 
 
 
 def test_a_parquet_output_has_the_texts_beside_their_vectors(loaded, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.inference.embed_files.WINDOW", 40)
+    monkeypatch.setattr("bertjax.inference.embed.WINDOW", 40)
     (tmp_path / "t.txt").write_text("\n".join(texts))
     embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.npy")
     embed_file(Embedder(loaded), tmp_path / "t.txt", tmp_path / "v.parquet")

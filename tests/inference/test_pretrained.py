@@ -13,7 +13,7 @@ import bertjax
 from bertjax import convert
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.inference.inference_params import for_inference
-from bertjax.inference.model_outputs import compiled_program
+from bertjax.inference.pretrained import compiled_program
 from bertjax.model import HEADS, BertConfig, TaggerConfig, named_config
 from bertjax.weights import hf, load_model
 from bertjax.weights.families import FAMILIES, architecture, heads_of
@@ -349,8 +349,8 @@ def test_large_batches_are_computed_in_pieces_of_a_bounded_number_of_tokens(
 
         return call
 
-    monkeypatch.setattr("bertjax.inference.model_outputs.compiled_program", watched)
-    monkeypatch.setattr("bertjax.inference.model_outputs.token_budget", lambda *_, **__: 256)
+    monkeypatch.setattr("bertjax.inference.pretrained.compiled_program", watched)
+    monkeypatch.setattr("bertjax.inference.pretrained.token_budget", lambda *_, **__: 256)
     pieces = bert(input_ids=ids)
     assert len(sizes) >= 150 * 30 / 256 and max(sizes) <= 256
     for name, values in whole.items():

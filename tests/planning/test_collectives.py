@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import MeshConfig
 from bertjax.devices.sharding import make_mesh
-from bertjax.planning.collectives import Collective, collectives
+from bertjax.planning.traffic import Collective, collectives
 
 FLOATS = 256
 

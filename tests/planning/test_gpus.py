@@ -9,9 +9,8 @@ from bertjax import plan
 from bertjax.config import Phase, PretrainConfig
 from bertjax.devices.flops import PEAK_TFLOPS
 from bertjax.model import BertConfig
-from bertjax.planning import gpus
-from bertjax.planning.gpus import EXAMPLES, FRACTION_VARIABLE, GPUS, gpu_nodes
-from bertjax.planning.hardware import get_topology
+from bertjax.planning import hardware
+from bertjax.planning.hardware import EXAMPLES, FRACTION_VARIABLE, GPUS, get_topology, gpu_nodes
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no compiler for GPUs"
@@ -38,8 +37,8 @@ def test_a_node_that_does_not_exist_is_refused_with_the_form(name):
 
 
 def test_without_the_compiler_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(gpus, "_assembler", lambda: None)
-    gpus._prepare_compiler.cache_clear()
+    monkeypatch.setattr(hardware, "_assembler", lambda: None)
+    hardware._prepare_compiler.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'bertjax\[gpu-plan\]'"):
         get_topology("h200:8")
 
@@ -47,7 +46,7 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch):
 def test_every_gpu_has_a_peak_and_an_example():
     assert {name.partition(":")[0] for name in EXAMPLES} == GPUS.keys()
     assert {gpu.kind for gpu in GPUS.values()} <= PEAK_TFLOPS.keys()
-    assert {gpu.capability for gpu in GPUS.values()} <= gpus._LIMITS.keys()
+    assert {gpu.capability for gpu in GPUS.values()} <= hardware._LIMITS.keys()
 
 
 @pytest.mark.parametrize(("value", "fraction"), [(None, 0.75), ("", 0.75), (".9", 0.9)])
@@ -55,14 +54,14 @@ def test_the_memory_is_the_share_that_jax_reserves(monkeypatch, value, fraction)
     monkeypatch.delenv(FRACTION_VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(FRACTION_VARIABLE, value)
-    assert gpus._memory_fraction() == fraction
+    assert hardware._memory_fraction() == fraction
 
 
 @pytest.mark.parametrize("value", ["much", "0", "1.5", "-1"])
 def test_a_share_that_is_no_fraction_is_named(monkeypatch, value):
     monkeypatch.setenv(FRACTION_VARIABLE, value)
     with pytest.raises(ValueError, match=rf"{FRACTION_VARIABLE}='{value}': it must be a number"):
-        gpus._memory_fraction()
+        hardware._memory_fraction()
 
 
 @needs_compiler

@@ -19,12 +19,11 @@ from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.documents import sentences_of
 from bertjax.files import explained, read_json
 from bertjax.inference.saved_task import with_task
-from bertjax.tasks.sources import custom, custom_tasks, squad_tasks
+from bertjax.tasks.sources import custom, custom_tasks, squad
 from bertjax.tasks.sources.columns import CustomKind
 from bertjax.tasks.sources.conll import read_conll
-from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.sources.glue_files import read_glue_file
-from bertjax.tasks.sources.hub_datasets import ParquetRows
+from bertjax.tasks.sources.glue import GLUE, read_glue_file
+from bertjax.tasks.sources.official_files import ParquetRows
 from bertjax.tasks.sources.squad import SquadSource
 from bertjax.tasks.sources.swag import SwagSource
 from bertjax.tokenization import load_tokenizer
@@ -226,7 +225,7 @@ def _read_squad(path: Path) -> None:
 
 
 def _read_answers(path: Path) -> None:
-    squad_tasks._score_files("2.0", path.parent / "gold.json", path)
+    squad._score_files("2.0", path.parent / "gold.json", path)
 
 
 def _glue(name: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> Reader:

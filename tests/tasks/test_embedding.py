@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.tasks.embedding import ContrastiveTask, SimilarityTask
-from bertjax.tasks.retrieval_metrics import Retrieval
+from bertjax.tasks.embedding import ContrastiveTask, Retrieval, SimilarityTask
 from bertjax.tasks.task import Example
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.devices.flops import PEAK_TFLOPS, listed_tflops
-from bertjax.planning.chips import CHIPS
+from bertjax.planning.hardware import CHIPS
 from bertjax.training import evaluate as module
 from bertjax.training import hooks
 from bertjax.training.run_facts import device_text

@@ -7,8 +7,7 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.lamb import is_stacked
-from bertjax.training.optimizer import make_optimizer
+from bertjax.training.optimizer import is_stacked, make_optimizer
 
 LAYERS, RATE, DECAY, CLIP = 3, 0.01, 0.1, 1.0
 

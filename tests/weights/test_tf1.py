@@ -16,8 +16,15 @@ from bertjax.files import read_json
 from bertjax.model import BertConfig
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import names, tf1
-from bertjax.weights.tf1 import find_tf1, open_tf1, save_tf1
-from bertjax.weights.tf1_names import NAMES, from_pytorch, from_tf1, is_parameter
+from bertjax.weights.tf1 import (
+    NAMES,
+    find_tf1,
+    from_pytorch,
+    from_tf1,
+    is_parameter,
+    open_tf1,
+    save_tf1,
+)
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None,

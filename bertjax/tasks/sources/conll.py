@@ -12,8 +12,7 @@ from typing import NamedTuple
 from bertjax.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.metrics import entity_f1
-from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
-from bertjax.tasks.sources.official_files import OfficialFiles
+from bertjax.tasks.sources.official_files import DatasetRow, DatasetSource, OfficialFiles, decode
 from bertjax.tasks.sources.row_readers import place, read_lines
 from bertjax.tasks.tag_schemes import Scheme, scheme_of, to_iob2
 from bertjax.tasks.tagging import TagTask

@@ -17,12 +17,12 @@ from bertjax.tasks.sources.columns import (
     CustomKind,
     check_columns,
     find_columns,
+    find_pair_columns,
 )
 from bertjax.tasks.sources.conll import read_conll, tagged_example
 from bertjax.tasks.sources.custom_row import Row
 from bertjax.tasks.sources.official_files import reset_counts, value_of_split
 from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.sources.pair_columns import find_pair_columns
 from bertjax.tasks.sources.row_examples import KnownClasses, RowExamples
 from bertjax.tasks.sources.row_readers import place
 from bertjax.tasks.sources.table_files import (

@@ -1,11 +1,18 @@
-"""Finds the official data files of a task, such as train.tsv of a GLUE task, in a folder."""
+"""The official examples of a task: its files in a folder, TensorFlow Datasets, or the Hub.
 
+Parquet files of the Hugging Face Hub are read without TensorFlow, and so are prepared TFDS.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from bertjax.data.text.tables import explained_parquet, is_prepared, open_parquet, open_tfds_splits
 from bertjax.files import did_you_mean
+from bertjax.tasks.task import Example
+from bertjax.tokenization.hub import fetch
 
 Value = TypeVar("Value")
 
@@ -111,3 +118,192 @@ def reset_counts(counts: Counter[str], split: str) -> None:
     """Deletes the entries of `split` from `counts`, before the split is read again."""
     for reason in [key for key in counts if key.startswith(f"{split}: ")]:
         del counts[reason]
+
+
+class HubDataset(NamedTuple):
+    """A dataset on the hub that has the data of a benchmark task as Parquet files.
+
+    Attributes:
+        repository: the repository, OWNER/NAME.
+        folder: the folder with the Parquet files.
+        revision: the branch with the Parquet files.
+    """
+
+    repository: str
+    folder: str
+    revision: str = "main"
+
+
+# Names of datasets in TFDS, and where the hub has the same rows.
+HUB: dict[str, HubDataset] = {
+    **{
+        f"glue/{name}": HubDataset("nyu-mll/glue", name)
+        for name in "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax".split()
+    },
+    "squad/v1.1": HubDataset("rajpurkar/squad", "plain_text"),
+    "squad/v2.0": HubDataset("rajpurkar/squad_v2", "squad_v2"),
+    "swag": HubDataset("allenai/swag", "regular"),
+    "conll2003": HubDataset("eriktks/conll2003", "conll2003", "refs/convert/parquet"),
+}
+# Files of a split are named SPLIT-00000-of-00001.parquet or SPLIT/0000.parquet.
+_SPLIT = re.compile(r"([a-z_]+)(?:-\d+-of-\d+|/\d+)\.parquet")
+
+
+class ParquetRows:
+    """The rows of Parquet files, read like a data source of TFDS: by `len` and `__getitems__`."""
+
+    def __init__(self, paths: Iterable[Path]):
+        """Reads the files `paths` into memory.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        import pyarrow
+
+        tables = []
+        for path in paths:
+            with open_parquet(str(path)) as file, explained_parquet(str(path)):
+                tables.append(file.read())
+        self._table = pyarrow.concat_tables(tables)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitems__(self, rows: range) -> list[dict[str, Any]]:
+        return self._table.slice(rows.start, len(rows)).to_pylist()
+
+
+def open_hub(name: str) -> tuple[str, dict[str, ParquetRows]]:
+    """Downloads a dataset that is named as in TFDS; returns (name on the hub, {split: rows}).
+
+    Files downloaded before are read from the local cache of the hub, also without a network.
+
+    Raises:
+        FileNotFoundError: the dataset is neither in the cache nor can it be downloaded.
+        ValueError: a file is damaged, or there are no Parquet files.
+    """
+    dataset = HUB.get(name)
+    if dataset is None:
+        raise FileNotFoundError(
+            f"The hub address of {name} is not known: give --data_dir the folder with its official "
+            "files, or --tfds_data_dir a folder in which TensorFlow Datasets prepared it."
+        )
+    root = fetch(
+        dataset.repository,
+        [f"{dataset.folder}/*.parquet", f"{dataset.folder}/*/*.parquet"],
+        kind="dataset",
+        revision=dataset.revision,
+        remedy=" Or give --data_dir a folder with the official files, or --tfds_data_dir one that "
+        "TFDS prepared.",
+    )
+    folder = root / dataset.folder
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*.parquet")):
+        if match := _SPLIT.fullmatch(path.relative_to(folder).as_posix()):
+            files.setdefault(match[1], []).append(path)
+    if not files:
+        raise ValueError(
+            f"{folder} has no Parquet files: delete it, so that they are downloaded again."
+        )
+    splits = {split: ParquetRows(paths) for split, paths in files.items()}
+    return f"{dataset.repository}/{dataset.folder}", splits
+
+
+# Rows per read. Reading many rows at once is four times as fast as reading one at a time.
+ROWS_PER_READ = 256
+# Split names of datasets that have another name in bertjax; a suffix such as "_matched" is kept.
+_SPLITS = {"validation": "dev"}
+OFFICIAL_FILES = " Or give --data_dir a folder with the official files."
+
+
+class DatasetRow(NamedTuple):
+    """One row of a split of a dataset.
+
+    Attributes:
+        fields: the values of the row by field name.
+        number: the index of the row in the split, from 0.
+        where: dataset, split and index of the row, for error messages.
+        split: the name of the split.
+        counts: a counter of changed or omitted examples, with keys "SPLIT: REASON".
+    """
+
+    fields: Mapping[str, Any]
+    number: int
+    where: str
+    split: str
+    counts: ChangeCounts
+
+
+class DatasetSource:
+    """Reads a dataset, in the order of its files, from TFDS or from the Hugging Face hub.
+
+    A dataset that TFDS has prepared as ArrayRecord is read from its folder. Otherwise the Parquet
+    files of the Hugging Face hub are downloaded or, if `data_dir`, TFDS's data folder, is
+    set, TFDS downloads and prepares the dataset, which requires TensorFlow for glue and conll2003.
+
+    Attributes:
+        name: name of the dataset in TFDS with its version, or its name on the hub.
+        splits: the splits of the dataset, named as in bertjax ("dev" instead of "validation").
+        counts: {"SPLIT: REASON": number of changed or omitted examples} of all splits read.
+    """
+
+    def __init__(
+        self,
+        builder: str,
+        convert: Callable[[DatasetRow], Example | None],
+        data_dir: str | None = None,
+    ):
+        """Opens the dataset, which is downloaded first if necessary.
+
+        Args:
+            builder: name of the dataset in TFDS, as `NAME[/CONFIG][:VERSION]`.
+            convert: function that converts a row to an example, or to None if the row is left out.
+            data_dir: data folder of TFDS; if None, the default of the library.
+
+        Raises:
+            ValueError: TFDS does not know or cannot prepare the dataset, or a file is damaged.
+            FileNotFoundError: the dataset cannot be downloaded from the hub.
+        """
+        self._convert = convert
+        self.counts = ChangeCounts()
+        if data_dir is not None or is_prepared(builder, None):
+            self.name, sources = open_tfds_splits(builder, data_dir, hint=OFFICIAL_FILES)
+        else:
+            self.name, sources = open_hub(builder)
+        self._sources = {_our_split(split): source for split, source in sources.items()}
+        self.splits = tuple(sorted(self._sources, key=_split_order))
+
+    def examples(self, split: str) -> Iterator[Example]:
+        """Reads the examples of a split lazily, in the order of the dataset.
+
+        Raises:
+            ValueError: the split does not exist.
+        """
+        source = value_of_split(self.name, split, self._sources)
+        reset_counts(self.counts, split)
+        return self._read(split, source)
+
+    def _read(self, split: str, source: Any) -> Iterator[Example]:
+        for start in range(0, len(source), ROWS_PER_READ):
+            rows = range(start, min(start + ROWS_PER_READ, len(source)))
+            for number, fields in zip(rows, source.__getitems__(rows), strict=True):
+                where = f"{self.name}, {split} {number}"
+                example = self._convert(DatasetRow(fields, number, where, split, self.counts))
+                if example is not None:
+                    yield example
+
+
+def decode(value: Any) -> str:
+    """Converts a text of a dataset (bytes if read with TFDS, str if from the hub) to str."""
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _our_split(split: str) -> str:
+    name, separator, rest = split.partition("_")
+    return _SPLITS.get(name, name) + separator + rest
+
+
+def _split_order(split: str) -> tuple[int, str]:
+    names = ("train", "dev", "test")
+    first = split.partition("_")[0]
+    return (names.index(first) if first in names else len(names), split)

@@ -1,31 +1,194 @@
-"""Reads SQuAD's questions and passages from JSON, TFDS or the hub (Rajpurkar et al. 2016; 2018).
+"""SQuAD 1.1, SQuAD 2.0 and a user's questions: files, tasks and official scores.
+
+Questions and passages are read from JSON, TFDS or the hub (Rajpurkar et al. 2016; 2018).
 
 The accepted answers of a question are in the order of the file. If an answer is not found at its
 `answer_start`, the start is moved to the nearest occurrence of the answer in the passage. An answer
 that does not occur in the passage gets the start -1 and is used for scoring only. A question of the
 train split is left out if it has answers, but none of them occurs in the passage.
+
+In a table with a question per row, as Hugging Face's `datasets` writes SQuAD, the columns are id,
+question, context (the passage) and answers. The answers are {"text": [...], "answer_start": [...]},
+or a list as in SQuAD's JSON. Instead of answers, a row may have one answer, in the columns answer
+(or answer_text) and answer_start, as in CSV and TSV; for prediction, it needs none.
 """
 
 import dataclasses
+import functools
 import itertools
+import json
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bertjax.files import brief, read_json
-from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE
+from bertjax.tasks.definition import TaskDefinition, TaskOptions
+from bertjax.tasks.question_answering import IMPOSSIBLE, NOWHERE, SpanTask
 from bertjax.tasks.sources.bad_rows import BadRows
-from bertjax.tasks.sources.datasets import DatasetRow, decode
-from bertjax.tasks.sources.official_files import ChangeCounts, reset_counts, value_of_split
+from bertjax.tasks.sources.held_out import BY_PASSAGE
+from bertjax.tasks.sources.official_files import (
+    ChangeCounts,
+    DatasetRow,
+    DatasetSource,
+    decode,
+    reset_counts,
+    value_of_split,
+)
 from bertjax.tasks.sources.own_files import OwnFiles
-from bertjax.tasks.sources.question_tables import is_question_table, question_rows
+from bertjax.tasks.sources.row_readers import open_text, place
 from bertjax.tasks.sources.table_files import (
+    CSV_SUFFIXES,
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
+    TSV_SUFFIXES,
+    Table,
     files_in,
+    suffix_of,
     unread_files,
 )
+from bertjax.tasks.squad_metrics import squad1, squad2
 from bertjax.tasks.task import Example
+
+_TEXT_COLUMNS = ("answer", "answer_text")
+
+
+def is_question_table(path: Path) -> bool:
+    """Returns whether a file is a table of questions, and not SQuAD's official JSON.
+
+    Raises:
+        ValueError: the file is CSV or TSV with a column of lists of answers, or the columns of its
+            header cannot be read.
+    """
+    suffix = suffix_of(path)
+    if suffix in (*CSV_SUFFIXES, *TSV_SUFFIXES):
+        if "answers" not in Table(path).columns:
+            return True
+        raise ValueError(
+            f"{path}: a {suffix} file cannot hold lists of answers. Write one answer per row in "
+            "the columns answer and answer_start, or JSON lines, such as "
+            '{"id": "1", "question": "Who left?", "context": "Anna left.", "answers": {"text": '
+            '["Anna"], "answer_start": [0]}}.'
+        )
+    if suffix in (*PARQUET_SUFFIXES, ".jsonl", ".ndjson"):
+        return True
+    with open_text(path, newline=None) as file:
+        start = file.read(1 << 16).lstrip()
+    if start.startswith("["):
+        return True
+    try:  # In JSON lines, the first line is an object of its own.
+        first = json.loads(start.partition("\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and "question" in first
+
+
+class QuestionRow(NamedTuple):
+    """A row of a table of questions.
+
+    Attributes:
+        id: the id of the question: that in the row or, if there is none, the index of the row,
+            counted from 0.
+        where: the file and row, for error messages.
+        values: {column: value} of the row; empty if the row cannot be read.
+        question: a dict as in SQuAD's JSON with the additional key "context", the passage; if the
+            row is malformed, a ValueError that says why.
+    """
+
+    id: str
+    where: str
+    values: dict[str, Any]
+    question: dict[str, Any] | ValueError
+
+
+def question_rows(path: Path, *, to_train: bool) -> Iterator[QuestionRow]:
+    """Yields the rows of the file `path`, a table of questions.
+
+    With `to_train`, a row is malformed if the place of its answer is not known. To score
+    predictions, the text of the answer is enough.
+
+    A question with an empty list of answers gets `is_impossible=True`, unless the row has a value
+    in the column is_impossible.
+
+    Raises:
+        ValueError: a CSV, TSV or Parquet file lacks the column of the questions or of the passages.
+    """
+    table = Table(path)
+    missing = [name for name in ("question", "context") if name not in table.columns]
+    if missing and suffix_of(path) in (*CSV_SUFFIXES, *TSV_SUFFIXES, *PARQUET_SUFFIXES):
+        raise ValueError(
+            f"{path} has no column {missing[0]!r}, but {brief(', '.join(table.columns), 120)}: "
+            "question answering reads the columns question, context (the passage) and, if there "
+            "are ids, id: rename the columns."
+        )
+    for index, (number, row) in enumerate(table.rows_and_errors()):
+        where = place(path, number)
+        if not isinstance(row, dict):
+            yield QuestionRow(str(index), where, {}, row)
+            continue
+        name = row.get("id")
+        name = str(name) if isinstance(name, str | int) and name != "" else str(index)
+        try:
+            question: dict[str, Any] | ValueError = _question({"id": name, **row}, where, to_train)
+        except ValueError as error:
+            question = error
+        yield QuestionRow(name, where, row, question)
+
+
+def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]:
+    answers = row.pop("answers", None)
+    if answers is None:
+        answers = _one_answer(row, where, to_train)
+    if answers is None:
+        return row
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text"), answers.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise ValueError(
+                f"{where}: 'answers' is {brief(repr(answers), 60)}, but should have lists 'text' "
+                "and 'answer_start' of equal lengths."
+            )
+        pairs = zip(texts, starts, strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    if row.get("is_impossible") in (None, ""):
+        row["is_impossible"] = not answers
+    return {**row, "answers": answers}
+
+
+def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[str, Any]] | None:
+    """Returns the answer in the columns of `row`: a list of one answer or, if it is empty, of none.
+
+    Returns None if the row has no column of an answer. With `to_train`, an answer without a start
+    must occur exactly once in the passage.
+    """
+    column = next((name for name in _TEXT_COLUMNS if name in row), None)
+    if column is None:
+        return None
+    text, start, context = row.pop(column), row.pop("answer_start", None), row.get("context")
+    if text in (None, ""):
+        return []
+    if isinstance(start, str) and re.fullmatch(r"\s*\d+(\.0)?\s*", start):
+        start = int(float(start))
+    if not isinstance(text, str) or not isinstance(context, str):
+        start = start if isinstance(start, int) else 0  # the caller names the other problem
+    elif not to_train and not isinstance(start, int):
+        start = context.find(text)
+    elif start in (None, ""):
+        found = context.count(text)
+        if found != 1:
+            raise ValueError(
+                f'{where}: the answer "{brief(text, 60)}" occurs {found} times in the passage: '
+                "give its position, in characters from 0, in the column answer_start."
+            )
+        start = context.index(text)
+    if not isinstance(start, int):
+        raise ValueError(
+            f"{where}: 'answer_start' should be the position of the answer in the passage, in "
+            f'characters from 0, but is "{brief(start, 60)}". Correct the row.'
+        )
+    return [{"text": text, "answer_start": start}]
+
 
 Version = Literal["1.1", "2.0"]
 # Maximum size of a file in bytes; the largest official one has 42 MB.
@@ -337,3 +500,105 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
         return dataclasses.replace(asked, label=IMPOSSIBLE)
     answers = [(decode(text), int(start)) for text, start in zip(texts, starts, strict=True)]
     return with_answers(asked, answers, row.split, row.counts)
+
+
+def _make(name: str, version: Version, options: TaskOptions) -> SpanTask:
+    if options.data_dir is not None:
+        source = SquadSource.in_directory(options.data_dir, version)
+    else:
+        source = DatasetSource(f"squad/v{version}", read_dataset_row, options.tfds_data_dir)
+    impossible = version == "2.0"
+    return SpanTask(
+        name=name, source=source, with_impossible=impossible, **options.all_span_options
+    )
+
+
+def _make_qa(options: TaskOptions) -> SpanTask:
+    if not options.files:
+        raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
+    bad_rows = "skip" if options.skip_bad_rows else "refuse"
+    source = SquadSource(options.files, bad_rows, can_skip=True)
+    if source.note:
+        print(source.note)
+    held_out = source.hold_out(
+        options.dev_fraction, BY_PASSAGE, lambda example: example.pair, options.fold
+    )
+    if note := held_out or source.repeated_in_dev():
+        print(note)
+    counts = {split: _count_impossible(source, split) for split in source.splits}
+    impossible = any(without for without, _ in counts.values())
+    if impossible:
+        listed = ", ".join(f"{n:,} of {count:,} in {split}" for split, (n, count) in counts.items())
+        print(
+            f"Questions without an answer: {listed}. The model can give no answer, and the scores "
+            "are those of SQuAD 2.0."
+        )
+    return SpanTask(
+        name="qa", source=source, with_impossible=impossible, **options.all_span_options
+    )
+
+
+def _count_impossible(source: SquadSource, split: str) -> tuple[int, int]:
+    """Returns the number of questions of a split without an answer, and of all its questions."""
+    labels = [example.label for example in source.examples(split)]
+    return sum(label is not None for label in labels), len(labels)
+
+
+def _score_files(
+    version: Version,
+    gold: Path,
+    predictions: Path,
+    na_probs: Path | None = None,
+    na_prob_thresh: float = 1.0,
+) -> dict[str, float]:
+    golds: dict[str, list[str]] = {}
+    for example in SquadSource({"gold": gold}).examples("gold"):
+        if example.id in golds:
+            raise ValueError(
+                f"{example.where}: an earlier question has the same id. Restore the official file."
+            )
+        golds[example.id] = [text for text, _ in example.answers]
+    answers = _read_by_id(predictions, str, "texts")
+    missing = len(golds.keys() - answers.keys())
+    if golds and missing == len(golds):
+        raise ValueError(
+            f"None of the {missing:,} questions of {gold} has a prediction in {predictions}: give "
+            "predictions for the same version and split."
+        )
+    if version == "2.0":
+        null_odds = _read_by_id(na_probs, int | float, "numbers") if na_probs else None
+        return squad2(golds, answers, null_odds, na_prob_thresh)
+    if missing:
+        count = f"{missing:,} of {len(golds):,}"
+        print(f"{count} questions have no prediction and count as wrong", file=sys.stderr)
+    return squad1(golds, answers)
+
+
+def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
+    remedy = f"write a JSON object that maps question ids to {what}"
+    values = read_json(path, remedy, MAX_BYTES)
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{path}: the value of question {brief(name, 60)} is {brief(repr(value), 50)}, but "
+                f"all values must be {what}."
+            )
+    return values
+
+
+SQUAD_TASKS = (
+    TaskDefinition(
+        name="squad",
+        kinds=(SpanTask,),
+        make=functools.partial(_make, "squad", "1.1"),
+        score_files=functools.partial(_score_files, "1.1"),
+    ),
+    TaskDefinition(
+        name="squad2",
+        kinds=(SpanTask,),
+        make=functools.partial(_make, "squad2", "2.0"),
+        score_files=functools.partial(_score_files, "2.0"),
+        scores_null_odds=True,
+    ),
+    TaskDefinition(name="qa", kinds=(SpanTask,), make=_make_qa, own_files=True, skip_bad_rows=True),
+)

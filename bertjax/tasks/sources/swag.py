@@ -6,8 +6,7 @@ from pathlib import Path
 from bertjax.files import brief
 from bertjax.tasks.definition import TaskDefinition, TaskOptions
 from bertjax.tasks.multiple_choice import ChoiceTask
-from bertjax.tasks.sources.datasets import DatasetRow, DatasetSource, decode
-from bertjax.tasks.sources.official_files import OfficialFiles
+from bertjax.tasks.sources.official_files import DatasetRow, DatasetSource, OfficialFiles, decode
 from bertjax.tasks.sources.row_readers import place
 from bertjax.tasks.sources.table_files import Table
 from bertjax.tasks.task import Example

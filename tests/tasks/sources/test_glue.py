@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.sources.glue_files import GlueSource
-from bertjax.tasks.submission import (
+from bertjax.tasks.sources.glue import (
+    GLUE,
+    GlueSource,
     add_to_submission_zip,
     format_glue_predictions,
     read_glue_predictions,

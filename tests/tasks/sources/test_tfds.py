@@ -9,8 +9,7 @@ import zipfile
 import pytest
 
 from bertjax.tasks import TaskOptions, make_task
-from bertjax.tasks.sources.glue import GLUE
-from bertjax.tasks.sources.glue_files import GlueSource
+from bertjax.tasks.sources.glue import GLUE, GlueSource
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

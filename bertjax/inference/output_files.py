@@ -1,0 +1,658 @@
+"""Files of predictions: JSON lines and tables, and output that an interrupted command continues.
+
+A command that writes the file OUTPUT first writes the partial file `OUTPUT.HASH.partial` beside it,
+and renames the partial file to OUTPUT at the end. HASH is a hash of everything that determines the
+content of OUTPUT, such as the model and the input. If a partial file with the same HASH exists, an
+interrupted run of the same command has written it, and the command continues it. Partial files of
+OUTPUT with another HASH are deleted.
+
+Tables are written from JSON lines. A row of a table is the prediction for one example. It has the
+columns of the input, then those of the prediction, such as `predicted_label` and `probability_yes`.
+If a value is a list of texts, its cell in the table holds the texts joined by "|"; any other list
+or dictionary is a cell of JSON. In Parquet, whole numbers, numbers and truth values keep their
+types; dates are texts. Rows without a prediction are reported.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import glob
+import hashlib
+import io
+import itertools
+import json
+import operator
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+import bertjax
+from bertjax.file_checksums import CHECKSUMS
+from bertjax.files import explaining, writing
+from bertjax.inference.saved_task import TaskModel
+from bertjax.lock import Lock
+from bertjax.scratch import scratch_folder
+from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.sources.columns import is_usual_text
+from bertjax.tasks.sources.row_readers import DELIMITERS
+
+
+@contextlib.contextmanager
+def standard_input_as_file() -> Iterator[Path]:
+    """Yields the path of a temporary file with all that standard input holds.
+
+    The file is stdin.jsonl (JSON lines) if the first character that is not a space is "{",
+    stdin.json if it is an array of objects, and stdin.txt (one text per line) otherwise. If its
+    first line seems to name the columns of a table, a warning says that it is read as a text. The
+    file is removed at the end of the block.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with scratch_folder() as folder:
+        path = folder / "stdin.txt"
+        with explaining(folder), path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        with path.open("rb") as file:
+            start = file.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if start.startswith(b"{"):
+            path = path.rename(folder / "stdin.jsonl")
+        elif re.match(rb"\[\s*\{", start):
+            path = path.rename(folder / "stdin.json")
+        elif _is_header(start.partition(b"\n")[0].decode(errors="replace")):
+            print(
+                "warning: standard input seems to be a table, but is read as one text per line, "
+                "its first line as well: give the table as a file (--input FILE), or JSON lines.",
+                file=sys.stderr,
+            )
+        yield path
+
+
+def _is_header(line: str) -> bool:
+    """Returns whether a line has several fields, one of which is a usual name of a text column."""
+    signs = re.escape("".join(DELIMITERS))
+    fields = [field.strip('"\r') for field in re.split(f"[{signs}]", line)]
+    return len(fields) > 1 and any(map(is_usual_text, fields))
+
+
+class PartialLines:
+    """A partial file of JSON lines, whose first lines an interrupted run may have written.
+
+    `keep` must be called before `write`.
+
+    Attributes:
+        path: the partial file.
+        done: the number of complete lines that the interrupted run wrote.
+
+    Args:
+        path: the partial file, which is created if it does not exist.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.done = _whole_lines(path)
+        self._file = path.open("ab")
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Yields the first `done` lines of the file, which an interrupted run wrote, as dicts."""
+        with self.path.open("rb") as file:
+            for _ in range(self.done):
+                yield json.loads(file.readline())
+
+    def keep(self, count: int) -> None:
+        """Removes all but the first `count` lines, where `count` is at most `done`.
+
+        Lines that are predicted together must be kept or removed together, so that the final output
+        is the same as without an interruption. A later `write` appends further lines.
+        """
+        with self.path.open("rb") as file:
+            self._file.truncate(sum(len(file.readline()) for _ in range(count)))
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Appends `line` to the file as one line of JSON."""
+        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Closes the partial file."""
+        self._file.close()
+
+
+def _whole_lines(path: Path, kind: type = dict) -> int:
+    """Returns the number of usable lines at the beginning of a JSON lines file.
+
+    They end before the first broken line. A line is broken if it does not end with a newline, or
+    does not hold a JSON value of the type `kind`.
+    """
+    count = 0
+    if not path.is_file():
+        return count
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n") or not isinstance(json.loads(line), kind):
+                    break
+            except (ValueError, RecursionError):  # a crash of the machine may leave any bytes
+                break
+            count += 1
+    return count
+
+
+class PartialVectors:
+    """A partial .npy or .jsonl file, whose first vectors an interrupted run may have written.
+
+    `keep` must be called before `write`.
+
+    Attributes:
+        done: the number of complete vectors that the interrupted run wrote.
+
+    Args:
+        path: the partial file, which is created if it does not exist.
+        size: the dimension of the vectors.
+        is_npy: True: the file holds a float32 array [vectors, size]; False: JSON lines.
+    """
+
+    def __init__(self, path: Path, size: int, is_npy: bool):
+        self._size, self._is_npy = size, is_npy
+        self._start = len(self._header(0)) if is_npy else 0
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._path = path
+        bytes_there = path.stat().st_size
+        if is_npy:
+            self.done = max(0, bytes_there - self._start) // (4 * size)
+        else:
+            self.done = _whole_lines(path, list)
+
+    def _header(self, count: int) -> bytes:
+        """Returns the .npy header for `count` vectors; all headers have the same length."""
+        header = io.BytesIO()
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (count, self._size)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        return header.getvalue()
+
+    def keep(self, count: int) -> None:
+        """Removes all but the first `count` vectors, where `count` is at most `done`.
+
+        A later `write` appends further vectors.
+        """
+        if self._is_npy:
+            end = self._start + 4 * self._size * count
+        else:
+            self._file.seek(0)
+            end = sum(len(self._file.readline()) for _ in range(count))
+        self._file.seek(0)
+        self._file.write(self._header(0) if self._is_npy else b"")
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def write(self, vectors: np.ndarray) -> None:
+        """Appends `vectors`, an array [n, size], to the file."""
+        if self._is_npy:
+            self._file.write(vectors.astype("<f4").tobytes())
+        else:
+            lines = (json.dumps(vector.tolist()).encode() + b"\n" for vector in vectors)
+            self._file.writelines(lines)
+
+    def finish(self, count: int) -> None:
+        """Writes `count`, the final number of vectors, into a .npy header; .jsonl has no header."""
+        if self._is_npy:
+            self._file.seek(0)
+            self._file.write(self._header(count))
+
+    def close(self) -> None:
+        """Closes the partial file."""
+        self._file.close()
+
+
+Partial = TypeVar("Partial", PartialLines, PartialVectors)
+
+
+def check_output(output: str | Path, source: str | Path | None) -> None:
+    """Creates the folder of the file `output`; refuses to replace the input or a part of a model.
+
+    Args:
+        output: the file to write.
+        source: the file or folder that is read; None: no file is read.
+
+    Raises:
+        ValueError: `output` is `source`, lies in the folder `source`, or is a file of a model or
+            of a run.
+    """
+    output = Path(output)
+    if source is not None and Path(source).exists():
+        read = Path(source).resolve()
+        if output.resolve() == read or (read.is_dir() and output.resolve().parent == read):
+            raise ValueError(
+                f"--output {output} would replace the input or lie among the input files: choose "
+                "another --output."
+            )
+    if _is_part_of_model(output):
+        raise ValueError(
+            f"--output {output} would replace a file of a model or of a run: choose another "
+            "--output."
+        )
+    with explaining(output.parent):
+        output.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _is_part_of_model(path: Path) -> bool:
+    """Returns whether a file is one of a model directory, or one that a run writes itself."""
+    if not path.exists():
+        return False
+    run = ("run.json", "metrics.jsonl", "scores.json")
+    return (path.parent / CHECKSUMS).is_file() or (
+        (path.parent / "run.json").is_file() and path.name in run
+    )
+
+
+@contextlib.contextmanager
+def continued(
+    output: str | Path,
+    identity: Mapping[str, Any],
+    opened: Callable[[Path], Partial],
+    finish: Callable[[Path, Path], None] = os.replace,
+) -> Iterator[Partial]:
+    """Yields an opened partial file, and turns it into `output` at the end of the `with` block.
+
+    If the block raises ValueError, the input is wrong, and the partial file is deleted. After any
+    other error or a kill, the partial file is kept, and running the same command again continues
+    the partial file.
+
+    Args:
+        output: the file to write.
+        identity: everything that determines the content of `output`, as JSON values; the hash of
+            `identity` is part of the name of the partial file.
+        opened: a function that opens the partial file with a given path, and returns a
+            `PartialLines` or `PartialVectors`.
+        finish: a function of the paths of the complete partial file and of `output` that writes
+            `output` and removes the partial file; by default, it renames the partial file.
+
+    Raises:
+        Locked: another process writes `output`.
+        OSError: the disk is full or fails; the partial file is kept.
+    """
+    output = Path(output)
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    path = output.with_name(f"{output.name}.{digest}.partial")
+    lock = Lock(
+        output.with_name(f"{output.name}.lock"),
+        place=str(output),
+        what="command",
+        remedy="wait until it ends, stop it, or choose another --output",
+    )
+    with explaining(output):
+        lock.take()
+    try:
+        for other in output.parent.glob(f"{glob.escape(output.name)}.*.partial"):
+            if other != path:
+                other.unlink(missing_ok=True)
+        with explaining(output, "the finished part is kept, and --output is unchanged"):
+            partial = opened(path)
+            try:
+                with contextlib.closing(partial):
+                    yield partial
+                finish(path, output)
+            except ValueError:
+                path.unlink(missing_ok=True)
+                raise
+    finally:
+        lock.release()
+
+
+def file_identity(path: str | Path) -> list[Any]:
+    """Returns [absolute path, [file name, size in bytes, modification time in ns], ...].
+
+    After the absolute path, the list has one inner list per file. `path` is a file, a folder of
+    files, or the common prefix of the files of a TF1 checkpoint.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(path.iterdir() if path.is_dir() else path.parent.glob(f"{path.name}*"))
+    stats = [(file.name, file.stat()) for file in files if file.is_file()]
+    return [str(path), *([name, found.st_size, found.st_mtime_ns] for name, found in stats)]
+
+
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".parquet")
+JSON_ARRAY = ".json"
+# What ends a field or a line of TSV, for readers that know all line ends of Unicode, too.
+_BREAKS = re.compile("\r\n|[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+# Number of rows that are converted at once.
+ROWS = 4096
+
+
+def check_suffix(output: str | Path) -> None:
+    """Checks that the suffix of `output` tells the format of the predictions.
+
+    Raises:
+        ValueError: the suffix does not tell the format.
+    """
+    if Path(output).suffix.lower() not in (*JSON_LINES, *TABLES, JSON_ARRAY):
+        raise ValueError(
+            f"--output {output}: the suffix does not tell the format. Use .jsonl, .json, .csv, "
+            ".tsv or .parquet; without --output, JSON lines are printed."
+        )
+
+
+def is_converted(output: str | Path) -> bool:
+    """Returns whether `output` is a table or a JSON array and not JSON lines, by its suffix."""
+    return Path(output).suffix.lower() in (*TABLES, JSON_ARRAY)
+
+
+def table_row(line: Mapping[str, Any]) -> dict[str, str | float | None]:
+    """Converts a line of predictions to the row of a table, {column: value}.
+
+    Args:
+        line: the prediction for one example, a line of the JSON lines file, with the "id" of the
+            example and, as "input", the columns of its row in the input file.
+    """
+    given = dict(line.get("input") or {"id": line["id"]})
+    row: dict[str, Any] = {}
+    for key, value in line.items():
+        if key == "probabilities" and isinstance(value, dict):
+            row |= {f"probability_{name}": p for name, p in value.items()}
+        elif key in ("error", "problem"):
+            row[key] = value
+        elif key == "labels" and not value:
+            row["predicted_labels"] = ""  # as an empty cell is read, and not "[]"
+        elif key not in ("id", "input", "nbest"):
+            row[f"predicted_{key}"] = value
+    # A column of the input keeps its name, so that the file can be joined with the input.
+    row = {name if name not in given else f"{name}_": value for name, value in row.items()}
+    return {name: _cell(value) for name, value in (given | row).items()}
+
+
+def _cell(value: Any) -> str | float | None:
+    are_names = isinstance(value, list) and all(isinstance(part, str) for part in value)
+    if are_names and value and not any("|" in part for part in value):
+        return "|".join(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def write_converted(lines: Path, output: Path, suffix: str) -> list[str]:
+    """Writes predictions as a table, or as a JSON array, from a JSON lines file.
+
+    Returns sentences for the user about cells that the format cannot hold as they are.
+
+    Args:
+        lines: the JSON lines file of predictions.
+        output: the file to write, with a name of any suffix.
+        suffix: the format: ".csv", ".tsv", ".parquet" or ".json".
+    """
+    if suffix == JSON_ARRAY:
+        with lines.open("rb") as read, output.open("wb") as write:
+            write.write(b"[")
+            for index, line in enumerate(read):
+                write.write((b",\n" if index else b"\n") + line.rstrip(b"\n"))
+            write.write(b"\n]\n")
+        return []
+    types: dict[str, type | None] = {}  # of the values of each column
+    for row in _rows(lines):
+        for name, value in row.items():
+            types[name] = _common_type(types.get(name), _type_of(value))
+    types = types or {"id": str}  # without rows, the file has a header nevertheless
+    notes = _renamed(lines)
+    if suffix == ".parquet":
+        _write_parquet(lines, output, types)
+        return notes
+    if suffix == ".tsv":
+        return notes + _write_tsv(lines, output, types)
+    with output.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(types), restval="")
+        writer.writeheader()
+        writer.writerows(_rows(lines))
+    return notes
+
+
+def _renamed(lines: Path) -> list[str]:
+    """Returns a sentence if the input has a column that is named like one of the predictions."""
+    with lines.open("rb") as file:
+        first = json.loads(next(file, b'{"id": ""}'))
+    given = first.get("input") or {}
+    added = [name for name in table_row(first) if name not in given]
+    taken = [name for name in added if name.endswith("_") and name[:-1] in given]
+    if not taken:
+        return []
+    return [
+        f"the input has the columns {', '.join(name[:-1] for name in taken)} already, which are "
+        f"kept; the new predictions are in {', '.join(taken)}."
+    ]
+
+
+def _write_tsv(lines: Path, output: Path, columns: Iterable[str]) -> list[str]:
+    """Writes a TSV file; returns sentences about cells that TSV cannot hold as they are."""
+    columns = list(columns)
+    broken = quoted = 0
+    with output.open("w", encoding="utf-8", newline="") as file:
+        for row in itertools.chain([dict(zip(columns, columns, strict=True))], _rows(lines)):
+            cells = ["" if row.get(name) is None else str(row[name]) for name in columns]
+            written = [_BREAKS.sub(" ", cell) for cell in cells]
+            broken += sum(map(operator.ne, cells, written))
+            quoted += sum(cell.startswith('"') for cell in cells)
+            file.write("\t".join(written) + "\n")
+    notes = []
+    if broken:
+        notes.append(
+            f"{broken:,} cells have tabs or line ends, which TSV cannot hold: they are spaces "
+            "now. A .csv or .parquet file has them as they are."
+        )
+    if quoted:
+        notes.append(
+            f"{quoted:,} cells begin with a quote, which has no meaning in TSV: read the file "
+            "without quoting (pandas: quoting=3), or write a .csv file."
+        )
+    return notes
+
+
+def _type_of(value: Any) -> type | None:
+    """Returns bool, int, float or str, the type in which Parquet stores a value; None for None."""
+    if value is None:
+        return None
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return str  # it does not fit into 64 bits
+    return type(value) if isinstance(value, bool | int | float) else str
+
+
+def _common_type(first: type | None, second: type | None) -> type | None:
+    """Returns the type of a column with values of both types; None if it has no values yet."""
+    if first is None or second is None or first is second:
+        return second if first is None else first
+    return float if {first, second} == {int, float} else str
+
+
+def _write_parquet(lines: Path, output: Path, types: Mapping[str, type | None]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    stored = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+    fields = [
+        (name, stored[kind] if kind in stored else pyarrow.string()) for name, kind in types.items()
+    ]
+    schema = pyarrow.schema(fields)
+    rows = _rows(lines)
+    with pyarrow.parquet.ParquetWriter(output, schema) as writer:
+        while batch := list(itertools.islice(rows, ROWS)):
+            texts = [
+                {
+                    name: str(value) if types[name] is str and value is not None else value
+                    for name, value in row.items()
+                }
+                for row in batch
+            ]
+            writer.write_table(pyarrow.Table.from_pylist(texts, schema=schema))
+
+
+def _rows(lines: Path) -> Iterator[dict[str, Any]]:
+    with lines.open("rb") as file:
+        yield from (table_row(json.loads(line)) for line in file)
+
+
+class Answers:
+    """Predicts examples, writes the predictions, and counts the rows that have none or no label.
+
+    Args:
+        model: the model.
+        input: the path of the file with the examples, for messages; None: they are a text of the
+            user, whose problems raise ValueError.
+        output: the file of the predictions; None: they are printed as JSON lines.
+
+    Attributes:
+        rows: the number of examples so far.
+        errors: the number of those without a prediction.
+        unlabelled: the number of those without a label that can be used.
+        problems: why examples could not be predicted or scored.
+    """
+
+    def __init__(self, model: TaskModel, input: str | None, output: str | None):
+        self._model, self._input, self._output = model, input, output
+        self.rows = self.errors = self.unlabelled = 0
+        self.problems: list[str] = []
+
+    def __call__(
+        self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
+    ) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) for each of `examples`, and writes predictions to `lines`.
+
+        Predictions that an interrupted run has written are read from `lines` instead of computed.
+        Examples of `task` that cannot be predicted or scored are yielded without labels.
+
+        Raises:
+            ValueError: the input changed since an interrupted command read it, or it is a text of
+                the user that cannot be predicted.
+        """
+        for example, prediction in self._pairs(task, examples, lines):
+            if problem := prediction.get("error") or prediction.get("problem"):
+                self.problems.append(problem)
+                example = dataclasses.replace(example, label=None, answers=())
+            self.rows += 1
+            self.errors += "error" in prediction
+            self.unlabelled += example.label is None and not example.answers
+            yield example, prediction
+
+    def _pairs(
+        self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
+    ) -> Iterator[tuple[Example, Prediction]]:
+        groups, kept = self._model.groups(task), 0
+        group: list[tuple[Example, Prediction]] = []
+        for line in lines.finished():
+            example = next(examples, None)
+            if example is None or line.pop("id") != example.id:
+                raise ValueError(
+                    f"{self._input} changed during the prediction: run the command again."
+                )
+            line.pop("input", None)
+            group.append((example, line))
+            if groups.ends_with(example):
+                kept += len(group)
+                yield from group
+                group = []
+        lines.keep(kept)
+        if kept:
+            print(f"continuing {self._output} after {kept:,} lines", flush=True)
+        pairs = self._model(
+            task,
+            itertools.chain((example for example, _ in group), examples),
+            report_problems=self._input is not None,
+            # A terminal that shows the predictions shows the progress.
+            shows_progress=self._output is not None or not sys.stdout.isatty(),
+        )
+        for example, prediction in pairs:
+            given = {"input": dict(example.row)} if example.row and self._output else {}
+            lines.write({"id": example.id, **given, **prediction})
+            yield example, prediction
+
+    def messages(self, *, scored: bool) -> Iterator[str]:
+        """Yields what the user should know about rows; `scored`: whether there are metrics."""
+        if not self.rows:
+            yield f"{self._input} has no rows, so that there are no predictions."
+        elif scored and self.unlabelled:
+            yield (
+                f"{self.unlabelled:,} of the {self.rows:,} rows have no label, or none that can be "
+                "used, and are left out of the metrics."
+            )
+        if self.problems:
+            unscored = len(self.problems) - self.errors
+            counts = (
+                f"{self.errors:,} could not be predicted" if self.errors else "",
+                f"{unscored:,} were predicted, but could not be scored" if unscored else "",
+            )
+            yield (
+                f"Of the {self.rows:,} rows, {' and '.join(filter(None, counts))}; their lines say "
+                f"why, the first: {self.problems[0]}"
+            )
+
+    def check(self) -> None:
+        """Checks that some example could be predicted, if there are examples.
+
+        Raises:
+            ValueError: none of the examples could be predicted.
+        """
+        if self.rows and self.errors == self.rows:
+            raise ValueError(
+                f"No row of {self._input} could be predicted; the first: {self.problems[0]}"
+            )
+
+
+@contextlib.contextmanager
+def answer_lines(
+    output: str | None, input: str | None, model: str, settings: Mapping[str, Any]
+) -> "Iterator[PartialLines | _Printed]":
+    """Yields a writer of predictions to the file `output` or, if `output` is None, to stdout.
+
+    If an interrupted command with the same input, model and settings wrote a part of `output`, the
+    writer continues after this part.
+
+    Args:
+        output: the path of the file, whose suffix determines the format.
+        input: the path of the file with the examples; None: there is no such file.
+        model: the path of the model.
+        settings: all that determines the predictions besides input and model, as JSON values.
+    """
+    if output is None:
+        yield _Printed()
+        return
+    identity = {
+        "version": bertjax.__version__,
+        "config": dict(settings),
+        "input": None if input is None else file_identity(input),
+        "model": file_identity(model),
+        "device": jax.local_devices()[0].device_kind,
+    }
+
+    def finish(partial: Path, output: Path) -> None:
+        if is_converted(output):
+            with writing(output) as temporary:
+                notes = write_converted(partial, temporary, output.suffix.lower())
+            for note in notes:
+                print(f"{output}: {note}", file=sys.stderr)
+            partial.unlink()
+        else:
+            os.replace(partial, output)
+
+    with continued(output, identity, PartialLines, finish) as lines:
+        yield lines
+
+
+class _Printed:
+    """Writes JSON lines to standard output, as `PartialLines` writes them to a file."""
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Returns an empty iterator: no lines of an interrupted run can be read back."""
+        return iter(())
+
+    def keep(self, count: int) -> None:
+        """Does nothing, because there are no lines of an interrupted run."""
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Prints `line` as one line of JSON."""
+        print(json.dumps(line, ensure_ascii=False))
