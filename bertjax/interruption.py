@@ -71,7 +71,8 @@ def signals_raise(*names: str) -> Iterator[None]:
         if received:
             raise Interrupted(f"stopped by {signal_name(received[-1])}")
     finally:
-        sys.unraisablehook = hook
+        if sys.unraisablehook is send_again:  # a context of another thread has not changed it
+            sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

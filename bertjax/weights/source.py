@@ -1,8 +1,8 @@
 """Opens model directories, workdirs of runs, TF1 checkpoints, and models of the hub and package."""
 
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,13 +49,22 @@ class Usage(NamedTuple):
 def usage_of(directory: Path) -> Usage:
     """Reads the files in a model directory that say how the model is used."""
     task, tagger = directory / "task.json", directory / hf.TAGGER
-    with ThreadPoolExecutor() as pool:
-        return Usage(
-            pool.submit(lambda: read_json(task) if task.is_file() else {}),
-            pool.submit(sentence_modules.read_sentence_modules, directory),
-            pool.submit(sentence_modules.sentence_files, directory),
-            pool.submit(lambda: dict(hf.SafetensorsFiles([tagger])) if tagger.is_file() else None),
-        )
+    return Usage(
+        _outcome(lambda: read_json(task) if task.is_file() else {}),
+        _outcome(lambda: sentence_modules.read_sentence_modules(directory)),
+        _outcome(lambda: sentence_modules.sentence_files(directory)),
+        _outcome(lambda: dict(hf.SafetensorsFiles([tagger])) if tagger.is_file() else None),
+    )
+
+
+def _outcome(read: Callable[[], Any]) -> Future[Any]:
+    """Calls `read` now, and keeps its result or its error for later."""
+    outcome: Future[Any] = Future()
+    try:
+        outcome.set_result(read())
+    except Exception as error:
+        outcome.set_exception(error)
+    return outcome
 
 
 class Source(NamedTuple):
